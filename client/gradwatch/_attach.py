@@ -1,0 +1,178 @@
+"""`attach`: checks the arguments, finds out where it is, starts the sender."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from gradwatch._config import Identity, find_endpoint, find_identity, is_disabled
+from gradwatch._faults import Faults, logger
+from gradwatch._layers import Group, Layer, Patterns, find_groups, find_layers
+from gradwatch._null import NullWatch
+from gradwatch._order import is_compiled
+from gradwatch._protocol import Protocol
+from gradwatch._sender import Sender
+from gradwatch._watch import Plan, Watch
+from gradwatch_wire import Hello, Json, __version__
+from gradwatch_wire.limits import SESSION_BYTES
+from gradwatch_wire.version import PROTOCOL_MINOR
+
+BUFFER_BYTES = 32 << 20
+
+
+def attach(
+    model: nn.Module | Mapping[str, nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    *,
+    run: str | None = None,
+    endpoint: str | None = None,
+    every: int = 1,
+    groups: Mapping[str, Group] | None = None,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    scaler: GradScaler | None = None,
+    blocks: Sequence[nn.Module] | None = None,
+    on_alert: Callable[[dict[str, Json]], object] | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Watch | NullWatch:
+    """Watch the gradients of a model while it trains.
+
+    Call it once per training process, after the model is wrapped (DDP) and `torch.distributed`
+    is initialised. It starts one background thread and returns; it does not wait for the
+    aggregator, which may start later, stop and come back.
+
+    Args:
+        model: The model, or a dict of named models (a GAN's two, say).
+        optimizer: Its optimizer or optimizers; each step is collected just before it is taken,
+            unless `Watch.collect` was called before. None: only `collect` collects.
+        run: Name of the run, the same on all ranks. Default: `GRADWATCH_RUN`, else the launcher's
+            job id, else, in a single process, a generated one.
+        endpoint: Where the aggregator listens. Default: `GRADWATCH_ENDPOINT`, else
+            `tcp://127.0.0.1:5555`.
+        every: Optimizer steps between collections.
+        groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
+            parameters.
+        include: Patterns of the layers to watch. Default: all.
+        exclude: Patterns of the layers not to watch.
+        scaler: The `GradScaler` in use, so that the gradients are reported unscaled.
+        blocks: Not in this version; only None is allowed.
+        on_alert: Called with each alert of this run, in the background thread.
+        buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
+            oldest give way and are counted.
+
+    Returns:
+        The watch; one that does nothing if `GRADWATCH_DISABLED` is set.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If an argument is out of range or does not fit the model or the environment.
+            Nothing else is raised, and nothing at all after this.
+    """
+    if is_disabled():
+        return NullWatch()
+    optimizers = _checked_optimizers(optimizer)
+    _check_arguments(every, scaler, blocks, on_alert, buffer_bytes)
+    layers = find_layers(model, include, exclude)
+    _check_membership(optimizers, layers)
+    modules = [model] if isinstance(model, nn.Module) else list(model.values())
+    identity = find_identity(run)
+    sharing = any(_is_ddp(module) for top in modules for module in top.modules())
+    plan = Plan(
+        layers=layers,
+        groups=find_groups(groups, layers),
+        optimizers=optimizers,
+        scaler=scaler,
+        every=every,
+        reduction="mean" if sharing else "none" if identity.world == 1 else "unknown",
+        compiled=is_compiled(modules),
+        probed=identity.world > 1,
+    )
+    faults = Faults()
+    target = find_endpoint(endpoint)
+    protocol = Protocol(os.urandom(SESSION_BYTES), _hello(identity), buffer_bytes)
+    sender = Sender(protocol, target, faults, on_alert)
+    watch = Watch(plan, sender, faults)
+    sender.start()
+    logger.info(
+        "gradwatch: run %s, rank %d of %d, %d layers, to %s",
+        identity.run,
+        identity.rank,
+        identity.world,
+        len(layers),
+        target,
+    )
+    return watch
+
+
+def _hello(identity: Identity) -> Hello:
+    return Hello(
+        run=identity.run,
+        rank=identity.rank,
+        world=identity.world,
+        host=socket.gethostname()[:255].encode("utf-8", "replace").decode(),
+        pid=os.getpid(),
+        job=identity.job,
+        versions={
+            "gradwatch": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "protocol_minor": str(PROTOCOL_MINOR),
+        },
+    )
+
+
+def _is_ddp(module: nn.Module) -> bool:
+    return isinstance(module, nn.parallel.DistributedDataParallel)
+
+
+def _checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    if optimizer is None:
+        return []
+    given: Sequence[object] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+    optimizers: list[Optimizer] = []
+    for item in given:
+        if not isinstance(item, Optimizer):
+            msg = f"optimizer: a torch.optim.Optimizer or a list of them, got {type(item).__name__}"
+            raise TypeError(msg)
+        optimizers.append(item)
+    return optimizers
+
+
+def _check_arguments(
+    every: object, scaler: object, blocks: object, on_alert: object, buffer_bytes: object
+) -> None:
+    if type(every) is not int or every < 1:
+        msg = f"every: a whole number of steps from 1, got {every!r}"
+        raise ValueError(msg)
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
+        raise TypeError(msg)
+    if blocks is not None:
+        msg = "blocks: block gains are not in this version; leave it None"
+        raise ValueError(msg)
+    if on_alert is not None and not callable(on_alert):
+        msg = f"on_alert: a function of one alert, got {type(on_alert).__name__}"
+        raise TypeError(msg)
+    if type(buffer_bytes) is not int or buffer_bytes < 1 << 16:
+        msg = f"buffer_bytes: at least {1 << 16}, got {buffer_bytes!r}"
+        raise ValueError(msg)
+
+
+def _check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> None:
+    watched = {id(layer.parameter) for layer in layers}
+    for number, optimizer in enumerate(optimizers):
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not own & watched:
+            which = f"optimizer {number}" if len(optimizers) > 1 else "optimizer"
+            msg = (
+                f"optimizer: none of the {len(own)} parameters of the {which} is a watched "
+                "parameter of the model"
+            )
+            raise ValueError(msg)

@@ -1,0 +1,125 @@
+"""Who we are and where to send: arguments first, then `GRADWATCH_*`, then the launcher."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch.distributed as dist
+
+from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
+from gradwatch_wire.limits import MAX_RANKS
+
+DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5555"
+
+_RANK_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+_JOB_VARIABLES: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_RESTART_VARIABLES: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_ENDPOINT: Final = re.compile(r"tcp://[^\s/:]+:\d{1,5}|tcp://\[[0-9a-fA-F:]+\]:\d{1,5}|ipc://.+")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Where this process stands in its job.
+
+    Args:
+        run: Name of the run.
+        rank: Global rank.
+        world: Number of ranks.
+        job: The launcher's job id and restart count, empty when it gives none.
+    """
+
+    run: str
+    rank: int
+    world: int
+    job: str
+
+
+def is_disabled() -> bool:
+    """Tell whether `GRADWATCH_DISABLED` switches gradwatch off."""
+    return os.environ.get("GRADWATCH_DISABLED", "").lower() not in ("", "0", "false", "no")
+
+
+def find_identity(run: str | None) -> Identity:
+    """Find run, rank and world size.
+
+    Raises:
+        ValueError: If no run name can be found in a job of several processes, or what was found
+            is not allowed.
+    """
+    rank, world = find_rank()
+    job = _first_variable(_JOB_VARIABLES)
+    name = run or os.environ.get("GRADWATCH_RUN") or (_as_run_name(job) if job else "")
+    if not name:
+        if world > 1:
+            msg = (
+                f"run: a name is needed, the same on all {world} ranks; "
+                "pass attach(run=...) or set GRADWATCH_RUN"
+            )
+            raise ValueError(msg)
+        name = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    if not is_run_name(name):
+        msg = f"run: {name!r} is not a run name; allowed are {RUN_NAME_RULE}"
+        raise ValueError(msg)
+    restarts = _first_variable(_RESTART_VARIABLES)
+    return Identity(name, rank, world, f"{job}/{restarts}" if job or restarts else "")
+
+
+def find_rank(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return rank and world size from `torch.distributed`, the environment, or 0 of 1.
+
+    Raises:
+        ValueError: If the environment's are no numbers or do not fit together.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    for rank_name, world_name in _RANK_VARIABLES:
+        if rank_name in environ and world_name in environ:
+            given = f"{rank_name}={environ[rank_name]!r} {world_name}={environ[world_name]!r}"
+            try:
+                rank, world = int(environ[rank_name]), int(environ[world_name])
+            except ValueError:
+                msg = f"rank: {given} in the environment are not whole numbers"
+                raise ValueError(msg) from None
+            if not 0 <= rank < world <= MAX_RANKS:
+                msg = f"rank: {given} in the environment; need 0 <= rank < world <= {MAX_RANKS}"
+                raise ValueError(msg)
+            return rank, world
+    return 0, 1
+
+
+def find_endpoint(endpoint: str | None) -> str:
+    """Return the aggregator's endpoint.
+
+    Raises:
+        ValueError: If it is not of a form that ZeroMQ can connect to.
+    """
+    found = endpoint or os.environ.get("GRADWATCH_ENDPOINT") or DEFAULT_ENDPOINT
+    if not isinstance(found, str) or not _ENDPOINT.fullmatch(found) or not _port_fits(found):
+        msg = f"endpoint: {found!r} is not like {DEFAULT_ENDPOINT} or ipc:///path/to/socket"
+        raise ValueError(msg)
+    return found
+
+
+def _port_fits(endpoint: str) -> bool:
+    return endpoint.startswith("ipc://") or 0 < int(endpoint.rpartition(":")[2]) < 65_536
+
+
+def _first_variable(names: tuple[str, ...]) -> str:
+    for name in names:
+        # torchrun's own default for a job without an id.
+        if os.environ.get(name, "none") not in ("", "none"):
+            return os.environ[name]
+    return ""
+
+
+def _as_run_name(job: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", job).lstrip("._-")[:128]

@@ -1,0 +1,57 @@
+"""How a watch ends when nobody closes it: at exit, in multiprocessing children, after a fork."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import sys
+import weakref
+from multiprocessing import util
+from typing import Protocol
+
+
+class Closable(Protocol):
+    """What has to end before the process does."""
+
+    def close(self) -> None:
+        """End it, in bounded time."""
+
+    def disable(self) -> None:
+        """Drop everything without a word: the process was forked."""
+
+
+_live: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def close_at_exit(watch: Closable) -> None:
+    """See to it that *watch* is closed when this process ends by itself."""
+    _live.add(watch)
+    atexit.register(watch.close)
+    if multiprocessing.parent_process() is not None:
+        # A multiprocessing child leaves through os._exit, which skips atexit.
+        util.Finalize(watch, watch.close, exitpriority=100)
+
+
+def forget(watch: Closable) -> None:
+    """Undo `close_at_exit`."""
+    _live.discard(watch)
+    atexit.unregister(watch.close)
+
+
+def ends_with_exception() -> bool:
+    """Tell whether an uncaught exception is what ends the interpreter."""
+    return (
+        getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    )
+
+
+def _disable_all() -> None:
+    """Run in a forked child: the thread is gone, and the inherited socket would swallow sends."""
+    for watch in list(_live):
+        watch.disable()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disable_all)

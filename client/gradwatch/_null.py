@@ -1,0 +1,30 @@
+"""The watch that does nothing: what `attach` returns when gradwatch is switched off."""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class NullWatch:
+    """Has the interface of `Watch` and costs nothing."""
+
+    def collect(
+        self, *, loss: object = None, step: object = None, batch_size: object = None
+    ) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def stats(self) -> dict[str, int | str]:
+        """Return the counters of a watch that never did anything."""
+        return dict.fromkeys(("collected", "sent", "acked", "evicted", "pending", "faults"), 0) | {
+            "last_error": ""
+        }
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""

@@ -1,0 +1,45 @@
+"""From the device to the host without waiting: pinned memory and an event that is polled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Readback:
+    """One packed tensor on its way to the host. Made in the training thread, read in another."""
+
+    __slots__ = ("_event", "_host")
+
+    def __init__(self, packed: Tensor) -> None:
+        """Start the copy.
+
+        Args:
+            packed: (numbers,) float64, written by work already enqueued on the current stream.
+        """
+        self._event: torch.cuda.Event | None = None
+        if packed.device.type == "cpu":
+            self._host = packed
+            return
+        # The pinned block comes from torch's caching allocator, which gives it to nobody else
+        # before the copy is done, even if this object is dropped first.
+        self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+        self._host.copy_(packed, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(packed.device))
+
+    def ready(self) -> bool:
+        """Tell whether the numbers have arrived; never waits."""
+        return self._event is None or self._event.query()
+
+    def read(self) -> list[float]:
+        """Return the numbers; only once `ready`."""
+        numbers: list[float] = self._host.tolist()
+        return numbers
+
+
+def pack(values: Sequence[Tensor]) -> Tensor:
+    """Put 0-d and 1-d tensors of one device into one (numbers,) float64 tensor."""
+    return torch.cat([value.detach().reshape(-1).to(torch.float64) for value in values])

@@ -1,0 +1,178 @@
+"""The background thread: owns the socket, turns collections into records, sends and hears.
+
+The training thread only appends to a deque. The thread wakes on its own clock: waking it from
+the training thread would cost more than the append.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from typing import Protocol as Interface
+
+import zmq
+
+from gradwatch._faults import Faults
+from gradwatch._protocol import Phase, Protocol
+from gradwatch_wire import Bye, Json, ProtocolError, Record, decode
+
+WAKE_MS: Final = 20
+CLOSE_S: Final = 2.0
+MAX_WAITING: Final = 4_096
+"""Collections that wait for their numbers; beyond it the oldest is dropped and counted."""
+
+_BATCH: Final = 256
+
+# Why each value: docs/protocol.md.
+_OPTIONS: Final = {
+    zmq.LINGER: 0,
+    zmq.IMMEDIATE: 1,
+    zmq.SNDHWM: 100,
+    zmq.RCVHWM: 200,
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 3_000,
+    zmq.CONNECT_TIMEOUT: 3_000,
+    zmq.HANDSHAKE_IVL: 5_000,
+    zmq.HEARTBEAT_IVL: 2_000,
+    zmq.HEARTBEAT_TIMEOUT: 6_000,
+    zmq.HEARTBEAT_TTL: 6_000,
+}
+
+
+class Waiting(Interface):
+    """Something collected whose numbers may still be on their way."""
+
+    step: int
+    time_ns: int
+
+    def ready(self) -> bool:
+        """Tell whether `records` may be called; never waits."""
+
+    def records(self) -> list[Record]:
+        """Return the records made of it."""
+
+
+class Sender(threading.Thread):
+    """Runs until `close`, and no longer than 2 s after it."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        endpoint: str,
+        faults: Faults,
+        on_alert: Callable[[dict[str, Json]], object] | None,
+    ) -> None:
+        super().__init__(name="gradwatch-sender", daemon=True)
+        self.protocol = protocol
+        self.waiting: deque[Waiting] = deque()
+        self.last_step = -1
+        self._endpoint = endpoint
+        self._faults = faults
+        self._on_alert = on_alert
+        self._stepped_at = time.monotonic()
+        self._bye: Bye | None = None
+        self._closing = threading.Event()
+
+    def put(self, collected: Waiting) -> None:
+        """Hand over a collection; called by the training thread, takes about a microsecond."""
+        if len(self.waiting) >= MAX_WAITING:
+            self.waiting.popleft()
+            self._faults.note("dropped", "the sender does not keep up with the steps")
+        self.waiting.append(collected)
+
+    def close(self, reason: str) -> None:
+        """Send what is left and BYE; wait for their acknowledgement at most 2 s."""
+        self._bye = Bye(reason=reason)
+        self._closing.set()
+        self.join(CLOSE_S + 0.5)
+
+    def run(self) -> None:
+        """Own the socket from the first connection to the last acknowledgement."""
+        context = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        try:
+            for option, value in _OPTIONS.items():
+                socket.setsockopt(option, value)
+            socket.connect(self._endpoint)
+            while not self._closing.is_set():
+                self._round(socket)
+            self._drain(socket)
+        except Exception as error:  # noqa: BLE001 - nothing may reach the training process
+            self._faults.note("sender stopped", repr(error))
+        finally:
+            socket.close(linger=0)
+            context.term()
+
+    def _drain(self, socket: zmq.Socket[bytes]) -> None:
+        deadline = time.monotonic() + CLOSE_S
+        while self.waiting and time.monotonic() < deadline - CLOSE_S / 2:
+            self._round(socket)
+        if self._bye is not None:
+            self.protocol.append(self._bye, time.time_ns())
+        while not self.protocol.drained and time.monotonic() < deadline:
+            self._round(socket)
+
+    def _round(self, socket: zmq.Socket[bytes]) -> None:
+        if socket.poll(WAKE_MS):
+            self._hear(socket)
+        self._gather()
+        now_s = time.monotonic()
+        greeting = self.protocol.due(now_s)
+        beat = self.protocol.beat(self.last_step, now_s - self._stepped_at, now_s)
+        if greeting is not None and _send(socket, greeting):
+            self.protocol.greeted(now_s)
+        if beat is not None:
+            _send(socket, beat)
+        for _ in range(_BATCH):
+            frames = self.protocol.peek()
+            if frames is None or not _send(socket, frames):
+                return
+            self.protocol.sent()
+
+    def _hear(self, socket: zmq.Socket[bytes]) -> None:
+        for _ in range(_BATCH):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            try:
+                self.protocol.receive(decode(frames), time.monotonic())
+            except ProtocolError as error:
+                self._faults.note("answer not understood", error)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Pass on what the aggregator said to the person and to the training script."""
+        if self.protocol.phase is Phase.REFUSED and not self._faults.counts["refused"]:
+            self._faults.note("refused", f"the aggregator says: {self.protocol.refused!a}")
+        alerts, self.protocol.alerts = self.protocol.alerts, []
+        if self._on_alert is None:
+            return
+        for alert in alerts:
+            try:
+                self._on_alert(alert)
+            except Exception as error:  # noqa: BLE001 - the user's code
+                self._faults.note("on_alert", repr(error))
+
+    def _gather(self) -> None:
+        """Turn what has arrived from the device into records, in order."""
+        while self.waiting and self.waiting[0].ready():
+            collected = self.waiting.popleft()
+            if collected.step != self.last_step:
+                self.last_step, self._stepped_at = collected.step, time.monotonic()
+            try:
+                for record in collected.records():
+                    self.protocol.append(record, collected.time_ns)
+            except Exception as error:  # noqa: BLE001 - costs this record, not the next
+                self._faults.note("record", repr(error))
+
+
+def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""One attempt of a run: its sessions, layers, open frames, window and alerts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradwatch_server.core.alerts import ALL_LAYERS, Alert, Book, Context
+from gradwatch_server.core.frames import (
+    COLUMNS,
+    Assembler,
+    BoolArray,
+    FloatArray,
+    Frame,
+    IndexArray,
+    RankPart,
+)
+from gradwatch_server.core.origin import FirstBad, find_first_bad
+from gradwatch_server.core.rules import Flags, Rules, flags
+from gradwatch_server.core.windows import Window
+from gradwatch_wire import Column, Hello, Manifest, Stats
+from gradwatch_wire.health import RankState, health_score
+
+ATTACH_GRACE_NS = 10_000_000_000
+"""Frames wait for ranks that never said HELLO only this long after the attempt began."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One `attach` of one rank."""
+
+    id: bytes
+    hello: Hello
+    attempt: Attempt
+    last_ns: int
+    state: RankState = RankState.ALIVE
+    acked: int = 0
+    num_stored: int = 0
+    num_lost: int = 0
+    num_unresolved: int = 0
+    last_step: int = -1
+    reason: str = ""
+    manifests: dict[int, tuple[Manifest, IndexArray]] = field(default_factory=dict)
+
+
+class Attempt:
+    """Everything the aggregator knows of one attempt, derived from its log entries."""
+
+    def __init__(self, run: str, number: int, hello: Hello, started_ns: int, steps: int) -> None:
+        self.run = run
+        self.number = number
+        self.job = hello.job
+        self.world = hello.world
+        self.started_ns = started_ns
+        self.updated_ns = started_ns
+        self.sessions: dict[int, Session] = {}
+        self.names: list[str] = []
+        self.numel: list[int] = []
+        self.window = Window(steps)
+        self.book = Book()
+        self.first_bad: FirstBad | None = None
+        self.last_frame: Frame | None = None
+        self.last_flags: Flags | None = None
+        self.events: Counter[str] = Counter()
+        self.num_frames = 0
+        self.num_late = 0
+        self.retired = False
+        self._places: dict[str, int] = {}
+        self._groups: dict[str, set[int]] = {}
+        self._order_known = True
+        self._assembler = Assembler()
+        self._context: Context | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames are open."""
+        return bool(self._assembler)
+
+    def join(self, session: Session) -> None:
+        """Add a rank's session."""
+        self.sessions[session.hello.rank] = session
+        self.world = max(self.world, session.hello.world)
+
+    def add_manifest(self, session: Session, manifest: Manifest) -> None:
+        """Give each layer of the manifest a place; known names keep theirs."""
+        for name, numel in zip(manifest.names, _numbers(manifest.numel), strict=True):
+            if name not in self._places:
+                self._places[name] = len(self.names)
+                self.names.append(name)
+                self.numel.append(int(numel))
+        index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
+        for group, members in manifest.groups.items():
+            self._groups.setdefault(group, set()).update(int(index[i]) for i in members)
+        # A layer that joins later is appended, so that places follow the forward pass only
+        # while each manifest keeps to the order of the first.
+        self._order_known &= manifest.order == "forward" and bool((np.diff(index) > 0).all())
+        session.manifests[manifest.manifest_id] = (manifest, index)
+        self._context = None
+
+    def add_stats(self, session: Session, stats: Stats, received_ns: int) -> None:
+        """Take in one rank's statistics of one step."""
+        session.last_step = stats.step
+        known = session.manifests.get(stats.manifest_id)
+        values = {name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns}
+        if known is None or "l2" not in values or len(values["l2"]) != len(known[1]):
+            session.num_unresolved += 1
+            return
+        if self.retired:
+            self.num_late += 1
+            return
+        part = RankPart(session.hello.rank, known[1], values, stats.scalars, stats.labels)
+        if not self._assembler.add(part, stats, received_ns):
+            self.num_late += 1
+
+    def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close the frames that are due and judge them."""
+        if not self._assembler:
+            return
+        expected = self._expected(now_ns)
+        for frame in self._assembler.close(expected, now_ns, len(self.names), self.world):
+            yield from self._judge(frame, rules)
+
+    def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close what is open and let the window go: a newer attempt has begun."""
+        for frame in self._assembler.close(set(), now_ns, len(self.names), self.world):
+            yield from self._judge(frame, rules)
+        self.retired = True
+        self.window = Window(1)
+        self._context = None
+
+    def _expected(self, now_ns: int) -> set[int]:
+        alive = {r for r, s in self.sessions.items() if s.state is RankState.ALIVE}
+        if now_ns - self.started_ns < ATTACH_GRACE_NS and len(self.sessions) < self.world:
+            alive |= set(range(self.world)) - self.sessions.keys()
+        return alive
+
+    def _judge(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
+        marked = flags(frame, rules)
+        names = tuple(self.names)
+        if self.first_bad is None:
+            self.first_bad = find_first_bad(
+                frame, names, order_known=self._order_known, rules=rules
+            )
+        yield from self.book.update(frame, marked, rules, self._describe())
+        self.window.add(frame, _score(frame, marked))
+        self.last_frame, self.last_flags = frame, marked
+        self.num_frames += 1
+        self.updated_ns = frame.received_ns
+
+    def _describe(self) -> Context:
+        if self._context is None:
+            count = len(self.names)
+            grouped = {name: _mask(members, count) for name, members in self._groups.items()}
+            rest = ~np.logical_or.reduce([*grouped.values(), np.zeros(count, dtype=np.bool_)])
+            self._context = Context(
+                run=self.run,
+                attempt=self.number,
+                names=tuple(self.names),
+                groups={**grouped, ALL_LAYERS: rest},
+                order_known=self._order_known,
+                window=self.window,
+            )
+        return self._context
+
+
+def _numbers(column: Column) -> FloatArray:
+    return np.frombuffer(column.data, dtype=column.code).astype(np.float64)
+
+
+def _mask(members: set[int], count: int) -> BoolArray:
+    mask = np.zeros(count, dtype=np.bool_)
+    mask[list(members)] = True
+    return mask
+
+
+def _score(frame: Frame, marked: Flags) -> float:
+    present = int(np.count_nonzero(frame.present))
+    if not present:
+        return 1.0
+    exploding = np.count_nonzero(marked.exploding) + np.count_nonzero(marked.nonfinite)
+    return health_score(
+        float(np.count_nonzero(marked.vanishing)) / present, float(exploding) / present
+    )

@@ -1,0 +1,71 @@
+"""What the log holds: records as they came, and what the aggregator itself learnt.
+
+The fold sees nothing else, so whatever it needs to know must be one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gradwatch_wire import Envelope, Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session said HELLO for the first time."""
+
+    session: bytes
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A sequenced record of a session, in the order of its sequence numbers."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records `first..last` of a session are lost: the client can no longer supply them."""
+
+    session: bytes
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A session was not heard of for the session timeout and did not say BYE."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed. Written about once a second while a frame waits for a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesSet:
+    """The rules in force from here on, as plain data of `rules.Rules`."""
+
+    rules: Mapping[str, Any]
+
+
+Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log.
+
+    Args:
+        received_ns: The aggregator's wall clock when it came in, nanoseconds since the epoch.
+        body: What happened.
+    """
+
+    received_ns: int
+    body: Body

@@ -1,0 +1,201 @@
+"""The answer to `/runs/{id}/health`, worked out from a snapshot. Plain data, floats as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from gradwatch_server.core.alerts import Alert, isotime
+from gradwatch_server.core.frames import FloatArray
+from gradwatch_server.core.snapshot import RankView, RunView
+from gradwatch_wire.health import AlertState, RankState, Severity, Status
+
+SILENT_AFTER_S: Final = 6.0
+"""A live rank of which nothing was heard this long is shown as silent: three beats."""
+
+MAX_WORST_LAYERS: Final = 10
+
+Heard = Mapping[bytes, int]
+"""Session to the time of its last sign of life in nanoseconds since the epoch, beats included."""
+
+
+def health(view: RunView, heard: Heard, now_ns: int) -> dict[str, Any]:
+    """Return a run's health in the shape that `docs/http.md` describes."""
+    series = view.series
+    ranks = [_rank(rank, heard, now_ns) for rank in view.ranks]
+    firing = [a for a in view.alerts if a.state is AlertState.FIRING and a.attempt == view.attempt]
+    pending = [a for a in view.alerts if a.state is AlertState.PENDING]
+    layers = _layers(view)
+    status, why = _status(view, ranks, firing)
+    return {
+        "run": view.name,
+        "status": status,
+        "reasons": why,
+        "attempt": view.attempt,
+        "step": view.frame.step if view.frame else None,
+        "updated_at": isotime(view.updated_ns),
+        "score": _score(series.score),
+        "window": {
+            "steps": len(series.steps),
+            "first_step": int(series.steps[0]) if len(series.steps) else None,
+            "last_step": int(series.steps[-1]) if len(series.steps) else None,
+            "coverage": float(series.coverage.mean()) if len(series.steps) else None,
+        },
+        "gradient_norm": _norms(series.total_norm),
+        "loss": view.frame.loss if view.frame else None,
+        "has_vanishing": layers["vanishing"] > 0,
+        "has_exploding": layers["exploding"] > 0,
+        "layers": layers,
+        "worst_layers": _worst_layers(view),
+        "groups": {},
+        "records": {
+            "stored": view.stored,
+            "lost": view.lost,
+            "late": view.late,
+            "unresolved": view.unresolved,
+        },
+        "world": view.world,
+        "ranks": ranks,
+        "alerts": {
+            "firing": len(firing),
+            "pending": len(pending),
+            "items": [alert.to_dict() for alert in (*firing, *pending)],
+        },
+        "first_bad": asdict(view.first_bad) if view.first_bad else None,
+    }
+
+
+def _score(scores: FloatArray) -> dict[str, float | None]:
+    if not len(scores):
+        return {"last": None, "mean": None, "min": None}
+    return {
+        "last": float(scores[-1]),
+        "mean": float(scores.mean()),
+        "min": float(scores.min()),
+    }
+
+
+def _norms(norms: FloatArray) -> dict[str, Any]:
+    """Summarise over the finite steps: one NaN must not hide the rest, nor be hidden itself."""
+    finite = norms[np.isfinite(norms)]
+    summary: dict[str, Any] = dict.fromkeys(("mean", "std", "p50", "p95", "max"))
+    if len(finite):
+        p50, p95 = np.percentile(finite, [50, 95])
+        summary = {
+            "mean": float(finite.mean()),
+            "std": float(finite.std()),
+            "p50": float(p50),
+            "p95": float(p95),
+            "max": float(finite.max()),
+        }
+    return {
+        "last": float(norms[-1]) if len(norms) else None,
+        **summary,
+        "nonfinite_steps": len(norms) - len(finite),
+    }
+
+
+def _layers(view: RunView) -> dict[str, int]:
+    if view.frame is None or view.flags is None:
+        return {
+            "total": len(view.names),
+            "vanishing": 0,
+            "exploding": 0,
+            "nonfinite": 0,
+            "dead": 0,
+        }
+    return {
+        "total": len(view.names),
+        "vanishing": int(np.count_nonzero(view.flags.vanishing)),
+        "exploding": int(np.count_nonzero(view.flags.exploding)),
+        "nonfinite": int(np.count_nonzero(view.flags.nonfinite)),
+        "dead": int(np.count_nonzero(view.frame.l2_max == 0.0)),
+    }
+
+
+def _worst_layers(view: RunView) -> list[dict[str, Any]]:
+    """Name the worst layers of the last frame: non-finite, exploding, then vanishing."""
+    frame, marked = view.frame, view.flags
+    if frame is None or marked is None:
+        return []
+    exploding = np.flatnonzero(marked.exploding)
+    vanishing = np.flatnonzero(marked.vanishing)
+    ranked = [
+        *((i, "nonfinite", frame.l2_max[i]) for i in np.flatnonzero(marked.nonfinite)[::-1]),
+        *(
+            (i, "exploding", frame.l2_max[i])
+            for i in exploding[np.argsort(-frame.l2_max[exploding])]
+        ),
+        *(
+            (i, "vanishing", frame.l2_min[i])
+            for i in vanishing[np.argsort(frame.l2_min[vanishing])]
+        ),
+    ]
+    return [
+        {"name": view.names[i], "why": why, "l2": float(l2)}
+        for i, why, l2 in ranked[:MAX_WORST_LAYERS]
+    ]
+
+
+def _rank(rank: RankView, heard: Heard, now_ns: int) -> dict[str, Any]:
+    last_ns = max(rank.last_ns, heard.get(rank.session or b"", 0))
+    last_seen_s = max(0.0, (now_ns - last_ns) / 1e9)
+    state = rank.state
+    if state is RankState.ALIVE and last_seen_s > SILENT_AFTER_S:
+        state = RankState.SILENT
+    return {
+        "rank": rank.rank,
+        "state": state,
+        "last_step": rank.last_step if rank.last_step >= 0 else None,
+        "last_seen_s": round(last_seen_s, 3),
+        "stored": rank.stored,
+        "lost": rank.lost,
+        "unresolved": rank.unresolved,
+        "host": rank.host,
+        "pid": rank.pid,
+        "reason": rank.reason,
+    }
+
+
+def _status(
+    view: RunView, ranks: list[dict[str, Any]], firing: list[Alert]
+) -> tuple[Status, list[str]]:
+    """Return the worst status that holds, and why in words."""
+    states = [rank["state"] for rank in ranks]
+    alive = RankState.ALIVE in states
+    if states and all(state is RankState.ENDED for state in states) and len(states) == view.world:
+        return Status.ENDED, [a.message for a in firing]
+    severe = [a.message for a in firing if a.severity == Severity.CRITICAL]
+    if severe:
+        return Status.CRITICAL, severe
+    if RankState.SILENT in states and not alive:
+        return Status.STALLED, ["nothing heard of any rank"]
+    missing = _missing(view, ranks)
+    if missing:
+        return Status.INCOMPLETE, missing
+    if firing:
+        return Status.DEGRADED, [a.message for a in firing]
+    if view.frame is None:
+        return Status.UNKNOWN, ["no step yet"]
+    return Status.HEALTHY, []
+
+
+def _missing(view: RunView, ranks: list[dict[str, Any]]) -> list[str]:
+    """Say what keeps the data from being complete."""
+    reasons = []
+    for state, words in ((RankState.LOST, "gone without a goodbye"), (RankState.SILENT, "silent")):
+        gone = [str(rank["rank"]) for rank in ranks if rank["state"] is state]
+        if gone:
+            reasons.append(f"ranks {words}: {', '.join(gone)}")
+    if view.frame is not None and len(ranks) < view.world:
+        reasons.append(f"{len(ranks)} of {view.world} ranks attached")
+    if view.lost:
+        reasons.append(f"{view.lost} records lost")
+    if view.unresolved:
+        reasons.append(f"{view.unresolved} records without their manifest")
+    if view.frame is not None and view.frame.coverage < 1.0 and not reasons:
+        reasons.append(f"last step has {view.frame.coverage:.0%} of its ranks")
+    return reasons

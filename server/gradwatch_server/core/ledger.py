@@ -1,0 +1,64 @@
+"""Sequence numbers: what is new, what is a duplicate, what must be sent again, what is lost.
+
+The aggregator alone declares loss, and only when the client says (by `low`) that it can no longer
+supply a record. The ledger runs ahead of the fold by the entries that are not committed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Ruling(Enum):
+    """What to do with a record."""
+
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"
+    REWIND = "rewind"
+    UNKNOWN = "unknown"  # of a session that never said HELLO to this log
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A ruling, and the range of sequence numbers that it found lost, if any."""
+
+    ruling: Ruling
+    gap: tuple[int, int] | None = None
+
+
+class Ledger:
+    """The next expected sequence number of each session."""
+
+    def __init__(self, acked: Mapping[bytes, int]) -> None:
+        self._expected = {session: seq + 1 for session, seq in acked.items()}
+
+    def open(self, session: bytes) -> None:
+        """Begin a session at sequence number 1."""
+        self._expected.setdefault(session, 1)
+
+    def accepted(self, session: bytes) -> int:
+        """Return the highest sequence number below which nothing is missing, 0 if unknown."""
+        return self._expected.get(session, 1) - 1
+
+    def __contains__(self, session: bytes) -> bool:
+        return session in self._expected
+
+    def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+        """Rule on a sequenced record and move on if it is accepted or lost ones lie before it."""
+        expected = self._expected.get(session)
+        if expected is None:
+            return Judgement(Ruling.UNKNOWN)
+        if seq < expected:
+            return Judgement(Ruling.DUPLICATE)
+        gap = None
+        suppliable = min(low, seq)
+        if suppliable > expected:
+            gap = (expected, suppliable - 1)
+            expected = suppliable
+        if seq > expected:
+            self._expected[session] = expected
+            return Judgement(Ruling.REWIND, gap)
+        self._expected[session] = seq + 1
+        return Judgement(Ruling.ACCEPT, gap)

@@ -1,0 +1,304 @@
+"""The engine: one thread that owns the log and the state.
+
+Each round: drain a batch, judge it, append, commit, acknowledge, apply, store the alerts, and
+publish immutable snapshots for the readers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from gradwatch_server.core.alerts import Alert
+from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
+from gradwatch_server.core.fold import State
+from gradwatch_server.core.ledger import Ledger, Ruling
+from gradwatch_server.core.rules import Rules
+from gradwatch_server.core.snapshot import RunView, view_run
+from gradwatch_server.shell.ingest import Ingest, Message
+from gradwatch_server.shell.log import Line, Log
+from gradwatch_wire import Ack, Beat, Hello, Refuse, Welcome
+from gradwatch_wire import Alert as AlertRecord
+from gradwatch_wire.health import RUN_NAME_RULE, RankState, is_run_name
+from gradwatch_wire.jsonable import jsonable
+from gradwatch_wire.limits import BOOT_ID_BYTES
+
+logger = logging.getLogger(__name__)
+
+POLL_MS: Final = 50
+TICK_NS: Final = 1_000_000_000
+PUBLISH_NS: Final = 50_000_000
+"""Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
+
+RETRY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a session is to be told once its batch is committed."""
+
+    peer: bytes
+    welcome: bool = False
+    rewind: bool = False
+
+
+@dataclass(slots=True)
+class Board:
+    """What the engine shows to other threads. Each attribute is replaced, never changed."""
+
+    runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
+    heard: dict[bytes, int] = field(default_factory=dict)
+    fault: str | None = None
+    cursor: int = 0
+    num_duplicates: int = 0
+    num_apply_errors: int = 0
+
+
+class Engine(threading.Thread):
+    """Runs until `stop`. *on_alerts* is called from this thread after alerts were stored."""
+
+    def __init__(
+        self,
+        log: Log,
+        ingest: Ingest,
+        rules: Rules,
+        *,
+        window_steps: int,
+        session_timeout_s: float,
+        on_alerts: Callable[[], None],
+        on_failure: Callable[[], None],
+    ) -> None:
+        super().__init__(name="gradwatch-engine")
+        self.board = Board()
+        self.boot_id = os.urandom(BOOT_ID_BYTES)
+        self._log = log
+        self._ingest = ingest
+        self._on_alerts = on_alerts
+        self._on_failure = on_failure
+        self._session_timeout_ns = int(session_timeout_s * 1e9)
+        self._state = State(window_steps)
+        self._stopping = threading.Event()
+        self._routes: dict[bytes, bytes] = {}  # session -> peer that last spoke for it
+        self._dirty: set[str] = set()
+        self._published_ns = 0
+        self._ticked_ns = time.time_ns()
+        self._recover(rules)
+        self._ledger = Ledger({s.id: s.acked for s in self._state.sessions.values()})
+
+    def _recover(self, rules: Rules) -> None:
+        """Fold the log, put the rules in force into it, and store alerts a crash kept back."""
+        events: list[Alert] = []
+        for entry in self._log.replay():
+            events += self._apply(entry)
+        if events:
+            self._log.add_alert_events([_event_row(alert) for alert in events])
+        if rules != self._state.rules:
+            entry = Entry(time.time_ns(), RulesSet(rules.model_dump(mode="json")))
+            self._log.append([Line(entry)])
+            self._apply(entry)
+        self.board.cursor = self._log.add_alert_events([])
+        # Nobody could be heard while we were away.
+        now_ns = time.time_ns()
+        self.board.heard = dict.fromkeys(self._state.sessions, now_ns)
+        self._dirty.update(self._state.runs)
+        self._publish(now_ns)
+
+    def stop(self) -> None:
+        """End the loop after the batch in hand, and wait for it."""
+        self._stopping.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Drain, log, acknowledge, apply, publish, until stopped."""
+        try:
+            while not self._stopping.is_set():
+                self._round()
+        except Exception:
+            logger.exception("the engine failed and stops")
+            self.board.fault = "the engine failed; see the log"
+            self._on_failure()
+        finally:
+            self._publish(time.time_ns(), force=True)
+
+    def _round(self) -> None:
+        lines: list[Line] = []
+        answers: dict[bytes, Answer] = {}  # by session
+        for message in self._ingest.receive(POLL_MS):
+            self._take(message, time.time_ns(), lines, answers)
+        now_ns = time.time_ns()
+        lines += self._housekeeping(now_ns)
+        if lines and not self._append(lines):
+            return
+        self._acknowledge(answers)
+        self._apply_all(lines)
+        self._publish(now_ns)
+
+    def _take(
+        self, message: Message, now_ns: int, lines: list[Line], answers: dict[bytes, Answer]
+    ) -> None:
+        """Judge one message: what goes into the log, and who is to be answered."""
+        envelope = message.envelope
+        session, record = envelope.session, envelope.record
+        if isinstance(record, Hello):
+            if not self._greet(message, record, now_ns, lines):
+                return
+            answers[session] = Answer(message.peer, welcome=True)
+        elif session not in self._ledger:
+            # A new log, or one that lost this session: the client says HELLO at a new boot id.
+            self._ingest.reply(message.peer, session, Ack(boot_id=self.boot_id, acked=0))
+            return
+        elif isinstance(record, Beat):
+            self._revive(session, now_ns, lines)
+            answers.setdefault(session, Answer(message.peer))
+        elif envelope.seq:
+            self._judge(message, now_ns, lines, answers)
+        else:
+            self._ingest.refuse("unexpected", f"{type(record).__name__} from a client")
+            return
+        self.board.heard[session] = now_ns
+        self._routes[session] = message.peer
+
+    def _judge(
+        self, message: Message, now_ns: int, lines: list[Line], answers: dict[bytes, Answer]
+    ) -> None:
+        envelope = message.envelope
+        judgement = self._ledger.judge(envelope.session, envelope.seq, envelope.low)
+        if judgement.gap:
+            lines.append(Line(Entry(now_ns, Gap(envelope.session, *judgement.gap))))
+        if judgement.ruling is Ruling.ACCEPT:
+            lines.append(Line(Entry(now_ns, Received(envelope)), message.raw))
+        elif judgement.ruling is Ruling.DUPLICATE:
+            self.board.num_duplicates += 1
+        answer = answers.setdefault(envelope.session, Answer(message.peer))
+        # A rewind asked for is void once the missing record came after all.
+        answer.rewind = judgement.ruling is Ruling.REWIND
+
+    def _greet(self, message: Message, hello: Hello, now_ns: int, lines: list[Line]) -> bool:
+        """Open the session if it is new; return False if it was refused."""
+        session = message.envelope.session
+        if not is_run_name(hello.run):
+            reason = f"run name {hello.run[:40]!a} is not {RUN_NAME_RULE}"
+            self._ingest.refuse("run name", reason)
+            self._ingest.reply(message.peer, session, Refuse(reason=reason))
+            return False
+        if session in self._ledger:
+            self._revive(session, now_ns, lines)
+        else:
+            self._ledger.open(session)
+            lines.append(Line(Entry(now_ns, Opened(session, hello)), message.raw))
+        return True
+
+    def _revive(self, session: bytes, now_ns: int, lines: list[Line]) -> None:
+        """Note in the log that a session taken for lost is alive after all."""
+        known = self._state.sessions.get(session)
+        if known is not None and known.state is RankState.LOST:
+            lines.append(Line(Entry(now_ns, Opened(session, known.hello))))
+
+    def _housekeeping(self, now_ns: int) -> list[Line]:
+        """Once a second: let time pass for waiting frames, and give up on silent sessions."""
+        if now_ns - self._ticked_ns < TICK_NS:
+            return []
+        self._ticked_ns = now_ns
+        lines = [
+            Line(Entry(now_ns, Lost(session.id)))
+            for session in self._state.sessions.values()
+            if session.state is RankState.ALIVE
+            and now_ns - self.board.heard.get(session.id, now_ns) > self._session_timeout_ns
+        ]
+        if any(run.current.waiting for run in self._state.runs.values()):
+            lines.append(Line(Entry(now_ns, Tick())))
+        return lines
+
+    def _append(self, lines: Sequence[Line]) -> bool:
+        """Commit lines, trying again while the disk will not; return False if stopped before."""
+        while True:
+            try:
+                self._log.append(lines)
+            except sqlite3.Error as error:
+                if self.board.fault is None:
+                    logger.error("the log cannot be written, nothing is acknowledged: %s", error)
+                self.board.fault = f"the log cannot be written: {error}"
+                if self._stopping.wait(RETRY_S):
+                    return False
+            else:
+                if self.board.fault is not None:
+                    logger.warning("the log can be written again")
+                    self.board.fault = None
+                return True
+
+    def _acknowledge(self, answers: Mapping[bytes, Answer]) -> None:
+        for session, answer in answers.items():
+            acked = self._ledger.accepted(session)
+            record: Welcome | Ack
+            if answer.welcome:
+                record = Welcome(boot_id=self.boot_id, acked=acked)
+            else:
+                record = Ack(boot_id=self.boot_id, acked=acked, rewind=answer.rewind)
+            self._ingest.reply(answer.peer, session, record)
+
+    def _apply_all(self, lines: Sequence[Line]) -> None:
+        alerts: list[Alert] = []
+        for line in lines:
+            alerts += self._apply(line.entry)
+        if alerts:
+            self._store_alerts(alerts)
+
+    def _apply(self, entry: Entry) -> list[Alert]:
+        """Apply one entry. A fault of ours in it must not cost the entries behind it."""
+        try:
+            alerts = self._state.apply(entry)
+        except Exception:
+            if not self.board.num_apply_errors:
+                logger.exception("an entry of the log could not be applied (told once)")
+            self.board.num_apply_errors += 1
+            return []
+        self._mark(entry)
+        return alerts
+
+    def _mark(self, entry: Entry) -> None:
+        match entry.body:
+            case Received(envelope):
+                self._dirty.add(self._state.sessions[envelope.session].hello.run)
+            case Opened(session, _) | Gap(session, _, _) | Lost(session):
+                self._dirty.add(self._state.sessions[session].hello.run)
+            case Tick() | RulesSet():
+                self._dirty.update(self._state.runs)
+
+    def _store_alerts(self, alerts: Sequence[Alert]) -> None:
+        rows = [_event_row(alert) for alert in alerts]
+        while True:
+            try:
+                self.board.cursor = self._log.add_alert_events(rows)
+                break
+            except sqlite3.Error as error:
+                self.board.fault = f"alerts cannot be stored: {error}"
+                if self._stopping.wait(RETRY_S):
+                    return  # the log has what they were derived from: the next start stores them
+        self._on_alerts()
+        for alert in alerts:
+            record = AlertRecord(alert=alert.to_dict())
+            for session in self._state.runs[alert.run].current.sessions.values():
+                peer = self._routes.get(session.id)
+                if peer is not None and session.state is RankState.ALIVE:
+                    self._ingest.reply(peer, session.id, record)
+
+    def _publish(self, now_ns: int, *, force: bool = False) -> None:
+        if not self._dirty or (now_ns - self._published_ns < PUBLISH_NS and not force):
+            return
+        views = {name: view_run(self._state.runs[name]) for name in self._dirty}
+        self.board.runs = MappingProxyType({**self.board.runs, **views})
+        self._dirty.clear()
+        self._published_ns = now_ns
+
+
+def _event_row(alert: Alert) -> tuple[str, str, str, str]:
+    return alert.id, str(alert.state), alert.run, json.dumps(jsonable(alert.to_dict()))

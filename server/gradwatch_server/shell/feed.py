@@ -1,0 +1,53 @@
+"""Wakes the alert streams.
+
+The events themselves are read from the store, by cursor, so that a slow subscriber misses none
+and delays nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.concurrency import run_in_threadpool
+
+from gradwatch_server.shell.alert_store import AlertEvent, AlertStore
+
+
+class Feed:
+    """Alert events as they are stored. Belongs to one event loop, woken from any thread."""
+
+    def __init__(self, store: AlertStore) -> None:
+        self._store = store
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def start(self) -> None:
+        """Bind to the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """Say that events were stored; from any thread, before `start` and after the end too."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """End every stream, so that the server can stop."""
+        self._closed = True
+        self.wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent]:
+        """Yield the events behind *cursor*, then each new one, until the feed is closed."""
+        while not self._closed:
+            changed = self._changed
+            events = await run_in_threadpool(self._store.after, cursor, run)
+            for event in events:
+                yield event
+                cursor = event.cursor
+            if not events:
+                await changed.wait()

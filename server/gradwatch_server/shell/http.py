@@ -1,0 +1,170 @@
+"""The HTTP side: reads the board and the alert store, never the engine's state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from gradwatch_server.core.alerts import isotime
+from gradwatch_server.core.health import health
+from gradwatch_server.core.snapshot import RunView
+from gradwatch_server.shell import problems
+from gradwatch_server.shell.alert_store import AlertEvent, AlertStore
+from gradwatch_server.shell.engine import Board, Engine
+from gradwatch_server.shell.feed import Feed
+from gradwatch_wire import __version__
+from gradwatch_wire.health import AlertState
+
+Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
+LastEventId = Annotated[
+    int | None,
+    Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 gives everything kept."),
+]
+
+
+def make_app(engine: Engine, store: AlertStore, feed: Feed) -> FastAPI:
+    """Build the app over a running engine."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        feed.start()
+        yield
+
+    app = FastAPI(
+        title="gradwatch",
+        version=__version__,
+        summary="Which layer on which rank went wrong at which step.",
+        lifespan=lifespan,
+        default_response_class=problems.Json,
+        docs_url=None,  # its page loads scripts from a CDN; /openapi.json has it all
+        redoc_url=None,
+    )
+    problems.install(app)
+    _add_service_routes(app, engine)
+    _add_run_routes(app, engine.board, store)
+    _add_streams(app, engine.board, feed)
+    return app
+
+
+def _add_service_routes(app: FastAPI, engine: Engine) -> None:
+    board = engine.board
+
+    @app.get("/healthz", summary="The process answers")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok", "version": __version__}
+
+    @app.get("/readyz", summary="Records are taken in and stored", response_model=None)
+    async def readyz() -> dict[str, str] | problems.Problem:
+        if board.fault is not None:
+            return problems.Problem(503, board.fault)
+        if not engine.is_alive():
+            return problems.Problem(503, "the engine is not running")
+        return {"status": "ready"}
+
+
+def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
+    @app.get("/runs", summary="All runs, the last one heard of first")
+    async def runs() -> list[dict[str, Any]]:
+        now_ns = time.time_ns()
+        views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
+        return [_summary(view, board, now_ns) for view in views]
+
+    @app.get("/runs/{run}", summary="One run: its attempts, ranks and layers")
+    async def run_(run: str) -> dict[str, Any]:
+        view = _view(board, run)
+        return {
+            **_summary(view, board, time.time_ns()),
+            "created_at": isotime(view.created_ns),
+            "frames": view.frames,
+            "events": dict(view.events),
+            "attempts": [
+                {
+                    "attempt": attempt.number,
+                    "started_at": isotime(attempt.started_ns),
+                    "world": attempt.world,
+                    "frames": attempt.frames,
+                }
+                for attempt in view.attempts
+            ],
+            "layers": [
+                {"name": name, "numel": numel}
+                for name, numel in zip(view.names, view.numel, strict=True)
+            ],
+        }
+
+    @app.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
+    async def run_health(run: str) -> dict[str, Any]:
+        return health(_view(board, run), board.heard, time.time_ns())
+
+    @app.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
+    async def run_alerts(run: str, state: AlertState | None = None) -> list[dict[str, Any]]:
+        alerts = _view(board, run).alerts
+        return [alert.to_dict() for alert in alerts if state in (None, alert.state)]
+
+    @app.get("/alerts", summary="Alert events of all runs, oldest first, by cursor")
+    def alerts(
+        after: Cursor = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    ) -> list[dict[str, Any]]:
+        return [_event(event) for event in store.after(after, most=limit)]
+
+
+def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
+    @app.get(
+        "/alerts/stream",
+        response_class=EventSourceResponse,
+        summary="Alert events as they happen; Last-Event-ID resumes with none missed or doubled",
+    )
+    async def stream(
+        run: str | None = None, last_event_id: LastEventId = None
+    ) -> AsyncIterator[ServerSentEvent]:
+        async for event in _follow(board, feed, last_event_id, run):
+            yield event
+
+    @app.get(
+        "/runs/{run}/alerts/stream",
+        response_class=EventSourceResponse,
+        summary="The same for one run",
+    )
+    async def run_stream(
+        run: str, last_event_id: LastEventId = None
+    ) -> AsyncIterator[ServerSentEvent]:
+        _view(board, run)
+        async for event in _follow(board, feed, last_event_id, run):
+            yield event
+
+
+async def _follow(
+    board: Board, feed: Feed, last_event_id: int | None, run: str | None
+) -> AsyncIterator[ServerSentEvent]:
+    cursor = board.cursor if last_event_id is None else last_event_id
+    # Said at once, so that a subscriber knows from when on it misses nothing.
+    yield ServerSentEvent(comment=f"gradwatch alerts after {cursor}")
+    async for event in feed.follow(cursor, run):
+        yield ServerSentEvent(data=_event(event), id=str(event.cursor))
+
+
+def _view(board: Board, run: str) -> RunView:
+    view = board.runs.get(run)
+    if view is None:
+        known = ", ".join(sorted(board.runs)[:5]) or "none yet"
+        raise HTTPException(404, f"no run {run[:80]!a}; known runs: {known}")
+    return view
+
+
+def _summary(view: RunView, board: Board, now_ns: int) -> dict[str, Any]:
+    report = health(view, board.heard, now_ns)
+    keys = ("run", "status", "attempt", "step", "updated_at", "world", "records")
+    return {key: report[key] for key in keys} | {
+        "score": report["score"]["last"],
+        "ranks": len(view.ranks),
+        "firing": report["alerts"]["firing"],
+    }
+
+
+def _event(event: AlertEvent) -> dict[str, Any]:
+    return {"cursor": event.cursor, **event.alert}

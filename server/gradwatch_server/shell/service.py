@@ -1,0 +1,115 @@
+"""The aggregator as a process: start-up, main loop, shutdown."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from gradwatch_server.shell.alert_store import AlertStore
+from gradwatch_server.shell.engine import Engine
+from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.feed import Feed
+from gradwatch_server.shell.http import make_app
+from gradwatch_server.shell.ingest import Ingest
+from gradwatch_server.shell.log import Log
+from gradwatch_server.shell.settings import Settings, split_address
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 1
+"""How long open requests may take to end at shutdown; the streams end by themselves."""
+
+
+class _Server(uvicorn.Server):
+    """Ends the alert streams first: uvicorn waits for open responses before anything else."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._feed.close()
+        super().handle_exit(sig, frame)
+
+
+def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
+    """Run until SIGTERM or SIGINT. *announce* gets the HTTP and the ingest address once bound.
+
+    Raises:
+        GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
+    """
+    with contextlib.ExitStack() as stack:
+        log = Log(settings.data)
+        stack.callback(log.close)
+        http_socket = stack.enter_context(_bind(settings.http))
+        ingest = Ingest(settings.ingest)
+        stack.callback(ingest.close)
+
+        store = AlertStore(log.path)
+        feed = Feed(store)
+        failed: list[bool] = []
+
+        def fail() -> None:
+            failed.append(True)
+            server.should_exit = True
+            feed.close()
+
+        engine = Engine(
+            log,
+            ingest,
+            settings.rules,
+            window_steps=settings.window_steps,
+            session_timeout_s=settings.session_timeout_s,
+            on_alerts=feed.wake,
+            on_failure=fail,
+        )
+        config = uvicorn.Config(
+            make_app(engine, store, feed),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            server_header=False,
+        )
+        server = _Server(config, feed)
+        stack.enter_context(_quiet_signals())
+        engine.start()
+        stack.callback(engine.stop)
+        host, port = http_socket.getsockname()[:2]
+        announce(f"http://{f'[{host}]' if ':' in host else host}:{port}", ingest.endpoint)
+        server.run(sockets=[http_socket])
+        if failed:
+            msg = "the engine failed; the log above says why"
+            raise GradwatchError(msg)
+
+
+def _bind(address: str) -> socket.socket:
+    host, port = split_address(address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        msg = (
+            f"cannot bind the HTTP address {address}: {error.strerror}; give a free one with --http"
+        )
+        raise GradwatchError(msg) from error
+
+
+@contextlib.contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """Make the signals harmless that uvicorn raises again once it has stopped."""
+
+    def ignore(_signal: int, _frame: FrameType | None) -> None:
+        """Do nothing: the server has seen it."""
+
+    before = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,121 @@
+"""Settings of the aggregator: command line, then `GRADWATCH_*`, then `gradwatch.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from gradwatch_server.core.rules import Rules
+from gradwatch_server.core.windows import WINDOW_STEPS
+from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.ingest import endpoint_host, is_loopback
+
+DEFAULT_CONFIG = Path("gradwatch.toml")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with its default."""
+
+    model_config = SettingsConfigDict(env_prefix="GRADWATCH_", extra="forbid", frozen=True)
+
+    http: str = Field("127.0.0.1:8420", description="Address of the HTTP API, port 0 for any.")
+    ingest: str = Field(
+        "tcp://127.0.0.1:5555", description="ZeroMQ endpoint that clients push to, port 0 for any."
+    )
+    data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
+    insecure: bool = Field(
+        False, description="Allow addresses beyond loopback although nothing checks who calls."
+    )
+    window_steps: int = Field(
+        WINDOW_STEPS, ge=8, le=65_536, description="Frames that a run's rolling window holds."
+    )
+    session_timeout_s: float = Field(
+        30.0, ge=1.0, le=86_400.0, description="Silence after which a rank counts as lost."
+    )
+    rules: Rules = Field(Rules(), description="The rules; see docs/rules.md.")
+
+    @field_validator("http")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic passes it by name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Rank the sources; a `.env` file is none of them."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`.
+
+    Raises:
+        ValueError: If it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        msg = "not of the form host:port, such as 127.0.0.1:8420"
+        raise ValueError(msg)
+    return host.strip("[]"), int(port)
+
+
+def load_settings(config: Path | None, **given: Any) -> Settings:
+    """Read the settings; *given* are those of the command line, None where not given.
+
+    Raises:
+        GradwatchError: If a file is missing or malformed, or a value is not allowed.
+    """
+    if config is not None and not config.is_file():
+        msg = f"no config file {config}"
+        raise GradwatchError(msg)
+
+    class _Settings(Settings):
+        model_config = SettingsConfigDict(toml_file=config or DEFAULT_CONFIG)
+
+    try:
+        settings = _Settings(**{key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise GradwatchError(_first(error)) from error
+    except ValueError as error:  # the TOML itself
+        msg = f"config file {config or DEFAULT_CONFIG}: {error}"
+        raise GradwatchError(msg) from error
+    _check_doors(settings)
+    return settings
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"setting {key!r} is not known"
+    return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
+
+
+def _check_doors(settings: Settings) -> None:
+    """Refuse to listen where strangers could reach it."""
+    hosts = {
+        "http": split_address(settings.http)[0],
+        "ingest": endpoint_host(settings.ingest) or "localhost",
+    }
+    for name, host in hosts.items():
+        if not is_loopback(host) and not settings.insecure:
+            msg = (
+                f"{name} address {getattr(settings, name)} is reachable from other machines and "
+                "nothing would check who calls; bind 127.0.0.1, or accept it with --insecure"
+            )
+            raise GradwatchError(msg)

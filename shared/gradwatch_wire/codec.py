@@ -1,0 +1,171 @@
+"""Records to bytes and back.
+
+A message is two frames: one byte, the protocol major, and a msgpack array
+`[kind, session, seq, low, time_ns, body]`. Typical use::
+
+    frames = encode(Envelope(session=session, seq=1, low=1, record=Bye()))
+    envelope = decode(frames)
+
+Decoding raises `ProtocolError` and nothing else, in memory of at most 40 times the input and a
+constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from gradwatch_wire.bodies import READERS, WRITERS
+from gradwatch_wire.errors import ProtocolError, describe
+from gradwatch_wire.limits import (
+    MAX_CONTAINERS,
+    MAX_LAYERS,
+    MAX_RECORD_BYTES,
+    MAX_SEQ,
+    MAX_TEXT_BYTES,
+    SESSION_BYTES,
+)
+from gradwatch_wire.reader import Reader, checked_bytes, checked_int
+from gradwatch_wire.records import SEQUENCED, Envelope, Kind, Record
+from gradwatch_wire.version import PROTOCOL_MAJOR
+
+VERSION_FRAME: Final = bytes([PROTOCOL_MAJOR])
+
+_ENVELOPE_HEADER: Final = b"\x96"  # msgpack array of 6
+
+
+def encode_body(record: Record) -> tuple[Kind, bytes]:
+    """Return a record's kind and its packed body, which stays the same when it is sent again."""
+    kind, write = WRITERS[type(record)]
+    return kind, msgpack.packb(write(record))
+
+
+def join(kind: int, session: bytes, seq: int, low: int, time_ns: int, body: bytes) -> list[bytes]:
+    """Return the message of an already packed body: `low` moves on while a record waits."""
+    head = b"".join(map(msgpack.packb, (kind, session, seq, low, time_ns)))
+    return [VERSION_FRAME, _ENVELOPE_HEADER + head + body]
+
+
+def encode(envelope: Envelope) -> list[bytes]:
+    """Return the two frames of a message."""
+    kind, body = encode_body(envelope.record)
+    return join(kind, envelope.session, envelope.seq, envelope.low, envelope.time_ns, body)
+
+
+def decode(frames: Sequence[bytes], *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:
+    """Read a message.
+
+    Args:
+        frames: The frames without the routing id.
+        max_record_bytes: Longest frame 1 that is parsed.
+
+    Raises:
+        ProtocolError: If the frames are anything but a valid message of this major version.
+    """
+    if len(frames) != 2:
+        raise ProtocolError(expected="2 frames", got=str(len(frames)), where="message")
+    check_version(frames[0])
+    return decode_record(frames[1], max_record_bytes=max_record_bytes)
+
+
+def check_version(frame: bytes) -> None:
+    """Accept only frame 0 of this major version.
+
+    Raises:
+        ProtocolError: If it is another one.
+    """
+    if frame != VERSION_FRAME:
+        got = f"version {frame[0]}" if len(frame) == 1 else describe(frame)
+        raise ProtocolError(
+            expected=f"protocol version {PROTOCOL_MAJOR}", got=got, where="message.frame 0"
+        )
+
+
+def decode_record(frame: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:
+    """Read frame 1 of a message, which is also what the aggregator keeps in its log.
+
+    Raises:
+        ProtocolError: If it is no valid record.
+    """
+    if len(frame) > max_record_bytes:
+        raise ProtocolError(
+            expected=f"at most {max_record_bytes} bytes",
+            got=describe(frame),
+            where="message.frame 1",
+        )
+    fields = _unpack(frame)
+    if not isinstance(fields, tuple) or len(fields) != 6:
+        raise ProtocolError(expected="an array of 6", got=describe(fields), where="envelope")
+    kind, session, seq, low, time_ns, body = fields
+    read = READERS.get(kind) if type(kind) is int else None
+    if read is None:
+        raise ProtocolError(
+            expected=f"a kind 1..{max(Kind)}", got=describe(kind), where="envelope.kind"
+        )
+    name = Kind(kind).name
+    return Envelope(
+        session=checked_bytes(session, "envelope.session", SESSION_BYTES),
+        seq=checked_int(seq, "envelope.seq", 1 if kind in SEQUENCED else 0, MAX_SEQ),
+        low=checked_int(low, "envelope.low", 0, MAX_SEQ),
+        time_ns=checked_int(time_ns, "envelope.time_ns", 0, MAX_SEQ),
+        record=read(Reader(body, name)),
+    )
+
+
+class _ContainerCount:
+    """Stops the parser at the first container too many, before a small record grows large."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_CONTAINERS
+
+    def __call__(self, container: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ProtocolError(
+                expected=f"at most {MAX_CONTAINERS} arrays and maps", got="more", where="envelope"
+            )
+        return container
+
+
+def _refuse_ext(code: int, _data: bytes) -> None:
+    # An empty one slips past max_ext_len, as a tuple.
+    raise ProtocolError(expected="no extension type", got=f"type {code}", where="envelope")
+
+
+def _check_complete(frame: bytes) -> None:
+    # `unpackb` makes room for an array by its header alone, so 3 kB of nested headers would take
+    # 80 MB. Skipping makes no objects, and fails where a promised item is not there.
+    parser = msgpack.Unpacker(max_buffer_size=len(frame) or 1)
+    parser.feed(frame)
+    parser.skip()
+
+
+def _unpack(frame: bytes) -> Any:
+    count = _ContainerCount()
+    try:
+        _check_complete(frame)
+        return msgpack.unpackb(
+            frame,
+            raw=False,
+            use_list=False,
+            strict_map_key=True,
+            list_hook=count,
+            object_hook=count,
+            ext_hook=_refuse_ext,
+            max_array_len=MAX_LAYERS,
+            max_map_len=256,
+            max_str_len=MAX_TEXT_BYTES,
+            max_bin_len=MAX_RECORD_BYTES,
+            max_ext_len=0,
+        )
+    except ProtocolError:
+        raise
+    except Exception as error:
+        # msgpack raises ValueError and its kin, TypeError and OverflowError, and may add more:
+        # whatever it is, the bytes are not ours, and they must not stop the one who reads them.
+        what = str(error).partition("\n")[0][:120] or type(error).__name__
+        raise ProtocolError(expected="valid msgpack", got=what, where="envelope") from error

@@ -1,0 +1,17 @@
+"""The `gradwatch` command: starts the server's CLI, or says which extra is missing."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or exit 1 with the pip line that installs what it needs."""
+    try:
+        from gradwatch_server.shell.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"gradwatch_server", "gradwatch_wire"}:
+            raise
+        sys.exit(
+            f"gradwatch: the command needs {error.name}, which is not installed; "
+            "run: pip install 'gradwatch[server]'"
+        )
+    app()

@@ -1,0 +1,85 @@
+"""The vocabulary of health: one place for the words and the formula that both sides use."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+from typing import Final
+
+VANISHING_THRESHOLD: Final = 1e-7
+"""A layer's gradient L2 norm below this is vanishing (the source documents' default)."""
+
+EXPLODING_THRESHOLD: Final = 100.0
+"""A layer's gradient L2 norm above this is exploding (the source documents' default)."""
+
+VANISHING_HEALTH_PENALTY: Final = 0.5
+EXPLODING_HEALTH_PENALTY: Final = 0.8
+
+
+def health_score(
+    vanishing_share: float,
+    exploding_share: float,
+    *,
+    vanishing_penalty: float = VANISHING_HEALTH_PENALTY,
+    exploding_penalty: float = EXPLODING_HEALTH_PENALTY,
+) -> float:
+    """Return clamp(1 - 0.5 v - 0.8 e, 0, 1) for the shares of vanishing and exploding layers.
+
+    The formula is the source documents'. A non-finite layer counts as exploding.
+    """
+    score = 1.0 - vanishing_penalty * vanishing_share - exploding_penalty * exploding_share
+    return min(1.0, max(0.0, score))
+
+
+def nonfinite_kind(value: float) -> str | None:
+    """Return `nan`, `inf`, or None for a finite value."""
+    if math.isfinite(value):
+        return None
+    return "nan" if math.isnan(value) else "inf"
+
+
+class Status(StrEnum):
+    """Status of a run, the worst that holds."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    CRITICAL = "critical"
+    STALLED = "stalled"
+    INCOMPLETE = "incomplete"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+class RankState(StrEnum):
+    """State of one rank: heard lately, not heard lately, said BYE, or gone without it."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+class AlertState(StrEnum):
+    """Where an alert stands in its life."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class Severity(StrEnum):
+    """How much an alert matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RUN_NAME_RULE: Final = "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+
+
+def is_run_name(name: str) -> bool:
+    """Tell whether *name* can stand in a URL, a file name and a terminal as it is."""
+    return RUN_NAME.fullmatch(name) is not None

@@ -1,0 +1,38 @@
+"""Bounds on everything that crosses the wire.
+
+Both sides keep them: the client refuses to build what the aggregator would refuse to read.
+The reasons are in `docs/protocol.md`.
+"""
+
+SESSION_BYTES = 16
+BOOT_ID_BYTES = 16
+
+MAX_RECORD_BYTES = 2 << 20
+"""One encoded record, frame 1 of a message. The aggregator tells its own limit in WELCOME."""
+
+MAX_LAYERS = 32_768
+MAX_COLUMNS = 32
+MAX_SCALARS = 64
+MAX_LABELS = 32
+MAX_GROUPS = 64
+MAX_BLOCKS = 4_096
+
+MAX_NAME_BYTES = 512
+"""One layer, block, group, column, host or run name in UTF-8."""
+
+MAX_TEXT_BYTES = 4_096
+"""Free text: a reason, a version string, a token."""
+
+MAX_CONTAINERS = 160
+"""Arrays and maps in one record. It caps what a small hostile record can grow to in memory:
+one empty map costs 1 byte on the wire and 64 in memory."""
+
+MAX_RANKS = 65_536
+MAX_STEP = (1 << 53) - 1
+"""The largest integer that every JSON reader keeps exactly."""
+
+MAX_SEQ = (1 << 63) - 1
+"""SQLite's largest integer."""
+
+MAX_ALERT_DEPTH = 6
+"""Nesting of the JSON-like map in an ALERT."""

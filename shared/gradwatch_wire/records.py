@@ -1,0 +1,246 @@
+"""The kinds of record, as frozen values. The codec knows how they lie on the wire.
+
+Rules of evolution, which the golden bytes in `tests/wire` hold us to:
+
+1. A new key is optional and has a default; an old reader ignores it.
+2. A removed key is never used again for something else.
+3. No key changes its type or its unit.
+4. What an old reader would misread needs a new `PROTOCOL_MAJOR`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+from gradwatch_wire.columns import Column
+from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.version import PROTOCOL_MAJOR
+
+
+class Kind(IntEnum):
+    """The number of each kind on the wire."""
+
+    HELLO = 1
+    WELCOME = 2
+    MANIFEST = 3
+    STATS = 4
+    GAINS = 5
+    EVENT = 6
+    BEAT = 7
+    BYE = 8
+    ACK = 9
+    ALERT = 10
+    REFUSE = 11
+
+
+SEQUENCED = frozenset({Kind.MANIFEST, Kind.STATS, Kind.GAINS, Kind.EVENT, Kind.BYE})
+"""Kinds that carry a sequence number, are logged, and are acknowledged."""
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Label: TypeAlias = "str | bool | int | float | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A client opens or resumes its session.
+
+    Args:
+        run: Name of the run.
+        rank: Global rank, 0 to `world - 1`.
+        world: Number of ranks the launcher started.
+        host: Host name, for people.
+        pid: Process id on that host.
+        versions: Name of a part (`gradwatch`, `torch`, `python`, `protocol_minor`) to version.
+        job: Identity of the launch (scheduler's job id and restart count), empty when unknown.
+        token: Write token, empty when none is asked for.
+    """
+
+    run: str
+    rank: int
+    world: int
+    host: str = ""
+    pid: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The aggregator accepts a session and says how far it has stored it.
+
+    Args:
+        boot_id: 16 bytes, new at each start of the aggregator.
+        acked: Highest sequence number below which nothing is missing; 0 for a new session.
+        max_record_bytes: Largest record it reads.
+        proto_min: Oldest protocol major it reads.
+        proto_max: Newest protocol major it reads.
+    """
+
+    boot_id: bytes
+    acked: int = 0
+    max_record_bytes: int = MAX_RECORD_BYTES
+    proto_min: int = PROTOCOL_MAJOR
+    proto_max: int = PROTOCOL_MAJOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What the columns of the STATS that name it stand for.
+
+    Args:
+        manifest_id: Counts from 1 in its session.
+        names: Layer names as in the user's own model, in `order`.
+        numel: `<u8`, elements of each layer's gradient.
+        dtypes: Gradient dtype of each layer, as torch spells it without `torch.`.
+        shards: Placement of each layer's shard, `""` for a whole tensor; empty: all whole.
+        columns: Names of the columns that STATS may carry.
+        groups: Named parameter group to indices into `names`.
+        order: `forward` when seen from the first backward pass, else `registration`.
+    """
+
+    manifest_id: int
+    names: tuple[str, ...]
+    numel: Column
+    dtypes: tuple[str, ...]
+    shards: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    order: str = "registration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """One rank's gradient statistics at one step.
+
+    Args:
+        manifest_id: The manifest whose layers the columns follow.
+        step: Optimizer step, from 0.
+        labels: What the numbers are: `point`, `scaled`, `reduction`, `path`.
+        scalars: Numbers of the whole step by name: `loss`, `lr`, `loss_scale`, `local_probe`.
+        columns: Column name to one number per layer of the manifest.
+        part: Which of `parts` records of this step this is, from 0 (several optimizers).
+        parts: How many records this rank sends per step.
+    """
+
+    manifest_id: int
+    step: int
+    labels: Mapping[str, Label] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    part: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gains:
+    """Norms of the loss gradient at the outputs of consecutive blocks.
+
+    Args:
+        step: Optimizer step, from 0.
+        blocks: Block names, input side first.
+        norm_type: `l2`, `l1`, `linf` or `mean`.
+        norms: `<f8`, one per block, NaN where none was recorded.
+    """
+
+    step: int
+    blocks: tuple[str, ...]
+    norm_type: str
+    norms: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something discrete: a skipped step, a mark of the user.
+
+    Args:
+        name: What happened, such as `skipped_step`.
+        step: The step it belongs to.
+        data: Details, flat.
+    """
+
+    name: str
+    step: int
+    data: Mapping[str, Label] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A sign of life between records.
+
+    Args:
+        last_step: Last collected step, -1 before the first.
+        since_s: Seconds since it was collected.
+        counters: The client's own counters.
+    """
+
+    last_step: int = -1
+    since_s: float = 0.0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bye:
+    """The client's last record.
+
+    Args:
+        reason: `closed` or `exception`.
+    """
+
+    reason: str = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """All records up to `acked` are committed.
+
+    Args:
+        boot_id: As in WELCOME; another one than before means that the aggregator restarted.
+        acked: Highest sequence number below which nothing is missing.
+        rewind: The client is to send again from `acked + 1`.
+    """
+
+    boot_id: bytes
+    acked: int
+    rewind: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """An alert of the client's own run, as the HTTP API gives it, non-finite numbers as floats."""
+
+    alert: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """The aggregator will not take this session; the client logs why once and stops sending."""
+
+    reason: str
+
+
+Record: TypeAlias = (
+    Hello | Welcome | Manifest | Stats | Gains | Event | Beat | Bye | Ack | Alert | Refuse
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A record with its place in its session.
+
+    Args:
+        session: 16 bytes, new per `attach`.
+        seq: From 1 over the sequenced kinds, 0 for the others.
+        low: The lowest sequence number that the client can still supply; 0 from the aggregator.
+        time_ns: Sender's wall clock, for people; nothing is decided by it.
+        record: The body.
+    """
+
+    session: bytes
+    record: Record
+    seq: int = 0
+    low: int = 0
+    time_ns: int = 0

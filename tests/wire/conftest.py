@@ -1,0 +1,40 @@
+"""What the tests of the wire share: the golden bytes, and a comparison by bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden" / "v1.0.json"
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, list[bytes]]:
+    """The frames of one message per kind as version 1.0 wrote them; the file never changes."""
+    messages = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return {name: [bytes.fromhex(frame) for frame in frames] for name, frames in messages.items()}
+
+
+@pytest.fixture(scope="session")
+def bits() -> Callable[[Any], Any]:
+    """A function that turns a record into nested values which are equal when all bits are."""
+    return _bits
+
+
+def _bits(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        fields = [(f.name, _bits(getattr(value, f.name))) for f in dataclasses.fields(value)]
+        return (type(value).__name__, fields)
+    if isinstance(value, Mapping):
+        return {key: _bits(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [_bits(item) for item in value])
+    if isinstance(value, float):
+        return ("float", struct.pack("<d", value))
+    return (type(value).__name__, value)

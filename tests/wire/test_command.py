@@ -1,0 +1,91 @@
+"""The `gradwatch` command where its extra is not installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradwatch_wire
+
+SHARED = Path(gradwatch_wire.__file__).parents[1]
+SERVER = SHARED.parent / "server"
+
+# Makes the modules named in the first argument impossible to import, as if not installed.
+RUN_WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from gradwatch_wire.command import main
+main()
+"""
+
+
+def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(server), str(SHARED)])
+    return subprocess.run(
+        [sys.executable, "-c", RUN_WITHOUT, missing],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """A folder with a server of one function, which needs `typer` and says that it ran."""
+    shell = tmp_path / "gradwatch_server" / "shell"
+    shell.mkdir(parents=True)
+    for package in (shell.parent, shell):
+        (package / "__init__.py").write_text("")
+    (shell / "cli.py").write_text("import typer.main\ndef app() -> None:\n    print('ran')\n")
+    return tmp_path
+
+
+def test_the_command_names_the_missing_extra() -> None:
+    """Without typer the real command exits 1 with the pip line, and without a traceback."""
+    result = _run("typer", SERVER)
+
+    assert result.stderr == (
+        "gradwatch: the command needs typer, which is not installed; "
+        "run: pip install 'gradwatch[server]'\n"
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+
+
+def test_a_missing_package_is_named_whatever_the_server_is(stand_in: Path) -> None:
+    """The package that is missing is named, not the submodule that was asked for."""
+    result = _run("typer", stand_in)
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("gradwatch: the command needs typer")
+    assert result.stderr.endswith("run: pip install 'gradwatch[server]'\n")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_command_starts_where_nothing_is_missing(stand_in: Path) -> None:
+    """With everything there, the command runs the server's application."""
+    (stand_in / "typer").mkdir()
+    (stand_in / "typer" / "main.py").write_text("")
+    result = _run("nothing", stand_in)
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
+
+
+def test_a_part_of_gradwatch_that_is_missing_is_not_blamed_on_an_extra(stand_in: Path) -> None:
+    """A broken installation shows its traceback: no extra would mend it."""
+    result = _run("gradwatch_server", stand_in)
+
+    assert result.returncode == 1
+    assert "pip install" not in result.stderr
+    assert "ModuleNotFoundError: No module named 'gradwatch_server'" in result.stderr

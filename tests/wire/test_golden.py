@@ -1,0 +1,235 @@
+"""The bytes of each kind, as version 1.0 wrote them: what is stored must stay readable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+import gradwatch_wire as wire
+
+SESSION = bytes(range(16))
+BOOT_ID = bytes(range(16, 32))
+TIME_NS = 1_700_000_000_123_456_789
+
+ENVELOPES: dict[str, wire.Envelope] = {
+    name: wire.Envelope(session=SESSION, seq=seq, low=low, time_ns=TIME_NS, record=record)
+    for name, seq, low, record in (
+        (
+            "HELLO",
+            0,
+            1,
+            wire.Hello(
+                run="gpt-ablation.3",
+                rank=3,
+                world=8,
+                host="node-07",
+                pid=4242,
+                versions={"gradwatch": "0.1.0", "torch": "2.13.0"},
+                job="slurm 991, restart 1",
+                token="s3cret",
+            ),
+        ),
+        (
+            "WELCOME",
+            0,
+            0,
+            wire.Welcome(
+                boot_id=BOOT_ID, acked=17, max_record_bytes=1 << 20, proto_min=1, proto_max=2
+            ),
+        ),
+        (
+            "MANIFEST",
+            1,
+            1,
+            wire.Manifest(
+                manifest_id=1,
+                names=("embed.weight", "block.0.é", "head.\U0001d524"),
+                numel=wire.Column.pack("<u8", [1 << 40, 1, 0]),
+                dtypes=("float32", "bfloat16", "float32"),
+                shards=("", "Shard(0) 1/4", ""),
+                columns=("l2", "nan"),
+                groups={"seed": (1,), "host": (0, 2)},
+                order="forward",
+            ),
+        ),
+        (
+            "STATS",
+            2,
+            1,
+            wire.Stats(
+                manifest_id=1,
+                step=1000,
+                labels={"point": "before_clip", "scaled": False, "world": 8, "reduction": None},
+                scalars={"loss": 2.25, "lr": 1e-4, "loss_scale": float("inf"), "zero": -0.0},
+                columns={
+                    "l2": wire.Column.pack("<f4", [0.5, float("nan"), 1e-45]),
+                    "nan": wire.Column.pack("<u4", [0, 3, 0]),
+                },
+            ),
+        ),
+        (
+            "STATS, one part of two",
+            3,
+            1,
+            wire.Stats(
+                manifest_id=2,
+                step=(1 << 53) - 1,
+                columns={"l2": wire.Column.pack("<f8", [5e-324])},
+                part=1,
+                parts=2,
+            ),
+        ),
+        (
+            "GAINS",
+            4,
+            2,
+            wire.Gains(
+                step=1000,
+                blocks=("block.0", "block.1"),
+                norm_type="l2",
+                norms=wire.Column.pack("<f8", [0.125, float("nan")]),
+            ),
+        ),
+        (
+            "EVENT",
+            5,
+            2,
+            wire.Event(name="skipped_step", step=1001, data={"loss_scale": 32768.0, "by": "amp"}),
+        ),
+        (
+            "BEAT",
+            0,
+            2,
+            wire.Beat(last_step=1001, since_s=2.5, counters={"sent": (1 << 63) - 1, "dropped": 0}),
+        ),
+        ("BYE", (1 << 63) - 1, 6, wire.Bye(reason="exception")),
+        ("ACK", 0, 0, wire.Ack(boot_id=BOOT_ID, acked=6, rewind=True)),
+        (
+            "ALERT",
+            0,
+            0,
+            wire.Alert(
+                alert={
+                    "id": "9f2c",
+                    "rule": "exploding",
+                    "value": float("-inf"),
+                    "layers": ["embed.weight", {"name": "head", "steps": [999, 1000, None]}],
+                    "resolved": False,
+                }
+            ),
+        ),
+        ("REFUSE", 0, 0, wire.Refuse(reason="run 'gpt' is already attached with 4 ranks")),
+    )
+}
+
+# The keys that a reader of version 1 may ask for, and what it must make of the rest.
+REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
+    "HELLO": ({"run": "r", "rank": 0, "world": 1}, wire.Hello(run="r", rank=0, world=1)),
+    "WELCOME": (
+        {"boot_id": BOOT_ID},
+        wire.Welcome(boot_id=BOOT_ID, acked=0, max_record_bytes=2 << 20, proto_min=1, proto_max=1),
+    ),
+    "MANIFEST": (
+        {"id": 1, "names": ["a"], "numel": ["<u8", 1, bytes(8)], "dtypes": ["float32"]},
+        wire.Manifest(
+            manifest_id=1,
+            names=("a",),
+            numel=wire.Column("<u8", bytes(8)),
+            dtypes=("float32",),
+            shards=(),
+            columns=(),
+            groups={},
+            order="registration",
+        ),
+    ),
+    "STATS": (
+        {"manifest": 1, "step": 0},
+        wire.Stats(manifest_id=1, step=0, labels={}, scalars={}, columns={}, part=0, parts=1),
+    ),
+    "GAINS": (
+        {"step": 0, "blocks": [], "norm_type": "l1", "norms": ["<f8", 0, b""]},
+        wire.Gains(step=0, blocks=(), norm_type="l1", norms=wire.Column("<f8", b"")),
+    ),
+    "EVENT": ({"name": "mark", "step": 0}, wire.Event(name="mark", step=0, data={})),
+    "BEAT": ({}, wire.Beat(last_step=-1, since_s=0.0, counters={})),
+    "BYE": ({}, wire.Bye(reason="closed")),
+    "ACK": ({"boot_id": BOOT_ID, "acked": 0}, wire.Ack(boot_id=BOOT_ID, acked=0, rewind=False)),
+    "ALERT": ({}, wire.Alert(alert={})),
+    "REFUSE": ({"reason": ""}, wire.Refuse(reason="")),
+}
+
+KINDS = [kind.name for kind in wire.Kind]
+
+
+def test_every_kind_has_golden_bytes_of_its_own_number(golden: dict[str, list[bytes]]) -> None:
+    """Each member of Kind is in the golden file, with its number as the second byte."""
+    numbers = {name: frames[1][1] for name, frames in golden.items()}
+
+    assert {kind.name: kind.value for kind in wire.Kind}.items() <= numbers.items()
+    assert set(golden) == set(ENVELOPES)
+    assert set(REQUIRED_ONLY) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_encoding_gives_exactly_the_golden_bytes(name: str, golden: dict[str, list[bytes]]) -> None:
+    """A record is written today as version 1.0 wrote it."""
+    assert golden[name] == wire.encode(ENVELOPES[name])
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_decoding_the_golden_bytes_gives_the_record(
+    name: str, golden: dict[str, list[bytes]]
+) -> None:
+    """What version 1.0 wrote is read today as the same record."""
+    assert ENVELOPES[name] == wire.decode(golden[name])
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_the_log_reads_frame_1_alone(name: str, golden: dict[str, list[bytes]]) -> None:
+    """The aggregator's log keeps frame 1 without frame 0 and gets the same record from it."""
+    assert ENVELOPES[name] == wire.decode_record(golden[name][1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_without_optional_keys_decodes_to_the_defaults(
+    kind: str, golden: dict[str, list[bytes]]
+) -> None:
+    """A sender that knows only the required keys is understood (rule 1 of evolution)."""
+    body, expected = REQUIRED_ONLY[kind]
+    envelope = msgpack.unpackb(golden[kind][1])
+    envelope[5] = body
+
+    assert expected == wire.decode_record(msgpack.packb(envelope)).record
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_required_key_is_missed_by_its_name(kind: str, golden: dict[str, list[bytes]]) -> None:
+    """Without a required key there is no record, and the error says which key it was."""
+    body, _ = REQUIRED_ONLY[kind]
+    for key in body:
+        envelope = msgpack.unpackb(golden[kind][1])
+        envelope[5] = {name: value for name, value in body.items() if name != key}
+
+        with pytest.raises(wire.ProtocolError) as caught:
+            wire.decode_record(msgpack.packb(envelope))
+
+        assert ("this key", f"{kind}.{key}") == (caught.value.expected, caught.value.where)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_keys_are_ignored(kind: str, golden: dict[str, list[bytes]]) -> None:
+    """A newer sender's extra keys, of whatever type, change nothing for this reader."""
+    envelope = msgpack.unpackb(golden[kind][1])
+    envelope[5] |= {"later": {"nested": [1, b"2", None]}, "": 0.5, "naïve \U0001d524": []}
+
+    assert ENVELOPES[kind] == wire.decode_record(msgpack.packb(envelope))
+
+
+def test_numbers_of_any_msgpack_width_are_read(golden: dict[str, list[bytes]]) -> None:
+    """Another language may write floats as float32 and integers wider than they need be."""
+    body = b"\x82\xa9last_step\xd3" + (7).to_bytes(8, "big") + b"\xa7since_s\xca\x3f\x00\x00\x00"
+    head = golden["BEAT"][1].partition(b"\x83\xa9last_step")[0]
+
+    assert wire.Beat(last_step=7, since_s=0.5) == wire.decode_record(head + body).record
