@@ -84,18 +84,7 @@ class Protocol:
             return
         if isinstance(record, Manifest):
             self._manifests[record.manifest_id] = body
-        self._keep(kind, time_ns, body)
-
-    def _keep(self, kind: Kind, time_ns: int, body: bytes) -> None:
-        evicted = self._ring.append(kind, time_ns, body)
-        for item in evicted:
-            # Without its manifest no later record could be read. What has to go for it is not
-            # saved in turn: a ring too small for the manifests would never settle.
-            if item.kind is Kind.MANIFEST:
-                self.counters["evicted"] += len(
-                    self._ring.append(item.kind, item.time_ns, item.body)
-                )
-        self.counters["evicted"] += len(evicted)
+        self.counters["evicted"] += self._ring.append(kind, time_ns, body)
         self._cursor = max(self._cursor, self._ring.low)
 
     def due(self, now_s: float) -> list[bytes] | None:
@@ -120,7 +109,9 @@ class Protocol:
 
     def peek(self) -> list[bytes] | None:
         """Return the next record to send, if one may be sent; `sent` moves on."""
-        if self.phase is not Phase.OPEN or self._cursor - self._acked > MAX_IN_FLIGHT:
+        # What gave way counts as no longer on its way, or a long outage would never end.
+        first = max(self._acked + 1, self._ring.low)
+        if self.phase is not Phase.OPEN or self._cursor - first >= MAX_IN_FLIGHT:
             return None
         item = self._ring.get(self._cursor)
         return None if item is None else self._join(item)
@@ -147,9 +138,9 @@ class Protocol:
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
         if welcome.acked < self._acked:
-            # A new log: it never saw the manifests that the old one acknowledged.
-            for body in self._manifests.values():
-                self._keep(Kind.MANIFEST, 0, body)
+            # A new log never saw the manifests that the old one acknowledged.
+            for body in reversed(self._manifests.values()):
+                self._ring.put_back(Kind.MANIFEST, 0, body)
         self.phase = Phase.OPEN
         self._boot_id = welcome.boot_id
         self._max_record_bytes = welcome.max_record_bytes

@@ -41,15 +41,40 @@ class Ring:
         """The last sequence number given out, 0 before the first."""
         return self._next_seq - 1
 
-    def append(self, kind: Kind, time_ns: int, body: bytes) -> list[Stored]:
-        """Number a record and keep it; return those that had to go for it."""
-        evicted: list[Stored] = []
-        while self._items and self.size_bytes + len(body) > self.max_bytes:
-            evicted.append(self._pop())
-        self._items.append(Stored(self._next_seq, kind, time_ns, body))
+    def append(self, kind: Kind, time_ns: int, body: bytes) -> int:
+        """Number a record and keep it; return how many had to go for it.
+
+        Manifests stay, for without them no later record could be read: each takes the number of
+        one that went. One that fills much of the ring goes all the same.
+        """
+        kept: list[Stored] = []
+        needed = len(body)
+        num_evicted = 0
+        while self._items and self.size_bytes + needed > self.max_bytes:
+            item = self._pop()
+            if item.kind is Kind.MANIFEST and len(item.body) * 4 < self.max_bytes:
+                kept.append(item)
+                needed += len(item.body)
+            else:
+                num_evicted += 1
+        self._push(Stored(self._next_seq, kind, time_ns, body))
         self._next_seq += 1
+        for item in reversed(kept):
+            self.put_back(item.kind, item.time_ns, item.body)
+        return num_evicted
+
+    def put_back(self, kind: Kind, time_ns: int, body: bytes) -> bool:
+        """Put a record before all others, under the number just below; False if there is none.
+
+        That number belonged to a record that is gone, so the aggregator has not stored it: it
+        acknowledges without gaps, and what it acknowledged it is not sent again.
+        """
+        seq = self.low - 1
+        if seq < 1:
+            return False
+        self._items.appendleft(Stored(seq, kind, time_ns, body))
         self.size_bytes += len(body)
-        return evicted
+        return True
 
     def release(self, acked: int) -> int:
         """Forget all up to *acked*; return how many those were."""
@@ -62,6 +87,10 @@ class Ring:
         """Return a record that waits, or None."""
         index = seq - self.low
         return self._items[index] if 0 <= index < len(self._items) else None
+
+    def _push(self, item: Stored) -> None:
+        self._items.append(item)
+        self.size_bytes += len(item.body)
 
     def _pop(self) -> Stored:
         item = self._items.popleft()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from gradwatch_server.core.frames import BoolArray, Frame
-from gradwatch_server.core.origin import Origin, find_origin
+from gradwatch_server.core.origin import Origin, find_layer, find_origin
 from gradwatch_server.core.rules import (
     Flags,
     Rule,
@@ -18,7 +18,6 @@ from gradwatch_server.core.rules import (
     Rules,
     Verdict,
     verdict,
-    worst_layer,
 )
 from gradwatch_server.core.windows import Window
 from gradwatch_wire import Json
@@ -97,6 +96,12 @@ class _Life:
     bad_steps: int = 1
     good_steps: int = 0
 
+    def among(self, marked: BoolArray) -> BoolArray:
+        """Return those marked layers that were bad before; more layers may exist by now."""
+        known: BoolArray = np.zeros_like(marked)
+        known[: len(self.layers)] = marked[: len(self.layers)] & self.layers
+        return known
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -106,7 +111,6 @@ class Context:
     attempt: int
     names: tuple[str, ...]
     groups: Mapping[str, BoolArray]  # (layers,) each
-    order_known: bool
     window: Window
 
 
@@ -131,10 +135,10 @@ class Book:
             if not rule.enabled:
                 continue
             judged = verdict(name, frame, marked, rules)
-            if not judged.held.any() and not self._lives:
+            if not judged.raised.any() and not self._lives:
                 continue
             for group, members in context.groups.items():
-                own = Verdict(judged.raised & members, judged.held & members, judged.blind)
+                own = Verdict(judged.raised & members, judged.held & members, judged.seen)
                 alert = self._step((name, group), own, frame, rules, context)
                 if alert is not None:
                     yield alert
@@ -157,13 +161,13 @@ class Book:
             if own.raised.any():
                 life.bad_steps += 1
                 _extend(life, own.raised, frame.step, context)
-            elif not own.blind:
+            elif life.among(own.seen).any():
                 del self._lives[key]
                 return None
-        elif own.held.any():
+        elif (bad := own.raised | life.among(own.held)).any():
             life.good_steps = 0
-            _extend(life, own.held, frame.step, context)
-        elif not own.blind:
+            _extend(life, bad, frame.step, context)
+        elif life.among(own.seen).any():
             life.good_steps += 1
         return self._transition(key, life, rule, frame)
 
@@ -193,6 +197,11 @@ def alert_id(run: str, attempt: int, rule: str, group: str, first_step: int) -> 
     return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
 
 
+def printable(text: str) -> str:
+    """Return *text* with what a terminal would act on escaped: names come from the wire."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _age(alert: Alert) -> tuple[int, str]:
     return alert.first_step, alert.id
 
@@ -201,9 +210,10 @@ def _begin(
     key: tuple[RuleName, str], raised: BoolArray, frame: Frame, rules: Rules, context: Context
 ) -> _Life:
     rule, group = key
-    origin = find_origin(rule, frame, raised, rules, context.names, order_known=context.order_known)
-    index = worst_layer(rule, frame, raised)
-    origin = replace(origin, before=context.window.before(index, NUM_BEFORE))
+    origin = find_origin(rule, frame, raised, rules, context.names)
+    index = find_layer(rule, frame, raised)
+    if index is not None:
+        origin = replace(origin, before=context.window.before(index, NUM_BEFORE))
     alert = Alert(
         id=alert_id(context.run, context.attempt, rule, group, frame.step),
         run=context.run,
@@ -252,7 +262,7 @@ def _named(layers: BoolArray, names: tuple[str, ...]) -> tuple[str, ...]:
 def _message(alert: Alert) -> str:
     origin = alert.origin
     rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
-    layer = origin.layer or "layer not known"
+    layer = "a layer not known" if origin.layer is None else printable(origin.layer)
     what = {
         "nonfinite": f"{'NaN' if origin.kind == 'nan' else 'Inf'} in the gradient of {layer}",
         "exploding": f"gradient of {layer} has L2 norm {origin.value:.3g} > {origin.threshold:g}"

@@ -21,11 +21,27 @@ from gradwatch_server.core.frames import (
 from gradwatch_server.core.origin import FirstBad, find_first_bad
 from gradwatch_server.core.rules import Flags, Rules, flags
 from gradwatch_server.core.windows import Window
-from gradwatch_wire import Column, Hello, Manifest, Stats
+from gradwatch_wire import Column, Event, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState, health_score
+from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
+
+
+MAX_MANIFEST_LAYERS = 1 << 20
+"""Layers of all manifests together that a session may name; the oldest manifests give way."""
+
+MAX_EVENT_NAMES = 256
+"""Names of events counted one by one in an attempt; more are counted as `other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the layers of a manifest lie in its attempt, and whether in forward order."""
+
+    index: IndexArray
+    ordered: bool
 
 
 @dataclass(slots=True)
@@ -43,7 +59,7 @@ class Session:
     num_unresolved: int = 0
     last_step: int = -1
     reason: str = ""
-    manifests: dict[int, tuple[Manifest, IndexArray]] = field(default_factory=dict)
+    manifests: dict[int, Layout] = field(default_factory=dict)
 
 
 class Attempt:
@@ -70,7 +86,6 @@ class Attempt:
         self.retired = False
         self._places: dict[str, int] = {}
         self._groups: dict[str, set[int]] = {}
-        self._order_known = True
         self._assembler = Assembler()
         self._context: Context | None = None
 
@@ -79,39 +94,61 @@ class Attempt:
         """Whether frames are open."""
         return bool(self._assembler)
 
+    def is_another(self, hello: Hello) -> bool:
+        """Tell whether *hello* is of another launch of the run than this attempt."""
+        launch = (hello.job, hello.world)
+        return hello.rank in self.sessions or launch != (self.job, self.world)
+
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.sessions[session.hello.rank] = session
-        self.world = max(self.world, session.hello.world)
 
     def add_manifest(self, session: Session, manifest: Manifest) -> None:
         """Give each layer of the manifest a place; known names keep theirs."""
+        if self.retired:
+            return
+        new = [name for name in manifest.names if name not in self._places]
+        if len(self.names) + len(new) > MAX_LAYERS:
+            session.num_unresolved += 1
+            return
         for name, numel in zip(manifest.names, _numbers(manifest.numel), strict=True):
             if name not in self._places:
                 self._places[name] = len(self.names)
                 self.names.append(name)
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
-        for group, members in manifest.groups.items():
-            self._groups.setdefault(group, set()).update(int(index[i]) for i in members)
-        # A layer that joins later is appended, so that places follow the forward pass only
-        # while each manifest keeps to the order of the first.
-        self._order_known &= manifest.order == "forward" and bool((np.diff(index) > 0).all())
-        session.manifests[manifest.manifest_id] = (manifest, index)
+        self._add_groups(manifest, index)
+        session.manifests.pop(manifest.manifest_id, None)
+        session.manifests[manifest.manifest_id] = Layout(index, manifest.order == "forward")
+        while sum(len(known.index) for known in session.manifests.values()) > MAX_MANIFEST_LAYERS:
+            del session.manifests[next(iter(session.manifests))]
         self._context = None
+
+    def _add_groups(self, manifest: Manifest, index: IndexArray) -> None:
+        for group, members in manifest.groups.items():
+            # The layers of one group too many stay among all others: watched all the same.
+            if group in self._groups or len(self._groups) < MAX_GROUPS:
+                self._groups.setdefault(group, set()).update(int(index[i]) for i in members)
+
+    def add_event(self, event: Event) -> None:
+        """Count an event by its name."""
+        known = event.name in self.events or len(self.events) < MAX_EVENT_NAMES
+        self.events[event.name if known else "other"] += 1
 
     def add_stats(self, session: Session, stats: Stats, received_ns: int) -> None:
         """Take in one rank's statistics of one step."""
         session.last_step = stats.step
-        known = session.manifests.get(stats.manifest_id)
-        values = {name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns}
-        if known is None or "l2" not in values or len(values["l2"]) != len(known[1]):
-            session.num_unresolved += 1
-            return
         if self.retired:
             self.num_late += 1
             return
-        part = RankPart(session.hello.rank, known[1], values, stats.scalars, stats.labels)
+        known = session.manifests.get(stats.manifest_id)
+        values = {name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns}
+        if known is None or "l2" not in values or len(values["l2"]) != len(known.index):
+            session.num_unresolved += 1
+            return
+        part = RankPart(
+            session.hello.rank, known.index, known.ordered, values, stats.scalars, stats.labels
+        )
         if not self._assembler.add(part, stats, received_ns):
             self.num_late += 1
 
@@ -124,12 +161,15 @@ class Attempt:
             yield from self._judge(frame, rules)
 
     def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Close what is open and let the window go: a newer attempt has begun."""
+        """Close what is open and let all go that only the current attempt needs."""
         for frame in self._assembler.close(set(), now_ns, len(self.names), self.world):
             yield from self._judge(frame, rules)
         self.retired = True
         self.window = Window(1)
-        self._context = None
+        self.last_frame, self.last_flags, self._context = None, None, None
+        self.names, self.numel, self._places, self._groups = [], [], {}, {}
+        for session in self.sessions.values():
+            session.manifests.clear()
 
     def _expected(self, now_ns: int) -> set[int]:
         alive = {r for r, s in self.sessions.items() if s.state is RankState.ALIVE}
@@ -141,9 +181,7 @@ class Attempt:
         marked = flags(frame, rules)
         names = tuple(self.names)
         if self.first_bad is None:
-            self.first_bad = find_first_bad(
-                frame, names, order_known=self._order_known, rules=rules
-            )
+            self.first_bad = find_first_bad(frame, names, rules)
         yield from self.book.update(frame, marked, rules, self._describe())
         self.window.add(frame, _score(frame, marked))
         self.last_frame, self.last_flags = frame, marked
@@ -155,12 +193,12 @@ class Attempt:
             count = len(self.names)
             grouped = {name: _mask(members, count) for name, members in self._groups.items()}
             rest = ~np.logical_or.reduce([*grouped.values(), np.zeros(count, dtype=np.bool_)])
+            rest |= grouped.get(ALL_LAYERS, rest)  # a group may have that name, too
             self._context = Context(
                 run=self.run,
                 attempt=self.number,
                 names=tuple(self.names),
                 groups={**grouped, ALL_LAYERS: rest},
-                order_known=self._order_known,
                 window=self.window,
             )
         return self._context

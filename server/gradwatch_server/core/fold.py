@@ -68,7 +68,7 @@ class State:
         run = self.runs.get(hello.run)
         if run is None:
             run = self.runs[hello.run] = Run(hello.run, now_ns)
-        if not run.attempts or hello.rank in run.current.sessions:
+        if not run.attempts or run.current.is_another(hello):
             if run.attempts:
                 yield from run.current.retire(now_ns, self.rules)
             number = len(run.attempts) + 1
@@ -92,7 +92,7 @@ class State:
             case Manifest() as manifest:
                 attempt.add_manifest(session, manifest)
             case Event() as event:
-                attempt.events[event.name] += 1
+                attempt.add_event(event)
             case Bye(reason=reason):
                 session.reason = reason
                 yield from self._end(session, RankState.ENDED, now_ns)

@@ -18,8 +18,9 @@ IndexArray: TypeAlias = npt.NDArray[np.int64]
 LATENESS_NS: Final = 5_000_000_000
 """A frame closes without the ranks that are this much behind its first record."""
 
-LATENESS_FRAMES: Final = 64
-"""A frame also closes without them when this many newer frames are open."""
+MAX_HELD_RECORDS: Final = 8_192
+"""A frame also closes without them when the open frames hold this many records, or 16 per rank:
+after an outage one rank may send its whole backlog before another is connected again."""
 
 COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
 """The columns that a frame keeps, in the order of the window's middle axis."""
@@ -32,6 +33,7 @@ class RankPart:
     Args:
         rank: Global rank.
         index: (own layers,) position of each in the attempt's layers.
+        ordered: Whether `index` follows the forward pass.
         values: Column to (own layers,) float64.
         scalars: Numbers of the whole step.
         labels: What the numbers are.
@@ -39,6 +41,7 @@ class RankPart:
 
     rank: int
     index: IndexArray
+    ordered: bool
     values: Mapping[str, FloatArray]
     scalars: Mapping[str, float]
     labels: Mapping[str, object]
@@ -89,7 +92,7 @@ class Frame:
 class _OpenFrame:
     first_ns: int
     last_ns: int
-    parts: list[RankPart] = field(default_factory=list)
+    parts: dict[tuple[int, int], RankPart] = field(default_factory=dict)  # by rank and part
     complete_ranks: set[int] = field(default_factory=set)
 
 
@@ -99,6 +102,7 @@ class Assembler:
     def __init__(self) -> None:
         self._open: dict[int, _OpenFrame] = {}
         self._newest: dict[int, int] = {}  # rank -> its newest step
+        self._num_held = 0
         self.last_closed = -1
 
     def __bool__(self) -> bool:
@@ -106,14 +110,17 @@ class Assembler:
         return bool(self._open)
 
     def add(self, part: RankPart, stats: Stats, received_ns: int) -> bool:
-        """Take in one record; return False when it is late: its step is closed already."""
-        step = stats.step
+        """Take in one record; return False when its step is closed already or has its like."""
+        step, place = stats.step, (part.rank, stats.part)
         if step <= self.last_closed:
             return False
         frame = self._open.get(step)
         if frame is None:
             frame = self._open[step] = _OpenFrame(received_ns, received_ns)
-        frame.parts.append(part)
+        elif place in frame.parts:
+            return False
+        frame.parts[place] = part
+        self._num_held += 1
         frame.last_ns = received_ns
         if stats.part == stats.parts - 1:
             frame.complete_ranks.add(part.rank)
@@ -139,8 +146,9 @@ class Assembler:
             if waiting and not overdue:
                 return
             del self._open[step]
+            self._num_held -= len(frame.parts)
             self.last_closed = step
-            yield merge(step, frame.last_ns, tuple(frame.parts), num_layers, world)
+            yield merge(step, frame.last_ns, tuple(frame.parts.values()), num_layers, world)
 
 
 def merge(
@@ -166,6 +174,8 @@ def merge(
         if nan.any():
             columns[0, part.index[nan]] = np.nan
             l2_min[part.index[nan]] = np.nan
+    for array in (present, nonfinite, l2_min, columns):
+        array.flags.writeable = False  # readers in other threads hold them
     return Frame(
         step=step,
         received_ns=received_ns,
@@ -206,4 +216,5 @@ def _largest(values: list[float]) -> float:
 
 
 def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    # Divided first: the sum of finite losses may overflow.
+    return sum(value / len(values) for value in values) if values else None

@@ -26,8 +26,9 @@ def health(view: RunView, heard: Heard, now_ns: int) -> dict[str, Any]:
     """Return a run's health in the shape that `docs/http.md` describes."""
     series = view.series
     ranks = [_rank(rank, heard, now_ns) for rank in view.ranks]
-    firing = [a for a in view.alerts if a.state is AlertState.FIRING and a.attempt == view.attempt]
-    pending = [a for a in view.alerts if a.state is AlertState.PENDING]
+    current = [alert for alert in view.alerts if alert.attempt == view.attempt]
+    firing = [alert for alert in current if alert.state is AlertState.FIRING]
+    pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
     status, why = _status(view, ranks, firing)
     return {
@@ -47,7 +48,7 @@ def health(view: RunView, heard: Heard, now_ns: int) -> dict[str, Any]:
         "gradient_norm": _norms(series.total_norm),
         "loss": view.frame.loss if view.frame else None,
         "has_vanishing": layers["vanishing"] > 0,
-        "has_exploding": layers["exploding"] > 0,
+        "has_exploding": layers["exploding"] + layers["nonfinite"] > 0,
         "layers": layers,
         "worst_layers": _worst_layers(view),
         "groups": {},

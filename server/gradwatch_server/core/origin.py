@@ -50,32 +50,46 @@ class FirstBad:
 Bad = Callable[[RankPart], BoolArray]
 
 
+def find_layer(name: RuleName, frame: Frame, raised: BoolArray) -> int | None:
+    """Return the index of the layer to name for what rule *name* raised, None if unknown."""
+    return first_computed(frame, raised) if name == "nonfinite" else worst_layer(name, frame, raised)
+
+
+def first_computed(frame: Frame, marked: BoolArray) -> int | None:
+    """Return the marked layer whose gradient the backward pass computed first.
+
+    That is the last of them in forward order: from there a NaN flowed to all layers before it.
+    None unless some record has them all in forward order, and no other contradicts it.
+    """
+    indices = np.flatnonzero(marked)
+    if len(indices) == 1:
+        return int(indices[0])
+    last: set[int] = set()
+    for part in frame.parts:
+        own = part.index[marked[part.index]]
+        if part.ordered and len(own) == len(indices):
+            last.add(int(own[-1]))
+    return last.pop() if len(last) == 1 else None
+
+
 def find_origin(
-    name: RuleName,
-    frame: Frame,
-    raised: BoolArray,
-    rules: Rules,
-    names: tuple[str, ...],
-    *,
-    order_known: bool,
+    name: RuleName, frame: Frame, raised: BoolArray, rules: Rules, names: tuple[str, ...]
 ) -> Origin:
     """Find where *frame* first shows what rule *name* raised."""
-    index = worst_layer(name, frame, raised)
-    layer: str | None = names[index]
+    known = find_layer(name, frame, raised)
+    index = worst_layer(name, frame, raised) if known is None else known
     value = float(frame.l2_min[index] if name == "vanishing" else frame.l2_max[index])
     kind = None
     if name == "nonfinite":
         kind = layer_kind(frame, index)
         ranks = nonfinite_ranks(frame)
-        if not order_known and np.count_nonzero(raised) > 1:
-            layer = None
     else:
         ranks = _ranks_breaking(name, frame, index, rules)
     return Origin(
         step=frame.step,
         rank=ranks[0] if len(ranks) == 1 else None,
         ranks=ranks,
-        layer=layer,
+        layer=None if known is None else names[known],
         kind=kind,
         value=value,
         threshold=None if name == "nonfinite" else getattr(rules, name).limit,
@@ -92,8 +106,8 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     """Return the ranks where something was non-finite before a reduction could spread it.
 
     An all-reduce carries one rank's NaN to all. What it cannot reach is the rank's own loss and
-    the probe of its local gradient, so these decide. Without them a rank is named only if not
-    every rank is bad.
+    the probe of its local gradient, so these decide. Without them a rank is named only if it is
+    the only one there is, or not every rank is bad.
     """
     local = {part.rank for part in frame.parts if _locally_bad(part)}
     if local:
@@ -101,7 +115,8 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     bad = {part.rank for part in frame.parts if part.nonfinite.any()}
     own = all(part.labels.get("reduction") == "none" for part in frame.parts)
     seen = {part.rank for part in frame.parts}
-    spread = not own and (bad == seen or frame.coverage < 1.0)
+    alone = len(seen) == 1 and frame.coverage == 1.0
+    spread = not own and not alone and (bad == seen or frame.coverage < 1.0)
     return () if spread else tuple(sorted(bad))
 
 
@@ -121,14 +136,10 @@ def _ranks_breaking(name: RuleName, frame: Frame, index: int, rules: Rules) -> t
     return tuple(sorted(set(ranks)))
 
 
-def find_first_bad(
-    frame: Frame, names: tuple[str, ...], *, order_known: bool, rules: Rules
-) -> FirstBad | None:
+def find_first_bad(frame: Frame, names: tuple[str, ...], rules: Rules) -> FirstBad | None:
     """Return what `/health` keeps as `first_bad` if *frame* has anything non-finite."""
     if frame.nonfinite.any():
-        origin = find_origin(
-            "nonfinite", frame, frame.nonfinite, rules, names, order_known=order_known
-        )
+        origin = find_origin("nonfinite", frame, frame.nonfinite, rules, names)
         return FirstBad(frame.step, origin.rank, origin.layer, origin.kind or "nan")
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None

@@ -90,12 +90,13 @@ class Verdict:
     Args:
         raised: (layers,) above the raising threshold.
         held: (layers,) not yet past the clearing threshold; a superset of `raised`.
-        blind: The rule could not see (all its layers non-finite), so it neither holds nor clears.
+        seen: (layers,) where the rule could see at all; where it could not (the layer is absent,
+            or non-finite and it judges norms) it neither holds nor clears.
     """
 
     raised: BoolArray
     held: BoolArray
-    blind: bool = False
+    seen: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +121,17 @@ def flags(frame: Frame, rules: Rules) -> Flags:
 def verdict(name: RuleName, frame: Frame, marked: Flags, rules: Rules) -> Verdict:
     """Judge one frame by one rule."""
     if name == "nonfinite":
-        return Verdict(marked.nonfinite, marked.nonfinite)
+        return Verdict(marked.nonfinite, marked.nonfinite, frame.present)
     measured = frame.present & ~marked.nonfinite
-    blind = bool(frame.present.any()) and not measured.any()
     if name == "exploding":
-        return Verdict(marked.exploding, measured & (frame.l2_max > rules.exploding.clear), blind)
-    return Verdict(marked.vanishing, measured & (frame.l2_min < rules.vanishing.clear), blind)
+        held = measured & (frame.l2_max > rules.exploding.clear)
+        return Verdict(marked.exploding, held, measured)
+    held = measured & (frame.l2_min < rules.vanishing.clear)
+    return Verdict(marked.vanishing, held, measured)
 
 
 def worst_layer(name: RuleName, frame: Frame, marked: BoolArray) -> int:
-    """Return the index of the marked layer to name first.
-
-    For `nonfinite` that is the one whose gradient the backward pass computed first, which is
-    the last in forward order: from there the NaN flowed to all layers before it.
-    """
+    """Return the index of the marked layer that breaks the rule most."""
     indices = np.flatnonzero(marked)
     if name == "nonfinite":
         return int(indices[-1])

@@ -60,7 +60,9 @@ class Window:
 
     def series(self) -> Series:
         """Return a copy of the numbers per step."""
-        steps, total_norm, score, coverage, loss = self._steps[:, self._order()]
+        rows = self._steps[:, self._order()]
+        rows.flags.writeable = False
+        steps, total_norm, score, coverage, loss = rows
         return Series(steps.astype(np.int64), total_norm, score, coverage, loss)
 
     def _order(self) -> IndexArray:

@@ -1,0 +1,80 @@
+"""A training process for the system tests: one rank, plain or DDP, with a fault on demand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwatch
+
+FAULTS = ("none", "batch", "local-weight", "after-reduction", "explode", "vanish")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--pause-s", type=float, default=0.01)
+    parser.add_argument("--fault", choices=FAULTS, default="none")
+    parser.add_argument("--fault-step", type=int, default=20)
+    parser.add_argument("--fault-rank", type=int, default=0)
+    parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    middle, last = nn.Linear(64, 64), nn.Linear(64, 10)
+    inner = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), middle, last)
+    model = DistributedDataParallel(inner) if world > 1 else inner
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    watch = gradwatch.attach(model, optimizer, run=args.run, buffer_bytes=args.buffer_bytes)
+    faulty = {"now": False}
+    if args.fault == "local-weight":
+        middle.weight.register_hook(lambda g: g * float("nan") if faulty["now"] else g)
+    print("training", flush=True)
+    for step in range(args.steps):
+        if step == args.kill_at and rank == args.fault_rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        faulty["now"] = step >= args.fault_step and rank == args.fault_rank
+        once = step == args.fault_step and faulty["now"]
+        faulty["now"] = once
+        batch = torch.randn(16, 32)
+        if once and args.fault == "batch":
+            batch[0, 0] = float("nan")
+        loss = nn.functional.cross_entropy(model(batch), torch.randint(0, 10, (16,)))
+        if step >= args.fault_step and args.fault in {"explode", "vanish"}:
+            loss = loss * (1e6 if args.fault == "explode" else 1e-12)
+        loss.backward()
+        if once and args.fault == "after-reduction":
+            assert last.bias.grad is not None
+            last.bias.grad[0] = float("inf")
+        watch.collect(loss=loss)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if torch.isfinite(norm):
+            optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(args.pause_s)
+    began = time.perf_counter()
+    watch.close()
+    closed_s = time.perf_counter() - began
+    print(f"rank={rank} collected={watch.stats()['collected']} closed_s={closed_s:.3f}")
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
