@@ -87,6 +87,7 @@ class Attempt:
         self._places: dict[str, int] = {}
         self._groups: dict[str, set[int]] = {}
         self._assembler = Assembler()
+        self._alive: set[int] = set()
         self._context: Context | None = None
 
     @property
@@ -102,6 +103,15 @@ class Attempt:
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.sessions[session.hello.rank] = session
+        self._alive.add(session.hello.rank)
+
+    def set_state(self, session: Session, state: RankState) -> None:
+        """Note that a session ended, is lost, or is back."""
+        session.state = state
+        if state is RankState.ALIVE:
+            self._alive.add(session.hello.rank)
+        else:
+            self._alive.discard(session.hello.rank)
 
     def add_manifest(self, session: Session, manifest: Manifest) -> None:
         """Give each layer of the manifest a place; known names keep theirs."""
@@ -172,10 +182,9 @@ class Attempt:
             session.manifests.clear()
 
     def _expected(self, now_ns: int) -> set[int]:
-        alive = {r for r, s in self.sessions.items() if s.state is RankState.ALIVE}
-        if now_ns - self.started_ns < ATTACH_GRACE_NS and len(self.sessions) < self.world:
-            alive |= set(range(self.world)) - self.sessions.keys()
-        return alive
+        if len(self.sessions) < self.world and now_ns - self.started_ns < ATTACH_GRACE_NS:
+            return self._alive | (set(range(self.world)) - self.sessions.keys())
+        return self._alive
 
     def _judge(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
         marked = flags(frame, rules)

@@ -53,7 +53,9 @@ class State:
             case Gap(session, first, last):
                 self._gap(session, first, last)
             case Lost(session):
-                yield from self._end(self.sessions[session], RankState.LOST, now_ns)
+                lost = self.sessions[session]
+                lost.attempt.set_state(lost, RankState.LOST)
+                yield from lost.attempt.close_frames(now_ns, self.rules)
             case Tick():
                 for run in self.runs.values():
                     yield from run.current.close_frames(now_ns, self.rules)
@@ -63,7 +65,8 @@ class State:
     def _open(self, session_id: bytes, hello: Hello, now_ns: int) -> Iterator[Alert]:
         known = self.sessions.get(session_id)
         if known is not None:  # taken for lost, and back
-            known.state, known.last_ns = RankState.ALIVE, now_ns
+            known.attempt.set_state(known, RankState.ALIVE)
+            known.last_ns = now_ns
             return
         run = self.runs.get(hello.run)
         if run is None:
@@ -82,10 +85,10 @@ class State:
         session.acked = envelope.seq
         session.num_stored += 1
         session.last_ns = now_ns
-        if session.state is RankState.LOST:
-            session.state = RankState.ALIVE
         self.runs[session.hello.run].num_stored += 1
         attempt = session.attempt
+        if session.state is RankState.LOST:
+            attempt.set_state(session, RankState.ALIVE)
         match envelope.record:
             case Stats() as stats:
                 attempt.add_stats(session, stats, now_ns)
@@ -95,7 +98,7 @@ class State:
                 attempt.add_event(event)
             case Bye(reason=reason):
                 session.reason = reason
-                yield from self._end(session, RankState.ENDED, now_ns)
+                attempt.set_state(session, RankState.ENDED)
         yield from attempt.close_frames(now_ns, self.rules)
 
     def _gap(self, session_id: bytes, first: int, last: int) -> None:
@@ -103,7 +106,3 @@ class State:
         session.acked = last
         session.num_lost += last - first + 1
         self.runs[session.hello.run].num_lost += last - first + 1
-
-    def _end(self, session: Session, state: RankState, now_ns: int) -> Iterator[Alert]:
-        session.state = state
-        yield from session.attempt.close_frames(now_ns, self.rules)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -101,6 +102,7 @@ class Assembler:
 
     def __init__(self) -> None:
         self._open: dict[int, _OpenFrame] = {}
+        self._steps: list[int] = []  # heap of the open steps
         self._newest: dict[int, int] = {}  # rank -> its newest step
         self._num_held = 0
         self.last_closed = -1
@@ -117,6 +119,7 @@ class Assembler:
         frame = self._open.get(step)
         if frame is None:
             frame = self._open[step] = _OpenFrame(received_ns, received_ns)
+            heappush(self._steps, step)
         elif place in frame.parts:
             return False
         frame.parts[place] = part
@@ -136,16 +139,17 @@ class Assembler:
         come in order.
         """
         while self._open:
-            step = min(self._open)
+            step = self._steps[0]
             frame = self._open[step]
             waiting = any(
-                rank not in frame.complete_ranks and self._newest.get(rank, -1) <= step
-                for rank in expected
+                self._newest.get(rank, -1) <= step for rank in expected - frame.complete_ranks
             )
-            overdue = now_ns - frame.first_ns > LATENESS_NS or len(self._open) > LATENESS_FRAMES
+            overdue = now_ns - frame.first_ns > LATENESS_NS or self._num_held > max(
+                MAX_HELD_RECORDS, 16 * world
+            )
             if waiting and not overdue:
                 return
-            del self._open[step]
+            del self._open[heappop(self._steps)]
             self._num_held -= len(frame.parts)
             self.last_closed = step
             yield merge(step, frame.last_ns, tuple(frame.parts.values()), num_layers, world)

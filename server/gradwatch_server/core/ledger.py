@@ -42,6 +42,10 @@ class Ledger:
         """Return the highest sequence number below which nothing is missing, 0 if unknown."""
         return self._expected.get(session, 1) - 1
 
+    def __len__(self) -> int:
+        """Number of sessions."""
+        return len(self._expected)
+
     def __contains__(self, session: bytes) -> bool:
         return session in self._expected
 

@@ -52,7 +52,9 @@ Bad = Callable[[RankPart], BoolArray]
 
 def find_layer(name: RuleName, frame: Frame, raised: BoolArray) -> int | None:
     """Return the index of the layer to name for what rule *name* raised, None if unknown."""
-    return first_computed(frame, raised) if name == "nonfinite" else worst_layer(name, frame, raised)
+    if name == "nonfinite":
+        return first_computed(frame, raised)
+    return worst_layer(name, frame, raised)
 
 
 def first_computed(frame: Frame, marked: BoolArray) -> int | None:

@@ -11,7 +11,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,8 +22,10 @@ from gradwatch_server.core.fold import State
 from gradwatch_server.core.ledger import Ledger, Ruling
 from gradwatch_server.core.rules import Rules
 from gradwatch_server.core.snapshot import RunView, view_run
+from gradwatch_server.shell.clock import now_ns
+from gradwatch_server.shell.errors import GradwatchError
 from gradwatch_server.shell.ingest import Ingest, Message
-from gradwatch_server.shell.log import Line, Log
+from gradwatch_server.shell.log import RECORD_KINDS, Line, Log
 from gradwatch_wire import Ack, Beat, Hello, Refuse, Welcome
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire.health import RUN_NAME_RULE, RankState, is_run_name
@@ -39,6 +40,12 @@ PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
 
 RETRY_S: Final = 0.5
+
+MAX_HELLO_BYTES: Final = 8_192
+"""A session's HELLO stays in memory for good; those of our client take some 300 bytes."""
+
+MAX_SESSIONS: Final = 100_000
+MAX_RUNS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -89,27 +96,38 @@ class Engine(threading.Thread):
         self._routes: dict[bytes, bytes] = {}  # session -> peer that last spoke for it
         self._dirty: set[str] = set()
         self._published_ns = 0
-        self._ticked_ns = time.time_ns()
+        self._ticked_ns = now_ns()
         self._recover(rules)
         self._ledger = Ledger({s.id: s.acked for s in self._state.sessions.values()})
 
     def _recover(self, rules: Rules) -> None:
+        """Read the log, and take up where it ends.
+
+        Raises:
+            GradwatchError: If it cannot be read or written.
+        """
+        try:
+            self._fold_log(rules)
+        except sqlite3.Error as error:
+            msg = f"cannot use the log {self._log.path}: {error}"
+            raise GradwatchError(msg) from error
+        # Nobody could be heard while we were away.
+        now = now_ns()
+        alive = (s.id for s in self._state.sessions.values() if s.state is RankState.ALIVE)
+        self.board.heard = dict.fromkeys(alive, now)
+        self._dirty.update(self._state.runs)
+        self._publish(now)
+
+    def _fold_log(self, rules: Rules) -> None:
         """Fold the log, put the rules in force into it, and store alerts a crash kept back."""
         events: list[Alert] = []
         for entry in self._log.replay():
             events += self._apply(entry)
-        if events:
-            self._log.add_alert_events([_event_row(alert) for alert in events])
         if rules != self._state.rules:
-            entry = Entry(time.time_ns(), RulesSet(rules.model_dump(mode="json")))
+            entry = Entry(now_ns(), RulesSet(rules.model_dump(mode="json")))
             self._log.append([Line(entry)])
-            self._apply(entry)
-        self.board.cursor = self._log.add_alert_events([])
-        # Nobody could be heard while we were away.
-        now_ns = time.time_ns()
-        self.board.heard = dict.fromkeys(self._state.sessions, now_ns)
-        self._dirty.update(self._state.runs)
-        self._publish(now_ns)
+            events += self._apply(entry)
+        self.board.cursor = self._log.add_alert_events([_event_row(alert) for alert in events])
 
     def stop(self) -> None:
         """End the loop after the batch in hand, and wait for it."""
@@ -127,29 +145,29 @@ class Engine(threading.Thread):
             self.board.fault = "the engine failed; see the log"
             self._on_failure()
         finally:
-            self._publish(time.time_ns(), force=True)
+            self._publish(now_ns(), force=True)
 
     def _round(self) -> None:
         lines: list[Line] = []
         answers: dict[bytes, Answer] = {}  # by session
         for message in self._ingest.receive(POLL_MS):
-            self._take(message, time.time_ns(), lines, answers)
-        now_ns = time.time_ns()
-        lines += self._housekeeping(now_ns)
+            self._take(message, now_ns(), lines, answers)
+        now = now_ns()
+        lines += self._housekeeping(now)
         if lines and not self._append(lines):
             return
         self._acknowledge(answers)
         self._apply_all(lines)
-        self._publish(now_ns)
+        self._publish(now)
 
     def _take(
-        self, message: Message, now_ns: int, lines: list[Line], answers: dict[bytes, Answer]
+        self, message: Message, now: int, lines: list[Line], answers: dict[bytes, Answer]
     ) -> None:
         """Judge one message: what goes into the log, and who is to be answered."""
         envelope = message.envelope
         session, record = envelope.session, envelope.record
         if isinstance(record, Hello):
-            if not self._greet(message, record, now_ns, lines):
+            if not self._greet(message, record, now, lines):
                 return
             answers[session] = Answer(message.peer, welcome=True)
         elif session not in self._ledger:
@@ -157,72 +175,89 @@ class Engine(threading.Thread):
             self._ingest.reply(message.peer, session, Ack(boot_id=self.boot_id, acked=0))
             return
         elif isinstance(record, Beat):
-            self._revive(session, now_ns, lines)
+            self._revive(session, now, lines)
             answers.setdefault(session, Answer(message.peer))
-        elif envelope.seq:
-            self._judge(message, now_ns, lines, answers)
+        elif type(record) in RECORD_KINDS:
+            self._judge(message, now, lines, answers)
         else:
             self._ingest.refuse("unexpected", f"{type(record).__name__} from a client")
             return
-        self.board.heard[session] = now_ns
+        self.board.heard[session] = now
         self._routes[session] = message.peer
 
     def _judge(
-        self, message: Message, now_ns: int, lines: list[Line], answers: dict[bytes, Answer]
+        self, message: Message, now: int, lines: list[Line], answers: dict[bytes, Answer]
     ) -> None:
         envelope = message.envelope
         judgement = self._ledger.judge(envelope.session, envelope.seq, envelope.low)
         if judgement.gap:
-            lines.append(Line(Entry(now_ns, Gap(envelope.session, *judgement.gap))))
+            lines.append(Line(Entry(now, Gap(envelope.session, *judgement.gap))))
         if judgement.ruling is Ruling.ACCEPT:
-            lines.append(Line(Entry(now_ns, Received(envelope)), message.raw))
+            lines.append(Line(Entry(now, Received(envelope)), message.raw))
         elif judgement.ruling is Ruling.DUPLICATE:
             self.board.num_duplicates += 1
         answer = answers.setdefault(envelope.session, Answer(message.peer))
         # A rewind asked for is void once the missing record came after all.
         answer.rewind = judgement.ruling is Ruling.REWIND
 
-    def _greet(self, message: Message, hello: Hello, now_ns: int, lines: list[Line]) -> bool:
+    def _greet(self, message: Message, hello: Hello, now: int, lines: list[Line]) -> bool:
         """Open the session if it is new; return False if it was refused."""
         session = message.envelope.session
-        if not is_run_name(hello.run):
-            reason = f"run name {hello.run[:40]!a} is not {RUN_NAME_RULE}"
-            self._ingest.refuse("run name", reason)
+        if session in self._ledger:
+            self._revive(session, now, lines)
+            return True
+        refusal = self._refusal(hello, len(message.raw))
+        if refusal is not None:
+            kind, reason = refusal
+            self._ingest.refuse(kind, reason)
             self._ingest.reply(message.peer, session, Refuse(reason=reason))
             return False
-        if session in self._ledger:
-            self._revive(session, now_ns, lines)
-        else:
-            self._ledger.open(session)
-            lines.append(Line(Entry(now_ns, Opened(session, hello)), message.raw))
+        self._ledger.open(session)
+        lines.append(Line(Entry(now, Opened(session, hello)), message.raw))
         return True
 
-    def _revive(self, session: bytes, now_ns: int, lines: list[Line]) -> None:
+    def _refusal(self, hello: Hello, size: int) -> tuple[str, str] | None:
+        """Return what kind of HELLO is not taken in, and the reason; None if this one is."""
+        if not is_run_name(hello.run):
+            return "run name", f"run name {hello.run[:40]!a} is not {RUN_NAME_RULE}"
+        if size > MAX_HELLO_BYTES:
+            return "hello size", f"a HELLO of {size} bytes, at most {MAX_HELLO_BYTES} are read"
+        if hello.run not in self._state.runs and len(self._state.runs) >= MAX_RUNS:
+            return "runs", f"the log holds {MAX_RUNS} runs; start with a new data directory"
+        if len(self._ledger) >= MAX_SESSIONS:
+            return "sessions", f"the log holds {MAX_SESSIONS} sessions; start with a new data directory"
+        return None
+
+    def _revive(self, session: bytes, now: int, lines: list[Line]) -> None:
         """Note in the log that a session taken for lost is alive after all."""
         known = self._state.sessions.get(session)
         if known is not None and known.state is RankState.LOST:
-            lines.append(Line(Entry(now_ns, Opened(session, known.hello))))
+            lines.append(Line(Entry(now, Opened(session, known.hello))))
 
-    def _housekeeping(self, now_ns: int) -> list[Line]:
+    def _housekeeping(self, now: int) -> list[Line]:
         """Once a second: let time pass for waiting frames, and give up on silent sessions."""
-        if now_ns - self._ticked_ns < TICK_NS:
+        if now - self._ticked_ns < TICK_NS:
             return []
-        self._ticked_ns = now_ns
+        self._ticked_ns = now
         lines = [
-            Line(Entry(now_ns, Lost(session.id)))
+            Line(Entry(now, Lost(session.id)))
             for session in self._state.sessions.values()
             if session.state is RankState.ALIVE
-            and now_ns - self.board.heard.get(session.id, now_ns) > self._session_timeout_ns
+            and now - self.board.heard.get(session.id, now) > self._session_timeout_ns
         ]
         if any(run.current.waiting for run in self._state.runs.values()):
-            lines.append(Line(Entry(now_ns, Tick())))
+            lines.append(Line(Entry(now, Tick())))
         return lines
 
     def _append(self, lines: Sequence[Line]) -> bool:
-        """Commit lines, trying again while the disk will not; return False if stopped before."""
+        """Commit lines; return False if stopped before."""
+        return self._insist(lambda: self._log.append(lines))
+
+    def _insist(self, write: Callable[[], None]) -> bool:
+        """Write, and try again while the disk will not; return False if stopped before."""
         while True:
             try:
-                self._log.append(lines)
+                write()
             except sqlite3.Error as error:
                 if self.board.fault is None:
                     logger.error("the log cannot be written, nothing is acknowledged: %s", error)
@@ -275,14 +310,12 @@ class Engine(threading.Thread):
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         rows = [_event_row(alert) for alert in alerts]
-        while True:
-            try:
-                self.board.cursor = self._log.add_alert_events(rows)
-                break
-            except sqlite3.Error as error:
-                self.board.fault = f"alerts cannot be stored: {error}"
-                if self._stopping.wait(RETRY_S):
-                    return  # the log has what they were derived from: the next start stores them
+
+        def store() -> None:
+            self.board.cursor = self._log.add_alert_events(rows)
+
+        if not self._insist(store):
+            return  # the log has what they were derived from: the next start stores them
         self._on_alerts()
         for alert in alerts:
             record = AlertRecord(alert=alert.to_dict())
@@ -291,13 +324,13 @@ class Engine(threading.Thread):
                 if peer is not None and session.state is RankState.ALIVE:
                     self._ingest.reply(peer, session.id, record)
 
-    def _publish(self, now_ns: int, *, force: bool = False) -> None:
-        if not self._dirty or (now_ns - self._published_ns < PUBLISH_NS and not force):
+    def _publish(self, now: int, *, force: bool = False) -> None:
+        if not self._dirty or (now - self._published_ns < PUBLISH_NS and not force):
             return
         views = {name: view_run(self._state.runs[name]) for name in self._dirty}
         self.board.runs = MappingProxyType({**self.board.runs, **views})
         self._dirty.clear()
-        self._published_ns = now_ns
+        self._published_ns = now
 
 
 def _event_row(alert: Alert) -> tuple[str, str, str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from gradwatch_server.core.health import health
 from gradwatch_server.core.snapshot import RunView
 from gradwatch_server.shell import problems
 from gradwatch_server.shell.alert_store import AlertEvent, AlertStore
+from gradwatch_server.shell.clock import now_ns
 from gradwatch_server.shell.engine import Board, Engine
 from gradwatch_server.shell.feed import Feed
 from gradwatch_wire import __version__
@@ -70,15 +70,15 @@ def _add_service_routes(app: FastAPI, engine: Engine) -> None:
 def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
     @app.get("/runs", summary="All runs, the last one heard of first")
     async def runs() -> list[dict[str, Any]]:
-        now_ns = time.time_ns()
+        now = now_ns()
         views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-        return [_summary(view, board, now_ns) for view in views]
+        return [_summary(view, board, now) for view in views]
 
     @app.get("/runs/{run}", summary="One run: its attempts, ranks and layers")
     async def run_(run: str) -> dict[str, Any]:
         view = _view(board, run)
         return {
-            **_summary(view, board, time.time_ns()),
+            **_summary(view, board, now_ns()),
             "created_at": isotime(view.created_ns),
             "frames": view.frames,
             "events": dict(view.events),
@@ -99,7 +99,7 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
 
     @app.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
     async def run_health(run: str) -> dict[str, Any]:
-        return health(_view(board, run), board.heard, time.time_ns())
+        return health(_view(board, run), board.heard, now_ns())
 
     @app.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
     async def run_alerts(run: str, state: AlertState | None = None) -> list[dict[str, Any]]:
@@ -156,8 +156,8 @@ def _view(board: Board, run: str) -> RunView:
     return view
 
 
-def _summary(view: RunView, board: Board, now_ns: int) -> dict[str, Any]:
-    report = health(view, board.heard, now_ns)
+def _summary(view: RunView, board: Board, now: int) -> dict[str, Any]:
+    report = health(view, board.heard, now)
     keys = ("run", "status", "attempt", "step", "updated_at", "world", "records")
     return {key: report[key] for key in keys} | {
         "score": report["score"]["last"],

@@ -30,7 +30,19 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.shell.errors import GradwatchError
-from gradwatch_wire import SEQUENCED, Envelope, Hello, Kind, ProtocolError, decode_record, encode
+from gradwatch_wire import (
+    SEQUENCED,
+    Bye,
+    Envelope,
+    Event,
+    Gains,
+    Hello,
+    Kind,
+    Manifest,
+    Stats,
+    decode_record,
+    encode,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +53,15 @@ FIRST_SAFE_SQLITE: Final = (3, 51, 3)
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES = 101, 102, 103, 104
+
+RECORD_KINDS: Final = {
+    Manifest: Kind.MANIFEST,
+    Stats: Kind.STATS,
+    Gains: Kind.GAINS,
+    Event: Kind.EVENT,
+    Bye: Kind.BYE,
+}
+"""The records that are logged, by class: the wire has more than one way to write a number."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS log (
@@ -142,7 +163,7 @@ class Log:
         for offset, received_ns, kind, session, payload in rows:
             try:
                 yield Entry(received_ns, _body(kind, session, payload))
-            except (ProtocolError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - a damaged row must not cost those behind it
                 logger.warning("log line %d cannot be read: %s", offset, error)
 
     def close(self) -> None:
@@ -167,8 +188,9 @@ def _lock(directory: Path) -> IO[str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK_NAME).open("a+", encoding="ascii")
-    except OSError as error:
-        msg = f"cannot use the data directory {directory}: {error.strerror}; choose one with --data"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        msg = f"cannot use the data directory {directory}: {why}; choose one with --data"
         raise GradwatchError(msg) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,7 +227,7 @@ def _row(line: Line) -> tuple[int, int, bytes | None, bytes | None]:
     entry = line.entry
     match entry.body:
         case Received(envelope) if line.raw is not None:
-            kind = line.raw[1]  # behind the array header lies the kind, a small integer
+            kind = RECORD_KINDS[type(envelope.record)]
             return entry.received_ns, kind, envelope.session, line.raw
         case Opened(session, hello):
             # The token is a secret of the door, not a fact of the run.
