@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import nn
@@ -24,7 +25,8 @@ from gradwatch_wire import Hello, Json, __version__
 from gradwatch_wire.limits import SESSION_BYTES
 from gradwatch_wire.version import PROTOCOL_MINOR
 
-BUFFER_BYTES = 32 << 20
+BUFFER_BYTES: Final = 32 << 20
+MIN_BUFFER_BYTES: Final = 1 << 16
 
 
 def attach(
@@ -142,15 +144,17 @@ def _checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> li
             msg = f"optimizer: a torch.optim.Optimizer or a list of them, got {type(item).__name__}"
             raise TypeError(msg)
         optimizers.append(item)
+    if len({id(item) for item in optimizers}) < len(optimizers):
+        msg = "optimizer: one of them is given twice"
+        raise ValueError(msg)
     return optimizers
 
 
 def _check_arguments(
     every: object, scaler: object, blocks: object, on_alert: object, buffer_bytes: object
 ) -> None:
-    if type(every) is not int or every < 1:
-        msg = f"every: a whole number of steps from 1, got {every!r}"
-        raise ValueError(msg)
+    _check_count("every", every, 1)
+    _check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     if scaler is not None and not isinstance(scaler, GradScaler):
         msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
         raise TypeError(msg)
@@ -160,8 +164,14 @@ def _check_arguments(
     if on_alert is not None and not callable(on_alert):
         msg = f"on_alert: a function of one alert, got {type(on_alert).__name__}"
         raise TypeError(msg)
-    if type(buffer_bytes) is not int or buffer_bytes < 1 << 16:
-        msg = f"buffer_bytes: at least {1 << 16}, got {buffer_bytes!r}"
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if type(value) is not int:
+        msg = f"{name}: a whole number, got {value!r}"
+        raise TypeError(msg)
+    if value < least:
+        msg = f"{name}: at least {least}, got {value}"
         raise ValueError(msg)
 
 

@@ -124,5 +124,4 @@ def _count(
 
 def _dense(gradient: Tensor) -> Tensor:
     """Return the stored numbers: those a sparse gradient leaves out are zero."""
-    gradient = gradient.detach()
     return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -23,7 +23,11 @@ _RANK_VARIABLES: Final = (
 )
 _JOB_VARIABLES: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _RESTART_VARIABLES: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-_ENDPOINT: Final = re.compile(r"tcp://[^\s/:]+:\d{1,5}|tcp://\[[0-9a-fA-F:]+\]:\d{1,5}|ipc://.+")
+_ENDPOINT: Final = re.compile(
+    r"tcp://([a-z0-9][a-z0-9._;-]*|\[[0-9a-f:.]+(%\w+)?\]):\d{1,5}|ipc://[^\0]+",
+    re.ASCII | re.IGNORECASE,
+)
+_MAX_IPC_BYTES: Final = 107  # what fits into a Unix socket's address
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,13 @@ def find_identity(run: str | None) -> Identity:
     """Find run, rank and world size.
 
     Raises:
+        TypeError: If *run* is no string.
         ValueError: If no run name can be found in a job of several processes, or what was found
             is not allowed.
     """
+    if run is not None and not isinstance(run, str):
+        msg = f"run: a string, got {type(run).__name__}"
+        raise TypeError(msg)
     rank, world = find_rank()
     job = _first_variable(_JOB_VARIABLES)
     name = run or os.environ.get("GRADWATCH_RUN") or (_as_run_name(job) if job else "")
@@ -100,17 +108,24 @@ def find_endpoint(endpoint: str | None) -> str:
     """Return the aggregator's endpoint.
 
     Raises:
+        TypeError: If it is no string.
         ValueError: If it is not of a form that ZeroMQ can connect to.
     """
     found = endpoint or os.environ.get("GRADWATCH_ENDPOINT") or DEFAULT_ENDPOINT
-    if not isinstance(found, str) or not _ENDPOINT.fullmatch(found) or not _port_fits(found):
+    if not isinstance(found, str):
+        msg = f"endpoint: a string, got {type(found).__name__}"
+        raise TypeError(msg)
+    if not _ENDPOINT.fullmatch(found) or not _address_fits(found):
         msg = f"endpoint: {found!r} is not like {DEFAULT_ENDPOINT} or ipc:///path/to/socket"
         raise ValueError(msg)
     return found
 
 
-def _port_fits(endpoint: str) -> bool:
-    return endpoint.startswith("ipc://") or 0 < int(endpoint.rpartition(":")[2]) < 65_536
+def _address_fits(endpoint: str) -> bool:
+    scheme, _, address = endpoint.partition("://")
+    if scheme == "ipc":
+        return len(os.fsencode(address)) <= _MAX_IPC_BYTES
+    return 0 < int(address.rpartition(":")[2]) < 65_536
 
 
 def _first_variable(names: tuple[str, ...]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -9,12 +11,12 @@ from typing import Final, TypeAlias
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.nn.parameter import UninitializedParameter
 
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS, MAX_NAME_BYTES
 
 Patterns: TypeAlias = "str | Iterable[str] | None"
-Group: TypeAlias = "str | Iterable[str | nn.Parameter]"
+Group: TypeAlias = "str | torch.Tensor | Iterable[str | torch.Tensor]"
 
 _WRAPPER_CHILDREN: Final = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -35,18 +37,24 @@ def find_layers(
     """Return the parameters to watch, in the order of registration.
 
     Raises:
-        TypeError: If *model* is no module and no dict of named ones.
-        ValueError: If there is nothing to watch, a pattern matches nothing, or a parameter is of
-            a kind that cannot be watched.
+        TypeError: If *model* is no module and no dict of named ones, or a pattern is no string.
+        ValueError: If there is nothing to watch, a pattern matches nothing, two names are equal,
+            or a parameter is of a kind that cannot be watched.
     """
     layers = [Layer(name, parameter) for name, parameter in _parameters(model)]
     names = [layer.name for layer in layers]
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        msg = f"model: two parameters are called {repeated[0]!a}; give the modules other names"
+        raise ValueError(msg)
     wanted = set(_matching("include", include, names)) if include is not None else set(names)
     if exclude is not None:
         wanted -= set(_matching("exclude", exclude, names))
     layers = [layer for layer in layers if layer.name in wanted]
+    if names and not layers:
+        msg = f"include, exclude: they leave none of the model's {len(names)} parameters"
+        raise ValueError(msg)
     if not any(layer.parameter.requires_grad for layer in layers):
-        msg = f"model: none of its {len(names)} parameters is watched and requires a gradient"
+        msg = f"model: none of its {len(layers)} watched parameters requires a gradient"
         raise ValueError(msg)
     if len(layers) > MAX_LAYERS:
         msg = f"model: {len(layers)} parameters, at most {MAX_LAYERS} can be watched; use include="
@@ -63,13 +71,16 @@ def find_groups(
 
     Raises:
         TypeError: If *groups* is no map from names to patterns or parameters.
-        ValueError: If a group matches nothing.
+        ValueError: If a group matches nothing, or there are too many.
     """
     if groups is None:
         return {}
-    if not isinstance(groups, Mapping) or len(groups) > MAX_GROUPS:
-        msg = f"groups: a dict of at most {MAX_GROUPS} names, got {type(groups).__name__}"
+    if not isinstance(groups, Mapping):
+        msg = f"groups: a dict of names to patterns or parameters, got {type(groups).__name__}"
         raise TypeError(msg)
+    if len(groups) > MAX_GROUPS:
+        msg = f"groups: at most {MAX_GROUPS}, got {len(groups)}"
+        raise ValueError(msg)
     return {name: _members(name, members, layers) for name, members in groups.items()}
 
 
@@ -77,7 +88,8 @@ def _members(name: str, members: Group, layers: Sequence[Layer]) -> frozenset[in
     if not isinstance(name, str):
         msg = f"groups: names are strings, got {name!r}"
         raise TypeError(msg)
-    items = [members] if isinstance(members, str) else list(members)
+    _check_name("groups", name)
+    items = _items(f"groups: {name!r}", members)
     patterns = [item for item in items if isinstance(item, str)]
     parameters = {id(item) for item in items if isinstance(item, torch.Tensor)}
     if len(patterns) + len(parameters) < len(items):
@@ -101,11 +113,14 @@ def _parameters(
 ) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield each parameter once, under its first name, as `named_parameters` does."""
     named = {"": model} if isinstance(model, nn.Module) else model
-    if not isinstance(named, Mapping) or not named:
+    if not isinstance(named, Mapping):
         msg = f"model: a torch.nn.Module or a dict of named ones, got {type(model).__name__}"
         raise TypeError(msg)
     seen: set[int] = set()
     for prefix, module in named.items():
+        if not isinstance(prefix, str):
+            msg = f"model: names of modules are strings, got {prefix!r}"
+            raise TypeError(msg)
         if not isinstance(module, nn.Module):
             msg = f"model: {prefix!r} is no torch.nn.Module but {type(module).__name__}"
             raise TypeError(msg)
@@ -133,9 +148,8 @@ def _is_wrapped(module: nn.Module, child: str) -> bool:
 
 def _matching(what: str, patterns: Patterns, names: Sequence[str]) -> list[str]:
     """Return the names that any pattern matches; each pattern has to match one."""
-    items = [patterns] if isinstance(patterns, str) else list(patterns or ())
     matched: list[str] = []
-    for pattern in items:
+    for pattern in _items(what, patterns):
         if not isinstance(pattern, str):
             msg = f"{what}: patterns are strings, got {type(pattern).__name__}"
             raise TypeError(msg)
@@ -148,17 +162,40 @@ def _matching(what: str, patterns: Patterns, names: Sequence[str]) -> list[str]:
     return matched
 
 
+def _items(what: str, given: object) -> list[object]:
+    """Return the items of a list, or the one that was given in place of it."""
+    if isinstance(given, (str, torch.Tensor)):
+        return [given]
+    if not isinstance(given, Iterable):
+        msg = f"{what}: one item or a list of them, got {type(given).__name__}"
+        raise TypeError(msg)
+    return list(given)
+
+
 def _check(layer: Layer) -> None:
     parameter = layer.parameter
+    if isinstance(parameter, UninitializedParameter):
+        msg = f"model: {layer.name} is not initialized; run a forward pass before attach"
+        raise ValueError(msg)
     if parameter.is_complex():
         msg = f"model: {layer.name} is {parameter.dtype}; complex gradients cannot be watched"
         raise ValueError(msg)
-    if isinstance(parameter, DTensor):
+    # Importing this module takes half a second; before anyone has, no parameter is sharded.
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(parameter, distributed.DTensor):
         msg = (
             f"model: {layer.name} is sharded ({parameter.placements}); this version watches whole "
             "gradients only (plain loops and DDP); leave it out with exclude="
         )
         raise ValueError(msg)
-    if len(layer.name.encode()) > MAX_NAME_BYTES:
-        msg = f"model: the name {layer.name[:40]!r}... is longer than {MAX_NAME_BYTES} bytes"
+    _check_name("model", layer.name)
+
+
+def _check_name(what: str, name: str) -> None:
+    try:
+        fits = len(name.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        msg = f"{what}: the name {name[:40]!a}... is no text of at most {MAX_NAME_BYTES} bytes"
         raise ValueError(msg)

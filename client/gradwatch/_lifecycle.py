@@ -22,6 +22,7 @@ class Closable(Protocol):
 
 
 _live: weakref.WeakSet[Closable] = weakref.WeakSet()
+_finalizers: weakref.WeakKeyDictionary[Closable, util.Finalize] = weakref.WeakKeyDictionary()
 
 
 def close_at_exit(watch: Closable) -> None:
@@ -30,20 +31,24 @@ def close_at_exit(watch: Closable) -> None:
     atexit.register(watch.close)
     if multiprocessing.parent_process() is not None:
         # A multiprocessing child leaves through os._exit, which skips atexit.
-        util.Finalize(watch, watch.close, exitpriority=100)
+        _finalizers[watch] = util.Finalize(watch, watch.close, exitpriority=100)
 
 
 def forget(watch: Closable) -> None:
     """Undo `close_at_exit`."""
     _live.discard(watch)
     atexit.unregister(watch.close)
+    if (finalizer := _finalizers.pop(watch, None)) is not None:
+        finalizer.cancel()
 
 
-def ends_with_exception() -> bool:
-    """Tell whether an uncaught exception is what ends the interpreter."""
-    return (
-        getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
-    )
+def is_failing() -> bool:
+    """Tell whether an exception is on its way through the caller, or ended the interpreter."""
+    passing = sys.exc_info()[1]
+    if passing is not None:
+        return not isinstance(passing, SystemExit)
+    # An interactive session lives on after an exception that nothing caught.
+    return not hasattr(sys, "ps1") and getattr(sys, "last_value", None) is not None
 
 
 def _disable_all() -> None:

@@ -16,6 +16,9 @@ class NullWatch:
     def close(self) -> None:
         """Do nothing."""
 
+    def disable(self) -> None:
+        """Do nothing."""
+
     def stats(self) -> dict[str, int | str]:
         """Return the counters of a watch that never did anything."""
         return dict.fromkeys(("collected", "sent", "acked", "evicted", "pending", "faults"), 0) | {

@@ -1,4 +1,4 @@
-"""Forward order of the layers, seen from the first backward pass.
+"""Forward order of the layers, seen from the first backward pass that reaches each.
 
 Gradients become ready last layer first, so the reverse of that order is the order of the forward
 pass. Hooks on the parameters note it once and are removed; nothing is registered on modules,
@@ -16,12 +16,13 @@ from gradwatch._layers import Layer
 
 
 class ForwardOrder:
-    """Watches one backward pass. `settle` ends the watching."""
+    """Watches backward passes until `close`."""
 
     def __init__(self, layers: Sequence[Layer], *, compiled: bool) -> None:
+        self._num_layers = len(layers)
         self._ready: dict[int, int] = {}  # layer index -> how many were ready before it
-        self._compiled = compiled
         self._handles: list[RemovableHandle] = []
+        # A compiled backward hands over all gradients at once, in no order that tells.
         if not compiled:
             self._handles = [
                 self._watch(index, layer.parameter)
@@ -36,24 +37,19 @@ class ForwardOrder:
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(note)
         return handle
 
-    def settle(self, count: int) -> tuple[list[int], bool]:
-        """Return the layer indices in forward order and whether that order was seen.
+    def settle(self) -> tuple[list[int], frozenset[int]]:
+        """Return all layer indices in forward order, and those whose place in it was seen.
 
-        Layers without a gradient so far keep their place of registration, at the front of those
-        that follow.
+        The others stand before the first that was registered after them.
         """
-        self.close()
-        if self._compiled or not self._ready:
-            # A compiled backward hands over all gradients at once, in no order that tells.
-            return list(range(count)), False
         seen = sorted(self._ready, key=self._ready.__getitem__, reverse=True)
         order: list[int] = []
-        unseen = [index for index in range(count) if index not in self._ready]
+        unseen = [index for index in range(self._num_layers) if index not in self._ready]
         for index in seen:
             while unseen and unseen[0] < index:
                 order.append(unseen.pop(0))
             order.append(index)
-        return order + unseen, True
+        return order + unseen, frozenset(seen)
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -36,8 +36,8 @@ class LocalProbe:
         def add_up(ready: Tensor) -> None:
             gradient = ready.grad
             if self.active and gradient is not None and not gradient.is_sparse:
-                # In float32: a sum in float16 overflows on finite gradients.
-                self._sums[index] = gradient.detach().sum(dtype=torch.float32)
+                # In float64: a sum in a shorter type may overflow on finite gradients.
+                self._sums[index] = gradient.detach().sum(dtype=torch.float64)
 
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
         return handle

@@ -9,6 +9,7 @@ from collections import Counter
 from enum import Enum
 from typing import Final
 
+from gradwatch._manifests import MAX_MANIFESTS
 from gradwatch._ring import Ring, Stored
 from gradwatch_wire import (
     Ack,
@@ -76,16 +77,22 @@ class Protocol:
         """Whether everything is acknowledged, or never will be."""
         return not self._ring or self.phase is Phase.REFUSED
 
-    def append(self, record: Record, time_ns: int) -> None:
-        """Number a record and keep it until it is acknowledged or has to give way."""
+    def append(self, record: Record, time_ns: int) -> bool:
+        """Number a record and keep it until it is acknowledged or has to give way.
+
+        Return False if it is larger than the aggregator reads.
+        """
         kind, body = encode_body(record)
         if len(body) + 64 > self._max_record_bytes:  # 64: the envelope around it
             self.counters["oversize"] += 1
-            return
+            return False
         if isinstance(record, Manifest):
             self._manifests[record.manifest_id] = body
+            if len(self._manifests) > MAX_MANIFESTS:
+                del self._manifests[next(iter(self._manifests))]
         self.counters["evicted"] += self._ring.append(kind, time_ns, body)
         self._cursor = max(self._cursor, self._ring.low)
+        return True
 
     def due(self, now_s: float) -> list[bytes] | None:
         """Return the HELLO that is due, if one is."""
@@ -140,15 +147,16 @@ class Protocol:
         if welcome.acked < self._acked:
             # A new log never saw the manifests that the old one acknowledged.
             for body in reversed(self._manifests.values()):
-                self._ring.put_back(Kind.MANIFEST, 0, body)
+                if not self._ring.holds(body):
+                    self._ring.put_back(Kind.MANIFEST, 0, body)
         self.phase = Phase.OPEN
         self._boot_id = welcome.boot_id
         self._max_record_bytes = welcome.max_record_bytes
-        self._acked = welcome.acked
+        self._acked = min(welcome.acked, self._ring.last)
         self._rewound = None
         self._progress_at = now_s
-        self.counters["acked"] += self._ring.release(welcome.acked)
-        self._cursor = max(welcome.acked + 1, self._ring.low)
+        self.counters["acked"] += self._ring.release(self._acked)
+        self._cursor = max(self._acked + 1, self._ring.low)
 
     def _acknowledge(self, ack: Ack, now_s: float) -> None:
         if ack.boot_id != self._boot_id:
@@ -157,16 +165,17 @@ class Protocol:
                 self.phase = Phase.GREETING
                 self._hello_at = float("-inf")
             return
-        if ack.acked > self._acked:
-            self._acked = ack.acked
+        acked = min(ack.acked, self._ring.last)  # whoever acknowledges more is mistaken
+        if acked > self._acked:
+            self._acked = acked
             self._progress_at = now_s
-        self.counters["acked"] += self._ring.release(ack.acked)
-        self._cursor = max(self._cursor, ack.acked + 1)
-        where = (ack.boot_id, ack.acked)
+        self.counters["acked"] += self._ring.release(acked)
+        self._cursor = max(self._cursor, acked + 1)
+        where = (ack.boot_id, acked)
         if ack.rewind and self._rewound != where:
             # Once per place: more of the same answers are still on their way.
             self._rewound = where
-            self._cursor = max(ack.acked + 1, self._ring.low)
+            self._cursor = max(acked + 1, self._ring.low)
 
     def _is_stuck(self, now_s: float) -> bool:
         if self._cursor <= self._acked + 1:

@@ -45,18 +45,20 @@ class Ring:
         """Number a record and keep it; return how many had to go for it.
 
         Manifests stay, for without them no later record could be read: each takes the number of
-        one that went. One that fills much of the ring goes all the same.
+        one that went. Where they would fill half of the ring, the oldest of them go too.
         """
-        kept: list[Stored] = []
-        needed = len(body)
-        num_evicted = 0
-        while self._items and self.size_bytes + needed > self.max_bytes:
+        kept: deque[Stored] = deque()
+        kept_bytes = num_evicted = 0
+        while self._items and self.size_bytes + kept_bytes + len(body) > self.max_bytes:
             item = self._pop()
-            if item.kind is Kind.MANIFEST and len(item.body) * 4 < self.max_bytes:
+            if item.kind is Kind.MANIFEST:
                 kept.append(item)
-                needed += len(item.body)
+                kept_bytes += len(item.body)
             else:
                 num_evicted += 1
+        while kept_bytes * 2 > self.max_bytes:
+            kept_bytes -= len(kept.popleft().body)
+            num_evicted += 1
         self._push(Stored(self._next_seq, kind, time_ns, body))
         self._next_seq += 1
         for item in reversed(kept):
@@ -66,8 +68,9 @@ class Ring:
     def put_back(self, kind: Kind, time_ns: int, body: bytes) -> bool:
         """Put a record before all others, under the number just below; False if there is none.
 
-        That number belonged to a record that is gone, so the aggregator has not stored it: it
-        acknowledges without gaps, and what it acknowledged it is not sent again.
+        That number belonged to a record that gave way, or that a lost log had acknowledged. Where
+        the aggregator has stored it after all, it has what came before it too, and this record is
+        a duplicate.
         """
         seq = self.low - 1
         if seq < 1:
@@ -75,6 +78,10 @@ class Ring:
         self._items.appendleft(Stored(seq, kind, time_ns, body))
         self.size_bytes += len(body)
         return True
+
+    def holds(self, body: bytes) -> bool:
+        """Tell whether a manifest of these bytes waits."""
+        return any(item.kind is Kind.MANIFEST and item.body == body for item in self._items)
 
     def release(self, acked: int) -> int:
         """Forget all up to *acked*; return how many those were."""

@@ -22,7 +22,7 @@ from gradwatch_wire import Bye, Json, ProtocolError, Record, decode
 WAKE_MS: Final = 20
 CLOSE_S: Final = 2.0
 MAX_WAITING: Final = 4_096
-"""Collections that wait for their numbers; beyond it the oldest is dropped and counted."""
+"""Collections that wait for their numbers; beyond it the newest is dropped and counted."""
 
 _BATCH: Final = 256
 
@@ -78,16 +78,18 @@ class Sender(threading.Thread):
 
     def put(self, collected: Waiting) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
-        if len(self.waiting) >= MAX_WAITING:
-            self.waiting.popleft()
+        # Only the thread takes from the front: it has just asked whether that one is ready.
+        if len(self.waiting) < MAX_WAITING:
+            self.waiting.append(collected)
+        else:
             self._faults.note("dropped", "the sender does not keep up with the steps")
-        self.waiting.append(collected)
 
     def close(self, reason: str) -> None:
-        """Send what is left and BYE; wait for their acknowledgement at most 2 s."""
+        """Send what is left and BYE; wait for their acknowledgement at most 2.5 s."""
         self._bye = Bye(reason=reason)
         self._closing.set()
-        self.join(CLOSE_S + 0.5)
+        if threading.current_thread() is not self:  # it is when on_alert closes the watch
+            self.join(CLOSE_S + 0.5)
 
     def run(self) -> None:
         """Own the socket from the first connection to the last acknowledgement."""
@@ -96,6 +98,8 @@ class Sender(threading.Thread):
         try:
             for option, value in _OPTIONS.items():
                 socket.setsockopt(option, value)
+            # Only where it is asked for: with it a name may resolve to where nobody listens.
+            socket.setsockopt(zmq.IPV6, int("[" in self._endpoint))
             socket.connect(self._endpoint)
             while not self._closing.is_set():
                 self._round(socket)
@@ -110,6 +114,9 @@ class Sender(threading.Thread):
         deadline = time.monotonic() + CLOSE_S
         while self.waiting and time.monotonic() < deadline - CLOSE_S / 2:
             self._round(socket)
+        if self.waiting:
+            self._faults.note("dropped", "at the end the device had not delivered its numbers")
+            self.waiting.clear()  # nothing comes after BYE
         if self._bye is not None:
             self.protocol.append(self._bye, time.time_ns())
         while not self.protocol.drained and time.monotonic() < deadline:
@@ -165,7 +172,8 @@ class Sender(threading.Thread):
                 self.last_step, self._stepped_at = collected.step, time.monotonic()
             try:
                 for record in collected.records():
-                    self.protocol.append(record, collected.time_ns)
+                    if not self.protocol.append(record, collected.time_ns):
+                        self._faults.note("oversize", f"a {type(record).__name__} was left out")
             except Exception as error:  # noqa: BLE001 - costs this record, not the next
                 self._faults.note("record", repr(error))
 

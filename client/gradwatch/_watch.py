@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,11 @@ from gradwatch_wire.records import Label
 
 BEFORE_CLIP: Final = "collect"
 BEFORE_STEP: Final = "optimizer_step"
+
+LAST_STEP: Final = MAX_STEP // 2
+"""What may be given: far from where counting on would leave the wire's range."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,9 @@ class Watch:
         self._steps = Steps(len(plan.optimizers))
         self._manifests = Manifests(plan.layers, plan.groups)
         self._order = ForwardOrder(plan.layers, compiled=plan.compiled)
-        self._forward: list[int] | None = None
-        self._order_seen = False
+        self._forward: list[int] = []
+        self._seen: frozenset[int] = frozenset()
+        self._settled: set[int | None] = set()
         self._probe = LocalProbe(plan.layers) if plan.probed else None
         self._of_optimizer = [_members(o, plan.layers) for o in plan.optimizers]
         self._handles: list[RemovableHandle] = [
@@ -79,7 +85,7 @@ class Watch:
     ) -> None:
         """Collect here, after backward and before clipping, instead of at the optimizer's step.
 
-        Call it once per optimizer step. Wrong arguments are logged once, never raised.
+        Call it once per optimizer step. A wrong argument is logged once and left out.
 
         Args:
             loss: This rank's own loss, a number or a one-element tensor on any device. A NaN in it
@@ -90,19 +96,24 @@ class Watch:
         if not self._active:
             return
         try:
-            number = self._steps.on_collect(_checked_step(step))
+            number = self._steps.on_collect(self._valid(_checked_step, step))
             if self._is_due(number):
-                scalars = _scalars(loss, batch_size)
+                scalars: dict[str, Tensor | float | None] = {
+                    "loss": self._valid(_checked_loss, loss),
+                    "batch_size": self._valid(_checked_size, batch_size),
+                }
                 self._collect(number, BEFORE_CLIP, None, scalars=scalars)
+            # The next backward pass is that of the next step.
+            self._arm_probe(number + 1)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
 
     def close(self) -> None:
-        """Remove the hooks, send what is left and say goodbye, within 2 s whatever the peer does.
+        """Remove the hooks, send what is left and say goodbye, in 2.5 s whatever the peer does.
 
         Records that are not acknowledged by then are lost.
         """
-        self._end("exception" if _lifecycle.ends_with_exception() else "closed")
+        self._end("exception" if _lifecycle.is_failing() else "closed")
 
     def stats(self) -> dict[str, int | str]:
         """Return counters of this watch.
@@ -132,7 +143,8 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         """Close, and say whether an exception ended the training."""
-        self._end("closed" if kind is None else "exception")
+        left = kind is None or issubclass(kind, SystemExit)
+        self._end("closed" if left else "exception")
 
     def disable(self) -> None:
         """Do nothing from here on: this process is a fork of the one that trains."""
@@ -162,18 +174,28 @@ class Watch:
                 due = self._steps.before_optimizer(number)
                 if due is not None and self._is_due(due[0]):
                     self._collect(due[0], BEFORE_STEP, number, part=due[1])
-                self._steps.after_optimizer(number)
             except Exception as error:  # noqa: BLE001 - nothing may be raised into training
                 self._faults.note("optimizer step", repr(error))
+            self._steps.after_optimizer(number)
+            self._arm_probe(self._steps.step)
 
         return before_step
 
     def _is_due(self, step: int) -> bool:
-        due = step % self._plan.every == 0
+        return step % self._plan.every == 0
+
+    def _arm_probe(self, step: int) -> None:
+        """Let the next backward pass be probed if the step it belongs to is due."""
         if self._probe is not None:
-            # The probe sums during the next backward pass, whose step is the next one.
-            self._probe.active = (step + 1) % self._plan.every == 0
-        return due
+            self._probe.active = self._is_due(step)
+
+    def _valid(self, check: Callable[[Any], T], given: object) -> T | None:
+        """Return what *check* makes of an argument; a wrong one must not cost the gradients."""
+        try:
+            return check(given)
+        except Exception as error:  # noqa: BLE001 - the user's argument
+            self._faults.note("collect", repr(error))
+            return None
 
     @torch.no_grad()
     def _collect(
@@ -183,22 +205,24 @@ class Watch:
         optimizer: int | None,
         *,
         part: int = 0,
-        scalars: tuple[dict[str, float], dict[str, list[Tensor]]] = ({}, {}),
+        scalars: Mapping[str, Tensor | float | None] = MappingProxyType({}),
     ) -> None:
         plan = self._plan
         indices, gradients = self._gradients(optimizer)
         if not gradients:
             self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return
-        manifest_id, manifest = self._manifests.find(indices, order_seen=self._order_seen)
-        numbers, tensors = dict(scalars[0]), dict(scalars[1])
+        manifest_id, manifest = self._manifests.find(indices, self._seen)
+        numbers, tensors = _sorted_out(scalars)
         if self._probe is not None and (sums := self._probe.take()):
             tensors["local_probe"] = sums
-        numbers |= self._learning_rate(optimizer) | self._step_time()
+        numbers |= self._learning_rate(optimizer)
+        if part == 0:
+            numbers |= self._step_time()
         labels: dict[str, Label] = {"point": point, "reduction": plan.reduction, "scaled": False}
         divisor = self._loss_scale(optimizer, tensors)
         measured, nonfinite, labels["path"] = measure(gradients, tensors, divisor)
-        self._num_collected += 1
+        self._num_collected += part == 0
         self._sender.put(
             Collection(
                 step=step,
@@ -218,8 +242,8 @@ class Watch:
     def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor]]:
         """Return the layers that have a gradient, in forward order, and those gradients."""
         layers = self._plan.layers
-        if self._forward is None:
-            self._forward, self._order_seen = self._order.settle(len(layers))
+        if optimizer not in self._settled:
+            self._settle(optimizer)
         mine = None if optimizer is None else self._of_optimizer[optimizer]
         indices: list[int] = []
         gradients: list[Tensor] = []
@@ -229,6 +253,13 @@ class Watch:
                 indices.append(index)
                 gradients.append(gradient)
         return tuple(indices), gradients
+
+    def _settle(self, optimizer: int | None) -> None:
+        """Order the layers anew when an optimizer that may have its own backward pass is new."""
+        self._settled.add(optimizer)
+        self._forward, self._seen = self._order.settle()
+        if optimizer is None or len(self._settled) == len(self._plan.optimizers):
+            self._order.close()
 
     def _learning_rate(self, optimizer: int | None) -> dict[str, float]:
         if not self._plan.optimizers:
@@ -249,9 +280,11 @@ class Watch:
         if scaler is None or scale is None:
             return None
         tensors["loss_scale"] = [scale]
-        stepping = self._plan.optimizers[optimizer or 0] if self._plan.optimizers else None
-        state = scaler._per_optimizer_states.get(id(stepping)) if stepping else None
-        unscaled = state is not None and state["stage"].name != "READY"
+        states = scaler._per_optimizer_states
+        if self._plan.optimizers:
+            stepping = id(self._plan.optimizers[optimizer or 0])
+            states = {key: state for key, state in states.items() if key == stepping}
+        unscaled = any(state["stage"].name != "READY" for state in states.values())
         return None if unscaled else scale
 
 
@@ -261,25 +294,38 @@ def _members(optimizer: Optimizer, layers: Sequence[Layer]) -> frozenset[int]:
 
 
 def _checked_step(step: int | None) -> int | None:
-    if step is not None and (type(step) is not int or not 0 <= step <= MAX_STEP):
-        msg = f"step: an integer from 0, got {step!r}"
+    if step is not None and (type(step) is not int or not 0 <= step <= LAST_STEP):
+        msg = f"step: an integer from 0 to {LAST_STEP}, got {step!r}"
         raise ValueError(msg)
     return step
 
 
-def _scalars(
-    loss: Tensor | float | None, batch_size: int | None
-) -> tuple[dict[str, float], dict[str, list[Tensor]]]:
-    """Sort what the caller gave into host numbers and device tensors."""
-    numbers: dict[str, float] = {}
-    tensors: dict[str, list[Tensor]] = {}
-    if batch_size is not None:
-        numbers["batch_size"] = float(batch_size)
+def _checked_loss(loss: Tensor | float | None) -> Tensor | float | None:
     if isinstance(loss, Tensor):
         if loss.numel() != 1 or loss.is_complex():
             msg = f"loss: a number or a one-element tensor, got shape {tuple(loss.shape)}"
             raise ValueError(msg)
-        tensors["loss"] = [loss.detach().reshape(())]
-    elif loss is not None:
-        numbers["loss"] = float(loss)
+        return loss.detach().reshape(())
+    return None if loss is None else float(loss)
+
+
+def _checked_size(batch_size: int | None) -> float | None:
+    # A tensor would have to be synchronised for.
+    if batch_size is not None and not isinstance(batch_size, (int, float)):
+        msg = f"batch_size: a number, got {type(batch_size).__name__}"
+        raise TypeError(msg)
+    return None if batch_size is None else float(batch_size)
+
+
+def _sorted_out(
+    scalars: Mapping[str, Tensor | float | None],
+) -> tuple[dict[str, float], dict[str, list[Tensor]]]:
+    """Return host numbers and device tensors apart."""
+    numbers: dict[str, float] = {}
+    tensors: dict[str, list[Tensor]] = {}
+    for name, value in scalars.items():
+        if isinstance(value, Tensor):
+            tensors[name] = [value]
+        elif value is not None:
+            numbers[name] = value
     return numbers, tensors

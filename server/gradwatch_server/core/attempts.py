@@ -43,6 +43,11 @@ class Layout:
     index: IndexArray
     ordered: bool
 
+    @property
+    def size(self) -> int:
+        """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
+        return len(self.index) + 16
+
 
 @dataclass(slots=True)
 class Session:
@@ -130,7 +135,7 @@ class Attempt:
         self._add_groups(manifest, index)
         session.manifests.pop(manifest.manifest_id, None)
         session.manifests[manifest.manifest_id] = Layout(index, manifest.order == "forward")
-        while sum(len(known.index) for known in session.manifests.values()) > MAX_MANIFEST_LAYERS:
+        while sum(known.size for known in session.manifests.values()) > MAX_MANIFEST_LAYERS:
             del session.manifests[next(iter(session.manifests))]
         self._context = None
 

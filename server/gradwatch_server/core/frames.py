@@ -24,7 +24,10 @@ MAX_HELD_RECORDS: Final = 8_192
 after an outage one rank may send its whole backlog before another is connected again."""
 
 COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
-"""The columns that a frame keeps, in the order of the window's middle axis."""
+"""The columns that a frame keeps, in the order of its rows."""
+
+L2: Final = COLUMNS.index("l2")
+NANS: Final = COLUMNS.index("nans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Frame:
         nonfinite: (layers,) whether any rank saw a NaN or an Inf there.
         l2_max: (layers,) largest L2 norm over ranks, NaN where absent or NaN.
         l2_min: (layers,) smallest L2 norm over ranks, NaN likewise.
+        measured: Rows of `columns` that any rank reported.
         columns: (columns, layers) in the order of `COLUMNS`: l2 and linf and l1 as the largest
             over ranks, counts likewise; NaN where not measured.
         total_norm: Largest over ranks of the L2 norm of all layers together.
@@ -83,6 +87,7 @@ class Frame:
     nonfinite: BoolArray
     l2_max: FloatArray
     l2_min: FloatArray
+    measured: tuple[int, ...]
     columns: FloatArray
     total_norm: float
     loss: float | None
@@ -176,7 +181,7 @@ def merge(
         l2 = part.values["l2"]
         nan = np.isnan(l2)
         if nan.any():
-            columns[0, part.index[nan]] = np.nan
+            columns[L2, part.index[nan]] = np.nan
             l2_min[part.index[nan]] = np.nan
     for array in (present, nonfinite, l2_min, columns):
         array.flags.writeable = False  # readers in other threads hold them
@@ -186,8 +191,11 @@ def merge(
         parts=parts,
         present=present,
         nonfinite=nonfinite,
-        l2_max=columns[0],
+        l2_max=columns[L2],
         l2_min=l2_min,
+        measured=tuple(
+            row for row, name in enumerate(COLUMNS) if any(name in part.values for part in parts)
+        ),
         columns=columns,
         total_norm=_largest(_total_norms(parts)),
         loss=_mean([part.scalars["loss"] for part in parts if "loss" in part.scalars]),

@@ -84,13 +84,15 @@ def _norms(norms: FloatArray) -> dict[str, Any]:
     finite = norms[np.isfinite(norms)]
     summary: dict[str, Any] = dict.fromkeys(("mean", "std", "p50", "p95", "max"))
     if len(finite):
+        largest = float(finite.max())
         p50, p95 = np.percentile(finite, [50, 95])
+        scale = largest if largest > 1e150 else 1.0  # or the squares would overflow
         summary = {
-            "mean": float(finite.mean()),
-            "std": float(finite.std()),
+            "mean": float((finite / scale).mean()) * scale,
+            "std": float((finite / scale).std()) * scale,
             "p50": float(p50),
             "p95": float(p95),
-            "max": float(finite.max()),
+            "max": largest,
         }
     return {
         "last": float(norms[-1]) if len(norms) else None,
@@ -168,7 +170,7 @@ def _status(
     states = [rank["state"] for rank in ranks]
     alive = RankState.ALIVE in states
     if states and all(state is RankState.ENDED for state in states) and len(states) == view.world:
-        return Status.ENDED, [a.message for a in firing]
+        return Status.ENDED, [*(a.message for a in firing), *_missing(view, ranks)]
     severe = [a.message for a in firing if a.severity == Severity.CRITICAL]
     if severe:
         return Status.CRITICAL, severe
@@ -195,6 +197,8 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> list[str]:
         reasons.append(f"{len(ranks)} of {view.world} ranks attached")
     if view.lost:
         reasons.append(f"{view.lost} records lost")
+    if view.late:
+        reasons.append(f"{view.late} records too late for their step")
     if view.unresolved:
         reasons.append(f"{view.unresolved} records without their manifest")
     if view.frame is not None and view.frame.coverage < 1.0 and not reasons:

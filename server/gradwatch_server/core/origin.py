@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradwatch_server.core.frames import BoolArray, Frame, RankPart
+from gradwatch_server.core.frames import NANS, BoolArray, Frame, RankPart
 from gradwatch_server.core.rules import RuleName, Rules, worst_layer
 from gradwatch_wire.health import nonfinite_kind
 
@@ -100,7 +100,7 @@ def find_origin(
 
 def layer_kind(frame: Frame, index: int) -> str:
     """Return `nan` if a NaN was seen in the layer, else `inf`."""
-    nans = frame.columns[4, index]
+    nans = frame.columns[NANS, index]
     return "nan" if np.isnan(frame.l2_max[index]) or nans > 0 else "inf"
 
 

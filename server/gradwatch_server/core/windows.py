@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.frames import COLUMNS, FloatArray, Frame, IndexArray
+from gradwatch_server.core.frames import L2, FloatArray, Frame, IndexArray
 
 WINDOW_STEPS: Final = 512
 
@@ -30,7 +30,8 @@ class Window:
 
     def __init__(self, steps: int = WINDOW_STEPS) -> None:
         self._capacity = steps
-        self._values = np.full((min(_FIRST_ROWS, steps), len(COLUMNS), 0), np.nan)
+        self._kept: list[int] = []  # rows of `COLUMNS` that were ever measured
+        self._values = np.full((min(_FIRST_ROWS, steps), 0, 0), np.nan)
         # Rows per step: step, total norm, score, coverage, loss. A float64 keeps every step exact.
         self._steps = np.zeros((5, steps))
         self._count = 0
@@ -42,18 +43,21 @@ class Window:
     def add(self, frame: Frame, score: float) -> None:
         """Write a frame over the oldest one."""
         at = self._count % self._capacity
-        self._fit(at + 1, frame.columns.shape[1])
-        self._values[at, :, : frame.columns.shape[1]] = frame.columns
+        layers = frame.columns.shape[1]
+        self._kept += [row for row in frame.measured if row not in self._kept]
+        self._fit(at + 1, layers)
+        self._values[at, :, :layers] = frame.columns[self._kept]
+        self._values[at, :, layers:] = np.nan
         loss = np.nan if frame.loss is None else frame.loss
         self._steps[:, at] = (frame.step, frame.total_norm, score, frame.coverage, loss)
         self._count += 1
 
     def before(self, layer: int, most: int) -> tuple[tuple[int, float], ...]:
         """Return `(step, L2 norm)` of a layer in those of the last *most* frames that had it."""
-        if layer >= self._values.shape[2]:
+        if L2 not in self._kept or layer >= self._values.shape[2]:
             return ()
         order = self._order()[-most:]
-        values = self._values[order, COLUMNS.index("l2"), layer]
+        values = self._values[order, self._kept.index(L2), layer]
         had = ~np.isnan(values)
         steps = self._steps[0, order[had]].astype(np.int64)
         return tuple(zip(steps.tolist(), values[had].tolist(), strict=True))
@@ -71,11 +75,11 @@ class Window:
         return (np.arange(first, first + count) % self._capacity).astype(np.int64)
 
     def _fit(self, rows: int, layers: int) -> None:
-        """Grow to *rows* by doubling and to *layers*: most runs are short or have one manifest."""
-        have_rows, _, have_layers = self._values.shape
-        if rows <= have_rows and layers <= have_layers:
+        """Grow to *rows* by doubling, to the columns kept, and to *layers*."""
+        have_rows, have_columns, have_layers = self._values.shape
+        if rows <= have_rows and layers <= have_layers and len(self._kept) == have_columns:
             return
         new_rows = have_rows if rows <= have_rows else min(2 * have_rows, self._capacity)
-        grown = np.full((new_rows, len(COLUMNS), max(layers, have_layers)), np.nan)
-        grown[:have_rows, :, :have_layers] = self._values
+        grown = np.full((new_rows, len(self._kept), max(layers, have_layers)), np.nan)
+        grown[:have_rows, :have_columns, :have_layers] = self._values
         self._values = grown

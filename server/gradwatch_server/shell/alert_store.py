@@ -34,15 +34,24 @@ class AlertStore:
     def __init__(self, path: Path) -> None:
         self._uri = f"{path.resolve().as_uri()}?mode=ro"
 
+    def newest(self) -> int:
+        """Return the cursor of the newest event, 0 without any."""
+        with closing(self._connect()) as db:
+            (cursor,) = db.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()
+        return int(cursor)
+
     def after(self, cursor: int, run: str | None = None, most: int = PAGE) -> list[AlertEvent]:
         """Return the events behind *cursor*, oldest first, at most *most*."""
         where, values = (
             ("", (cursor, most)) if run is None else (" AND run = ?", (cursor, run, most))
         )
-        with closing(sqlite3.connect(self._uri, uri=True, timeout=5.0)) as db:
+        with closing(self._connect()) as db:
             rows = db.execute(
                 f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor LIMIT ?",
                 values,
             ).fetchall()
         return [AlertEvent(number, name, json.loads(body)) for number, name, body in rows]
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._uri, uri=True, timeout=5.0)

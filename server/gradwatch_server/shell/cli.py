@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import httpx
 import httpx_sse
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gradwatch_server.core.alerts import printable
 from gradwatch_server.shell.errors import GradwatchError
 from gradwatch_server.shell.service import serve as run_service
 from gradwatch_server.shell.settings import Settings, load_settings
@@ -38,6 +40,8 @@ console = Console()
 
 EXIT_UNHEALTHY = 3
 RECONNECT_S = 1.0
+UNREACHABLE = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+"""UnicodeError: a host name that cannot be one."""
 COLOURS = {
     Status.HEALTHY: "green",
     Status.ENDED: "blue",
@@ -53,9 +57,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a
 DEFAULT_URL = "http://127.0.0.1:8420"
 
 
-def _default(name: str) -> str:
+def _setting(name: str, *flags: str) -> Any:
+    """Return the option of a setting: its help and default stand in `Settings` alone."""
     field = Settings.model_fields[name]
-    return f"{field.description} [default: {field.default}]"
+    return typer.Option(*flags, help=field.description, show_default=str(field.default or ""))
 
 
 def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
@@ -85,13 +90,14 @@ def version(
 @app.command()
 @clear_errors
 def serve(
-    http: Annotated[str | None, typer.Option(help=_default("http"))] = None,
-    ingest: Annotated[str | None, typer.Option(help=_default("ingest"))] = None,
-    data: Annotated[Path | None, typer.Option(help=_default("data"))] = None,
+    http: Annotated[str | None, _setting("http")] = None,
+    ingest: Annotated[str | None, _setting("ingest")] = None,
+    data: Annotated[Path | None, _setting("data")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Settings file. [default: gradwatch.toml if there is one]")
+        Path | None,
+        typer.Option(help="Settings file.", show_default="gradwatch.toml if there is one"),
     ] = None,
-    insecure: Annotated[bool | None, typer.Option("--insecure", help=_default("insecure"))] = None,
+    insecure: Annotated[bool | None, _setting("insecure", "--insecure")] = None,
 ) -> None:
     """Run the aggregator until it is told to stop."""
     settings = load_settings(config, http=http, ingest=ingest, data=data, insecure=insecure)
@@ -128,7 +134,7 @@ def runs(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
             _coloured(item["status"]),
             str(item["step"]),
             f"{item['ranks']}/{item['world']}",
-            f"{item['score']}",
+            _short(item["score"]),
             str(item["firing"]),
             str(item["records"]["stored"]),
             str(item["records"]["lost"]),
@@ -150,7 +156,7 @@ def health(
     ] = None,
 ) -> None:
     """Say how a run is and where it went wrong."""
-    report = _get(url, f"/runs/{run}/health")
+    report = _get(url, f"/runs/{quote(run, safe='')}/health")
     if as_json:
         print(json.dumps(report))
     else:
@@ -180,11 +186,15 @@ def tail(
 
 def _get(url: str, path: str) -> Any:
     try:
-        response = httpx.get(url.rstrip("/") + path, timeout=10.0)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        response = httpx.get(url.rstrip("/") + path, timeout=10.0, trust_env=False)
+    except UNREACHABLE as error:
         raise GradwatchError(_unreachable(url, error)) from error
     _check(response)
-    return response.json()
+    try:
+        return response.json()
+    except ValueError as error:
+        msg = f"what answers at {url} is no aggregator; give its address with --url"
+        raise GradwatchError(msg) from error
 
 
 def _check(response: httpx.Response) -> None:
@@ -205,14 +215,14 @@ def _unreachable(url: str, error: Exception) -> str:
 
 def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, Any]]:
     """Yield alert events; after a lost connection go on from the last one seen."""
-    path = "/alerts/stream" if run is None else f"/runs/{run}/alerts/stream"
+    path = "/alerts/stream" if run is None else f"/runs/{quote(run, safe='')}/alerts/stream"
     seen = after
     connected = False
     while True:
         headers = {} if seen is None else {"Last-Event-ID": str(seen)}
         try:
             with (
-                httpx.Client(timeout=httpx.Timeout(10.0, read=45.0)) as client,
+                httpx.Client(timeout=httpx.Timeout(10.0, read=45.0), trust_env=False) as client,
                 httpx_sse.connect_sse(
                     client, "GET", url.rstrip("/") + path, headers=headers
                 ) as source,
@@ -220,10 +230,11 @@ def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, 
                 _check(source.response)
                 connected = True
                 for message in source.iter_sse():
-                    event = message.json()
-                    seen = event["cursor"]
-                    yield event
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    # The first one, which says where the stream begins, and pings have no data.
+                    seen = int(message.id)
+                    if message.data:
+                        yield message.json()
+        except UNREACHABLE as error:
             if not connected:
                 raise GradwatchError(_unreachable(url, error)) from error
         time.sleep(RECONNECT_S)
@@ -233,24 +244,29 @@ def _coloured(status: str) -> Text:
     return Text(status, style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
 
 
+def _text(value: object) -> Text:
+    return Text(printable(str(value)))
+
+
 def _print_alert(event: dict[str, Any]) -> None:
     line = Text.assemble(
         f"#{event['cursor']} {event['run']} ",
         (f"{event['state']} {event['severity']} {event['rule']}: ", "bold"),
-        event["message"],
+        printable(event["message"]),
     )
     console.print(line, soft_wrap=True)
 
 
 def _print_health(report: dict[str, Any]) -> None:
     score, norm, layers = report["score"], report["gradient_norm"], report["layers"]
+    said_below = {alert["message"] for alert in report["alerts"]["items"]}
     lines: list[tuple[str, Any]] = [
         ("run", f"{report['run']} (attempt {report['attempt']})"),
         ("status", _coloured(report["status"])),
-        *(("", reason) for reason in report["reasons"]),
+        *(("", reason) for reason in report["reasons"] if reason not in said_below),
         ("step", report["step"]),
-        ("score", f"last {score['last']}, mean {score['mean']}, min {score['min']}"),
-        ("gradient norm", f"last {norm['last']}, p50 {norm['p50']}, max {norm['max']}"),
+        ("score", _listed(score, "last", "mean", "min")),
+        ("gradient norm", _listed(norm, "last", "p50", "max")),
         ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
         ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
         ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),
@@ -258,10 +274,18 @@ def _print_health(report: dict[str, Any]) -> None:
     ]
     table = Table.grid(padding=(0, 2))
     for name, value in lines:
-        table.add_row(Text(name), value if isinstance(value, Text) else Text(str(value)))
+        table.add_row(Text(name), value if isinstance(value, Text) else _text(value))
     for alert in report["alerts"]["items"]:
-        table.add_row(Text(f"{alert['state']}"), Text(f"{alert['rule']}: {alert['message']}"))
+        table.add_row(_text(alert["state"]), _text(f"{alert['rule']}: {alert['message']}"))
     console.print(table)
+
+
+def _listed(numbers: dict[str, Any], *keys: str) -> str:
+    return ", ".join(f"{key} {_short(numbers[key])}" for key in keys)
+
+
+def _short(number: float | str | None) -> str:
+    return f"{number:.4g}" if isinstance(number, (int, float)) else str(number)
 
 
 def _first_bad(first_bad: dict[str, Any] | None) -> str:

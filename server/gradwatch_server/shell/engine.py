@@ -225,7 +225,8 @@ class Engine(threading.Thread):
         if hello.run not in self._state.runs and len(self._state.runs) >= MAX_RUNS:
             return "runs", f"the log holds {MAX_RUNS} runs; start with a new data directory"
         if len(self._ledger) >= MAX_SESSIONS:
-            return "sessions", f"the log holds {MAX_SESSIONS} sessions; start with a new data directory"
+            reason = f"the log holds {MAX_SESSIONS} sessions; start with a new data directory"
+            return "sessions", reason
         return None
 
     def _revive(self, session: bytes, now: int, lines: list[Line]) -> None:

@@ -7,6 +7,7 @@ and delays nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 from starlette.concurrency import run_in_threadpool
@@ -29,8 +30,9 @@ class Feed:
 
     def wake(self) -> None:
         """Say that events were stored; from any thread, before `start` and after the end too."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wake)
 
     def close(self) -> None:
         """End every stream, so that the server can stop."""
@@ -40,6 +42,14 @@ class Feed:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    async def resume(self, cursor: int) -> int:
+        """Return where a stream goes on that ended at *cursor*.
+
+        One that was never given out is of another log: the events of this one are all new.
+        """
+        newest = await run_in_threadpool(self._store.newest)
+        return cursor if cursor <= newest else 0
 
     async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent]:
         """Yield the events behind *cursor*, then each new one, until the feed is closed."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi import Depends, FastAPI, Header, HTTPException, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from gradwatch_server.core.alerts import isotime
@@ -114,6 +114,10 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
 
 
 def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
+    def known_run(run: str) -> str:
+        # Before the stream begins: after its first byte a 404 can no longer be said.
+        return _view(board, run).name
+
     @app.get(
         "/alerts/stream",
         response_class=EventSourceResponse,
@@ -131,9 +135,8 @@ def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
         summary="The same for one run",
     )
     async def run_stream(
-        run: str, last_event_id: LastEventId = None
+        run: Annotated[str, Depends(known_run)], last_event_id: LastEventId = None
     ) -> AsyncIterator[ServerSentEvent]:
-        _view(board, run)
         async for event in _follow(board, feed, last_event_id, run):
             yield event
 
@@ -141,9 +144,10 @@ def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
 async def _follow(
     board: Board, feed: Feed, last_event_id: int | None, run: str | None
 ) -> AsyncIterator[ServerSentEvent]:
-    cursor = board.cursor if last_event_id is None else last_event_id
-    # Said at once, so that a subscriber knows from when on it misses nothing.
-    yield ServerSentEvent(comment=f"gradwatch alerts after {cursor}")
+    cursor = board.cursor if last_event_id is None else await feed.resume(last_event_id)
+    # Said at once, so that a subscriber misses nothing from here on: an id without data is no
+    # event, but what it sends as Last-Event-ID when it has to connect again.
+    yield ServerSentEvent(comment=f"gradwatch alerts after {cursor}", id=str(cursor))
     async for event in feed.follow(cursor, run):
         yield ServerSentEvent(data=_event(event), id=str(event.cursor))
 

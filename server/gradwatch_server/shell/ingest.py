@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -17,6 +17,8 @@ from gradwatch_wire import Envelope, ProtocolError, Record, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 
 logger = logging.getLogger(__name__)
+
+PORT: Final = re.compile(r"[0-9]{1,5}")
 
 BATCH_MESSAGES: Final = 512
 BATCH_BYTES: Final = 8 << 20
@@ -59,6 +61,7 @@ class Ingest:
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
         try:
             self._socket.bind(_wildcard(endpoint))
         except zmq.ZMQError as error:
@@ -84,7 +87,9 @@ class Ingest:
             try:
                 envelope = decode(frames)
             except ProtocolError as error:
-                self.refuse("malformed", str(error))
+                # Told apart, for a client of another version is no stray scanner.
+                version = error.where == "message.frame 0"
+                self.refuse("version" if version else "malformed", str(error))
                 continue
             yield Message(peer, envelope, frames[1])
             size += len(frames[1])
@@ -133,11 +138,11 @@ def endpoint_host(endpoint: str) -> str | None:
     Raises:
         GradwatchError: If it is neither.
     """
-    parts = urlsplit(endpoint)
-    if parts.scheme == "ipc" and len(endpoint) > len("ipc://"):
+    scheme, _, address = endpoint.partition("://")
+    if scheme == "ipc" and address:
         return None
-    host, _, port = parts.netloc.rpartition(":")
-    if parts.scheme == "tcp" and host and (port == "*" or (port.isdigit() and int(port) < 65536)):
+    host, _, port = address.rpartition(":")
+    if scheme == "tcp" and host and (port == "*" or (PORT.fullmatch(port) and int(port) < 65536)):
         return host
     msg = f"ingest endpoint {endpoint!r} is not like tcp://127.0.0.1:5555 or ipc:///path"
     raise GradwatchError(msg)

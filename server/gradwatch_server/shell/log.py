@@ -148,8 +148,10 @@ class Log:
         if events:
             with self._transaction():
                 self._db.executemany(
-                    "INSERT OR IGNORE INTO alert_events (alert_id, state, run, body)"
-                    " VALUES (?, ?, ?, ?)",
+                    # Not OR IGNORE, which takes a cursor away for each event that it ignores.
+                    "INSERT INTO alert_events (alert_id, state, run, body)"
+                    " SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS"
+                    " (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)",
                     events,
                 )
         (newest,) = self._db.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()

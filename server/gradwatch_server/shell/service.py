@@ -93,10 +93,9 @@ def _bind(address: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        msg = (
-            f"cannot bind the HTTP address {address}: {error.strerror}; give a free one with --http"
-        )
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like that
+        why = getattr(error, "strerror", None) or error
+        msg = f"cannot bind the HTTP address {address}: {why}; give a free one with --http"
         raise GradwatchError(msg) from error
 
 

@@ -10,6 +10,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -91,7 +92,10 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
         settings = _Settings(**{key: value for key, value in given.items() if value is not None})
     except ValidationError as error:
         raise GradwatchError(_first(error)) from error
-    except ValueError as error:  # the TOML itself
+    except SettingsError as error:
+        msg = f"an environment variable GRADWATCH_*: {error}"
+        raise GradwatchError(msg) from error
+    except (OSError, ValueError) as error:  # the file itself
         msg = f"config file {config or DEFAULT_CONFIG}: {error}"
         raise GradwatchError(msg) from error
     _check_doors(settings)

@@ -1,0 +1,204 @@
+"""A simulated job: it writes the entries of a log, and folds them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.alerts import Alert
+from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
+from gradwatch_server.core.fold import State
+from gradwatch_server.core.frames import COLUMNS, Frame, RankPart, merge
+from gradwatch_server.core.health import health
+from gradwatch_server.core.snapshot import view_run
+from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record, Stats
+
+SECOND = 1_000_000_000
+START_NS = 1_763_000_000 * SECOND
+
+Numbers = Sequence[float]
+
+
+def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
+    """Return a manifest of layers of 10 elements, in forward order unless told otherwise."""
+    settings: dict[str, Any] = {
+        "manifest_id": 1,
+        "names": tuple(names),
+        "numel": Column.pack("<u8", [10] * len(names)),
+        "dtypes": ("float32",) * len(names),
+        "order": "forward",
+    }
+    return Manifest(**settings | changes)
+
+
+def stats_of(step: int, l2: Numbers, **changes: Any) -> Stats:
+    """Return one rank's statistics; `nans=[...]` and the like are columns, `loss=` a scalar."""
+    columns = {"l2": Column.pack("<f8", l2)}
+    for name in COLUMNS:
+        if name in changes:
+            columns[name] = Column.pack("<f8", changes.pop(name))
+    given = {name: changes.pop(name, None) for name in ("loss", "local_probe")}
+    scalars = {name: float(value) for name, value in given.items() if value is not None}
+    settings: dict[str, Any] = {"manifest_id": 1, "scalars": scalars, "columns": columns}
+    return Stats(step=step, **settings | changes)
+
+
+class Cluster:
+    """One run of `world` ranks. Each method is one entry and returns the alerts it caused."""
+
+    numbers = itertools.count(1)
+
+    def __init__(
+        self, world: int = 1, names: Sequence[str] = ("a", "b", "c"), **settings: Any
+    ) -> None:
+        self.world = world
+        self.names = tuple(names)
+        self.run: str = settings.pop("run", "gpt")
+        self.order: str = settings.pop("order", "forward")
+        self.groups: Mapping[str, tuple[int, ...]] = settings.pop("groups", {})
+        self.state: State = settings.pop("state", None) or State(**settings)
+        self.now_ns = START_NS
+        self.entries: list[Entry] = []
+        self.alerts: list[Alert] = []
+        self.sessions: dict[int, bytes] = {}  # rank -> its newest session
+        self._seqs: dict[bytes, int] = {}
+
+    def put(self, body: Any) -> list[Alert]:
+        self.now_ns += 1_000_000
+        entry = Entry(self.now_ns, body)
+        self.entries.append(entry)
+        alerts = self.state.apply(entry)
+        self.alerts += alerts
+        return alerts
+
+    def open(self, rank: int = 0, **hello: Any) -> list[Alert]:
+        """A new session says HELLO."""
+        session = next(self.numbers).to_bytes(16, "big")
+        self.sessions[rank] = session
+        self._seqs[session] = 0
+        settings = {"run": self.run, "rank": rank, "world": self.world} | hello
+        return self.put(Opened(session, Hello(**settings)))
+
+    def back(self, rank: int) -> list[Alert]:
+        """A session taken for lost speaks again."""
+        session = self.sessions[rank]
+        return self.put(Opened(session, self.state.sessions[session].hello))
+
+    def send(self, rank: int, record: Record, session: bytes | None = None) -> list[Alert]:
+        session = session or self.sessions[rank]
+        self._seqs[session] += 1
+        return self.put(
+            Received(Envelope(session=session, seq=self._seqs[session], low=1, record=record))
+        )
+
+    def declare(self, rank: int, names: Sequence[str] | None = None, **changes: Any) -> list[Alert]:
+        names = self.names if names is None else names
+        settings = {"order": self.order, "groups": self.groups} | changes
+        return self.send(rank, manifest_of(names, **settings))
+
+    def stats(self, rank: int, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Alert]:
+        values = [l2] * len(self.names) if isinstance(l2, (int, float)) else l2
+        return self.send(rank, stats_of(step, values, **changes))
+
+    def event(self, rank: int, name: str) -> list[Alert]:
+        return self.send(rank, Event(name=name, step=0))
+
+    def bye(self, rank: int, reason: str = "closed") -> list[Alert]:
+        return self.send(rank, Bye(reason=reason))
+
+    def gap(self, rank: int, count: int) -> list[Alert]:
+        """The next *count* records of a rank are lost."""
+        session = self.sessions[rank]
+        first = self._seqs[session] + 1
+        self._seqs[session] += count
+        return self.put(Gap(session, first, first + count - 1))
+
+    def lose(self, rank: int) -> list[Alert]:
+        return self.put(Lost(self.sessions[rank]))
+
+    def wait(self, seconds: float) -> list[Alert]:
+        """Time passes, and the aggregator notes it."""
+        self.now_ns += round(seconds * SECOND)
+        return self.put(Tick())
+
+    def rules(self, **rules: Mapping[str, Any]) -> list[Alert]:
+        return self.put(RulesSet(rules))
+
+    def start(self, **hello: Any) -> Cluster:
+        """All ranks attach and declare their layers."""
+        for rank in range(self.world):
+            self.open(rank, **hello)
+            self.declare(rank)
+        return self
+
+    def step(self, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Alert]:
+        """All ranks send the same numbers."""
+        return [a for rank in range(self.world) for a in self.stats(rank, step, l2, **changes)]
+
+    @property
+    def attempt(self) -> Any:
+        return self.state.runs[self.run].current
+
+    @property
+    def frame(self) -> Frame:
+        frame = self.attempt.last_frame
+        assert isinstance(frame, Frame)
+        return frame
+
+    @property
+    def closed(self) -> list[int]:
+        """Steps of the frames in the window."""
+        steps: list[int] = self.attempt.window.series().steps.tolist()
+        return steps
+
+    def health(self, seconds_later: float = 0.0, heard: Mapping[bytes, int] | None = None) -> Any:
+        view = view_run(self.state.runs[self.run])
+        return health(view, heard or {}, self.now_ns + round(seconds_later * SECOND))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Callable[..., Cluster]:
+    """Make a job: `cluster(world=2, names=("a", "b"))`."""
+    return Cluster
+
+
+@pytest.fixture(scope="session")
+def make_manifest() -> Callable[..., Manifest]:
+    return manifest_of
+
+
+@pytest.fixture(scope="session")
+def make_stats() -> Callable[..., Stats]:
+    return stats_of
+
+
+def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
+    """Return a part of a frame; *index* places its layers, all others are columns or fields."""
+    values = {"l2": np.array(l2, dtype=np.float64)}
+    for name in COLUMNS:
+        if name in settings:
+            values[name] = np.array(settings.pop(name), dtype=np.float64)
+    index = np.array(settings.pop("index", range(len(values["l2"]))), dtype=np.int64)
+    defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
+    return RankPart(rank=rank, index=index, values=values, **defaults | settings)
+
+
+@pytest.fixture(scope="session")
+def make_part() -> Callable[..., RankPart]:
+    return part_of
+
+
+@pytest.fixture(scope="session")
+def make_frame() -> Callable[..., Frame]:
+    """Merge parts into a frame: `make_frame(part, part, world=2, step=7)`."""
+
+    def make(*parts: RankPart, step: int = 7, world: int | None = None) -> Frame:
+        layers = max((int(part.index.max(initial=-1)) + 1 for part in parts), default=0)
+        ranks = len({part.rank for part in parts})
+        return merge(step, START_NS, parts, layers, world or ranks)
+
+    return make
