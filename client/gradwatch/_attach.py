@@ -22,7 +22,7 @@ from gradwatch._protocol import Protocol
 from gradwatch._sender import Sender
 from gradwatch._watch import Plan, Watch
 from gradwatch_wire import Hello, Json, __version__
-from gradwatch_wire.limits import SESSION_BYTES
+from gradwatch_wire.limits import MAX_NAME_BYTES, SESSION_BYTES
 from gradwatch_wire.version import PROTOCOL_MINOR
 
 BUFFER_BYTES: Final = 32 << 20
@@ -118,9 +118,9 @@ def _hello(identity: Identity) -> Hello:
         run=identity.run,
         rank=identity.rank,
         world=identity.world,
-        host=socket.gethostname()[:255].encode("utf-8", "replace").decode(),
+        host=_short(socket.gethostname()),
         pid=os.getpid(),
-        job=identity.job,
+        job=_short(identity.job),
         versions={
             "gradwatch": __version__,
             "torch": str(torch.__version__),
@@ -128,6 +128,11 @@ def _hello(identity: Identity) -> Hello:
             "protocol_minor": str(PROTOCOL_MINOR),
         },
     )
+
+
+def _short(text: str) -> str:
+    """Cut a text of the system's to what the wire takes."""
+    return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def _is_ddp(module: nn.Module) -> bool:

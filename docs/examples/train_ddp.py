@@ -27,7 +27,7 @@ CONTEXT = 64
 WIDTH = 96
 HEADS = 4
 BLOCKS = 3
-BATCH = 24  # windows per rank and step
+BATCH = 16  # windows per rank and step
 
 
 class Block(nn.Module):

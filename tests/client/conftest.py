@@ -43,7 +43,7 @@ class Aggregator(threading.Thread):
         super().__init__(name="test-aggregator", daemon=True)
         self.boot_id = os.urandom(16)
         self.stored: list[wire.Envelope] = []
-        self.hellos: list[wire.Hello] = []
+        self.hellos: dict[bytes, wire.Hello] = {}  # by session
         self.beats: list[wire.Beat] = []
         self.lost: list[tuple[int, int]] = []
         self.refusal: str | None = None
@@ -72,7 +72,7 @@ class Aggregator(threading.Thread):
         session, record = envelope.session, envelope.record
         self._peers[session] = peer
         if isinstance(record, wire.Hello):
-            self.hellos.append(record)
+            self.hellos[session] = record
             if self.refusal is not None:
                 self._reply(peer, session, wire.Refuse(reason=self.refusal))
                 return

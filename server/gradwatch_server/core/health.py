@@ -22,15 +22,22 @@ Heard = Mapping[bytes, int]
 """Session to the time of its last sign of life in nanoseconds since the epoch, beats included."""
 
 
-def health(view: RunView, heard: Heard, now_ns: int) -> dict[str, Any]:
-    """Return a run's health in the shape that `docs/http.md` describes."""
+def health(view: RunView, heard: Heard, now_ns: int, fault: str | None = None) -> dict[str, Any]:
+    """Return a run's health in the shape that `docs/http.md` describes.
+
+    Args:
+        view: The run.
+        heard: When each session was last heard of.
+        now_ns: The time it is, nanoseconds since the epoch.
+        fault: Why the aggregator takes nothing in at the moment, None if it does.
+    """
     series = view.series
     ranks = [_rank(rank, heard, now_ns) for rank in view.ranks]
     current = [alert for alert in view.alerts if alert.attempt == view.attempt]
     firing = [alert for alert in current if alert.state is AlertState.FIRING]
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
-    status, why = _status(view, ranks, firing)
+    status, why = _status(view, ranks, firing, fault)
     return {
         "run": view.name,
         "status": status,
@@ -164,7 +171,7 @@ def _rank(rank: RankView, heard: Heard, now_ns: int) -> dict[str, Any]:
 
 
 def _status(
-    view: RunView, ranks: list[dict[str, Any]], firing: list[Alert]
+    view: RunView, ranks: list[dict[str, Any]], firing: list[Alert], fault: str | None
 ) -> tuple[Status, list[str]]:
     """Return the worst status that holds, and why in words."""
     states = [rank["state"] for rank in ranks]
@@ -174,6 +181,8 @@ def _status(
     severe = [a.message for a in firing if a.severity == Severity.CRITICAL]
     if severe:
         return Status.CRITICAL, severe
+    if fault is not None:
+        return Status.INCOMPLETE, [fault]  # who does not listen cannot call others silent
     if RankState.SILENT in states and not alive:
         return Status.STALLED, ["nothing heard of any rank"]
     missing = _missing(view, ranks)

@@ -262,6 +262,7 @@ class Engine(threading.Thread):
             except sqlite3.Error as error:
                 if self.board.fault is None:
                     logger.error("the log cannot be written, nothing is acknowledged: %s", error)
+                    self._publish(now_ns(), force=True)
                 self.board.fault = f"the log cannot be written: {error}"
                 if self._stopping.wait(RETRY_S):
                     return False

@@ -1,4 +1,7 @@
-"""The HTTP side: reads the board and the alert store, never the engine's state."""
+"""The HTTP side: reads the board and the alert store, never the engine's state.
+
+Routes return `Json` themselves: what FastAPI makes of a returned dict has null for NaN.
+"""
 
 from __future__ import annotations
 
@@ -69,54 +72,36 @@ def _add_service_routes(app: FastAPI, engine: Engine) -> None:
 
 def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
     @app.get("/runs", summary="All runs, the last one heard of first")
-    async def runs() -> list[dict[str, Any]]:
+    async def runs() -> problems.Json:
         now = now_ns()
         views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-        return [_summary(view, board, now) for view in views]
+        return problems.Json([_summary(view, board, now) for view in views])
 
     @app.get("/runs/{run}", summary="One run: its attempts, ranks and layers")
-    async def run_(run: str) -> dict[str, Any]:
+    async def run_(run: str) -> problems.Json:
         view = _view(board, run)
-        return {
-            **_summary(view, board, now_ns()),
-            "created_at": isotime(view.created_ns),
-            "frames": view.frames,
-            "events": dict(view.events),
-            "attempts": [
-                {
-                    "attempt": attempt.number,
-                    "started_at": isotime(attempt.started_ns),
-                    "world": attempt.world,
-                    "frames": attempt.frames,
-                }
-                for attempt in view.attempts
-            ],
-            "layers": [
-                {"name": name, "numel": numel}
-                for name, numel in zip(view.names, view.numel, strict=True)
-            ],
-        }
+        return problems.Json(_summary(view, board, now_ns()) | _details(view))
 
     @app.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
-    async def run_health(run: str) -> dict[str, Any]:
-        return health(_view(board, run), board.heard, now_ns())
+    async def run_health(run: str) -> problems.Json:
+        return problems.Json(_health(_view(board, run), board, now_ns()))
 
     @app.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
-    async def run_alerts(run: str, state: AlertState | None = None) -> list[dict[str, Any]]:
+    async def run_alerts(run: str, state: AlertState | None = None) -> problems.Json:
         alerts = _view(board, run).alerts
-        return [alert.to_dict() for alert in alerts if state in (None, alert.state)]
+        return problems.Json([a.to_dict() for a in alerts if state in (None, a.state)])
 
     @app.get("/alerts", summary="Alert events of all runs, oldest first, by cursor")
     def alerts(
         after: Cursor = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
-    ) -> list[dict[str, Any]]:
-        return [_event(event) for event in store.after(after, most=limit)]
+    ) -> problems.Json:
+        return problems.Json([_event(event) for event in store.after(after, most=limit)])
 
 
 def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
-    def known_run(run: str) -> str:
+    def check_run(run: str) -> None:
         # Before the stream begins: after its first byte a 404 can no longer be said.
-        return _view(board, run).name
+        _view(board, run)
 
     @app.get(
         "/alerts/stream",
@@ -132,10 +117,11 @@ def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
     @app.get(
         "/runs/{run}/alerts/stream",
         response_class=EventSourceResponse,
+        dependencies=[Depends(check_run)],
         summary="The same for one run",
     )
     async def run_stream(
-        run: Annotated[str, Depends(known_run)], last_event_id: LastEventId = None
+        run: str, last_event_id: LastEventId = None
     ) -> AsyncIterator[ServerSentEvent]:
         async for event in _follow(board, feed, last_event_id, run):
             yield event
@@ -160,13 +146,38 @@ def _view(board: Board, run: str) -> RunView:
     return view
 
 
+def _health(view: RunView, board: Board, now: int) -> dict[str, Any]:
+    return health(view, board.heard, now, board.fault)
+
+
 def _summary(view: RunView, board: Board, now: int) -> dict[str, Any]:
-    report = health(view, board.heard, now)
+    report = _health(view, board, now)
     keys = ("run", "status", "attempt", "step", "updated_at", "world", "records")
     return {key: report[key] for key in keys} | {
         "score": report["score"]["last"],
         "ranks": len(view.ranks),
         "firing": report["alerts"]["firing"],
+    }
+
+
+def _details(view: RunView) -> dict[str, Any]:
+    return {
+        "created_at": isotime(view.created_ns),
+        "frames": view.frames,
+        "events": dict(view.events),
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "started_at": isotime(attempt.started_ns),
+                "world": attempt.world,
+                "frames": attempt.frames,
+            }
+            for attempt in view.attempts
+        ],
+        "layers": [
+            {"name": name, "numel": numel}
+            for name, numel in zip(view.names, view.numel, strict=True)
+        ],
     }
 
 

@@ -83,11 +83,11 @@ CREATE INDEX IF NOT EXISTS alert_events_of_run ON alert_events (run, cursor);
 """
 
 _PRAGMAS: Final = (
+    "page_size=16384",  # before auto_vacuum, behind which it is ignored
     "auto_vacuum=INCREMENTAL",
-    "page_size=16384",
     "journal_mode=WAL",
     "synchronous=FULL",
-    "wal_autocheckpoint=4000",
+    "wal_autocheckpoint=1000",
     "journal_size_limit=67108864",
     "cache_size=-65536",
     "temp_store=MEMORY",

@@ -155,9 +155,14 @@ class Cluster:
         steps: list[int] = self.attempt.window.series().steps.tolist()
         return steps
 
-    def health(self, seconds_later: float = 0.0, heard: Mapping[bytes, int] | None = None) -> Any:
+    def health(
+        self,
+        seconds_later: float = 0.0,
+        heard: Mapping[bytes, int] | None = None,
+        fault: str | None = None,
+    ) -> Any:
         view = view_run(self.state.runs[self.run])
-        return health(view, heard or {}, self.now_ns + round(seconds_later * SECOND))
+        return health(view, heard or {}, self.now_ns + round(seconds_later * SECOND), fault)
 
 
 @pytest.fixture(scope="session")

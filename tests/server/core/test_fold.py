@@ -233,9 +233,7 @@ def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
     assert (counts["e0"], counts["other"], len(counts)) == (2, 5, attempts.MAX_EVENT_NAMES + 1)
 
 
-def test_layers_of_an_attempt_are_bounded(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that would go beyond is not taken in; its records are unresolved, others fine."""
     monkeypatch.setattr(attempts, "MAX_LAYERS", 5)
     job = cluster(names=("a", "b", "c")).start()

@@ -167,8 +167,16 @@ def ended_with_losses(job: Any) -> None:
     [
         (healthy, "healthy", []),
         (no_step, "unknown", ["no step yet"]),
-        (degraded, "degraded", ["gradient of a has L2 norm 0 < 1e-07 at step 0 on ranks 0, 1, 3 l"]),
-        (critical, "critical", ["NaN in the gradient of c at step 0 on a rank that cannot be known"]),
+        (
+            degraded,
+            "degraded",
+            ["gradient of a has L2 norm 0 < 1e-07 at step 0 on ranks 0, 1, 3 l"],
+        ),
+        (
+            critical,
+            "critical",
+            ["NaN in the gradient of c at step 0 on a rank that cannot be known"],
+        ),
         (ended, "ended", []),
         (ended_badly, "ended", ["NaN in the gradient of c at step 0"]),
         (ended_with_losses, "ended", ["3 records lost"]),
@@ -211,6 +219,22 @@ def test_a_run_of_which_nothing_is_heard_is_stalled(cluster: Any) -> None:
     assert (health["status"], health["reasons"]) == ("incomplete", ["ranks silent: 0"])
     assert [rank["state"] for rank in health["ranks"]] == ["silent", "alive"]
     assert [rank["last_seen_s"] for rank in health["ranks"]] == [6.101, 1.1]
+
+
+def test_an_aggregator_that_takes_nothing_in_blames_itself(cluster: Any) -> None:
+    """While its disk is full the picture is old, and nobody's silence is known."""
+    job = cluster(world=2).start()
+    healthy(job)
+    health = job.health(seconds_later=60, fault="the log cannot be written: full")
+
+    assert (health["status"], health["reasons"]) == (
+        "incomplete",
+        ["the log cannot be written: full"],
+    )
+    critical(job := cluster(world=2).start())
+    assert job.health(fault="full")["status"] == "critical"
+    ended(job := cluster(world=2).start())
+    assert job.health(fault="full")["status"] == "ended"
 
 
 def test_silence_after_the_end_is_no_stall(cluster: Any) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -58,9 +59,7 @@ def wait_until_fixture() -> Callable[..., Any]:
 
 
 def stats_of(step: int, l2: Sequence[float], **scalars: float) -> Stats:
-    return Stats(
-        manifest_id=1, step=step, scalars=scalars, columns={"l2": Column.pack("<f8", l2)}
-    )
+    return Stats(manifest_id=1, step=step, scalars=scalars, columns={"l2": Column.pack("<f8", l2)})
 
 
 class Peer:
@@ -111,9 +110,15 @@ class Peer:
         return not self._socket.poll(round(seconds * 1000))
 
     def greet(self) -> Welcome:
-        answer = self.say(self.greeting)
-        assert isinstance(answer, Welcome), answer
-        return answer
+        """Say HELLO until it is heard: it may go down with the connection to an earlier engine."""
+        deadline = time.monotonic() + NOT_LONGER_S
+        while time.monotonic() < deadline:
+            self.send_as(0, 0, self.greeting)
+            while self._socket.poll(500):
+                answer = self.hear()
+                if isinstance(answer, Welcome):
+                    return answer
+        raise AssertionError("no WELCOME")
 
     def acked(self, upto: int | None = None) -> Ack:
         """Wait until all, or all up to a number, is acknowledged."""
@@ -150,7 +155,8 @@ class Peer:
         self.acked()
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        self._socket.close()
+        self._context.term()
 
 
 @pytest.fixture
@@ -250,18 +256,22 @@ class Service:
         }
         self._more = arguments
         self._environ = os.environ | environ
+        directory.parent.mkdir(exist_ok=True)
+        # A file, for nobody reads a pipe while the process runs, and a full one would stop it.
+        self._errors = directory.parent / "stderr.txt"
         self.begin()
 
     def begin(self) -> None:
         """Start the process and wait until it is ready."""
         pairs = itertools.chain(*self.arguments.items())
-        self.process = subprocess.Popen(
-            [COMMAND, "serve", *pairs, *self._more],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self._environ,
-        )
+        with self._errors.open("a") as errors:
+            self.process = subprocess.Popen(
+                [COMMAND, "serve", *pairs, *self._more],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self._environ,
+            )
         said = {}
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -270,7 +280,8 @@ class Service:
             if "data" in said:
                 break
         else:
-            raise AssertionError(self.process.communicate()[1])
+            self.process.communicate()
+            raise AssertionError(self._errors.read_text())
         self.url, self.ingest = said["http"], said["ingest"]
         wait_until(self.answers)
 
@@ -297,8 +308,8 @@ class Service:
         began = time.monotonic()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=NOT_LONGER_S)
-        return self.process.returncode, errors, time.monotonic() - began
+        self.process.communicate(timeout=NOT_LONGER_S)
+        return self.process.returncode, self._errors.read_text(), time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
@@ -345,6 +356,8 @@ class Listener:
             httpx_sse.connect_sse(self._client, "GET", url, headers=self._headers) as source,
         ):
             source.response.raise_for_status()
+            stream = source.response.extensions["network_stream"]
+            self._socket = stream.get_extra_info("socket")
             for message in source.iter_sse():
                 self.open.set()
                 if message.data:
@@ -358,8 +371,10 @@ class Listener:
         return [event["cursor"] for event in self.events]
 
     def close(self) -> None:
-        self._client.close()
+        with contextlib.suppress(OSError):  # it ended before
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(NOT_LONGER_S)
+        self._client.close()
         assert not self._thread.is_alive()
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -39,15 +40,18 @@ def ingest() -> Iterator[Ingest]:
 def dealer(ingest: Ingest) -> Iterator[Callable[..., Any]]:
     """Connect a socket: `dealer()`, or of another type."""
     context = zmq.Context()
+    made: list[Any] = []
 
     def connect(kind: int = zmq.DEALER) -> Any:
-        made = context.socket(kind)
-        made.linger = 0
-        made.connect(ingest.endpoint)
-        return made
+        made.append(context.socket(kind))
+        made[-1].linger = 0
+        made[-1].connect(ingest.endpoint)
+        return made[-1]
 
     yield connect
-    context.destroy(linger=0)
+    for one in made:
+        one.close()
+    context.term()
 
 
 def received(ingest: Ingest, count: int) -> list[Message]:
@@ -137,7 +141,8 @@ def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Any) -> 
     dealer().send_multipart(GOOD)
 
     assert len(received(ingest, 1)) == 1
-    assert not ingest.refused
+    # ZeroMQ reads noise as messages of its oldest version, so that some of it may come in.
+    assert set(ingest.refused) <= {"malformed", "version"}
     for one in raw:
         one.close()
 
@@ -199,7 +204,9 @@ def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> Non
         assert ingest.reply(message.peer, message.envelope.session, ack)
     for number, peer in enumerate(peers):
         assert peer.poll(5_000)
-        frames = encode(Envelope(session=bytes([number]) * 16, record=Ack(bytes(16), number)))
+        frames = encode(
+            Envelope(session=bytes([number]) * 16, record=Ack(boot_id=bytes(16), acked=number))
+        )
         assert peer.recv_multipart() == frames
 
     peers[0].close()
@@ -245,22 +252,21 @@ def test_an_address_that_cannot_be_had_is_named(endpoint: str) -> None:
         Ingest(endpoint)
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://[::1]:0", "ipc:///tmp/gradwatch-test-{pid}"])
-def test_other_local_transports_work(endpoint: str, dealer: Any) -> None:
+@pytest.mark.parametrize("endpoint", ["tcp://[::1]:0", "ipc://{folder}/socket"])
+def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
     """IPv6, and a socket file."""
     if "::1" in endpoint and not has_ipv6():
         pytest.skip("this machine has no IPv6")
-    with_ipc = Ingest(endpoint.format(pid=os.getpid()))
-    context = zmq.Context()
-    peer = context.socket(zmq.DEALER)
-    peer.ipv6 = True
-    peer.connect(with_ipc.endpoint)
-    peer.send_multipart(GOOD)
-    try:
-        assert len(received(with_ipc, 1)) == 1
-    finally:
-        context.destroy(linger=0)
-        with_ipc.close()
+    ingest = Ingest(endpoint.format(folder=tmp_path))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger = 0
+        peer.ipv6 = True
+        peer.connect(ingest.endpoint)
+        peer.send_multipart(GOOD)
+        try:
+            assert len(received(ingest, 1)) == 1
+        finally:
+            ingest.close()
 
 
 def has_ipv6() -> bool:

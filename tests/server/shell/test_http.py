@@ -1,0 +1,590 @@
+"""The HTTP API of a real process: every route, every error, and the alert streams."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gradwatch_wire import Beat, Bye, __version__
+from gradwatch_wire.jsonable import jsonable
+
+NAN = math.nan
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def run() -> str:
+    """A run name that no other test of the module uses."""
+    return f"run-{next(NUMBERS)}"
+
+
+@pytest.fixture
+def attach(service: Any, peers: Any, run: str) -> Callable[..., Any]:
+    """Attach a rank of the test's own run."""
+
+    def begin(**settings: Any) -> Any:
+        return peers(service.ingest, **{"run": run} | settings).attach()
+
+    return begin
+
+
+@pytest.fixture
+def health(service: Any, run: str, wait_until: Any) -> Callable[..., Any]:
+    """Wait until the health of the test's own run has these values; return it."""
+
+    def ask(**expected: Any) -> Any:
+        def check() -> Any:
+            response = service.get(f"/runs/{run}/health")
+            report = response.json()
+            fits = all(report.get(name) == value for name, value in expected.items())
+            return response.is_success and fits and report
+
+        return wait_until(check)
+
+    return ask
+
+
+def problem(response: httpx.Response) -> tuple[int, str]:
+    """Return status and detail of a problem document, after a look at its form."""
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert set(document) == {"type", "title", "status", "detail"}
+    assert document["status"] == response.status_code
+    return response.status_code, document["detail"]
+
+
+def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
+    """For a probe: healthz needs nothing, readyz needs the log."""
+    assert service.json("/healthz") == {"status": "ok", "version": __version__}
+    assert service.json("/readyz") == {"status": "ready"}
+
+
+def test_the_api_describes_itself(service: Any) -> None:
+    """OpenAPI with a summary for every route."""
+    document = service.json("/openapi.json")
+
+    assert {
+        "/healthz",
+        "/readyz",
+        "/runs",
+        "/runs/{run}",
+        "/runs/{run}/health",
+        "/runs/{run}/alerts",
+        "/runs/{run}/alerts/stream",
+        "/alerts",
+        "/alerts/stream",
+    } <= set(document["paths"])
+    for path in document["paths"].values():
+        assert all(operation["summary"] for operation in path.values())
+
+
+def test_a_run_is_shown_from_its_first_hello_on(
+    service: Any, peers: Any, run: str, health: Any
+) -> None:
+    """Before any step its status is unknown, and nothing is made up."""
+    peers(service.ingest, run=run).greet()
+
+    report = health(status="unknown")
+
+    assert (report["step"], report["first_bad"], report["ranks"][0]["state"]) == (
+        None,
+        None,
+        "alive",
+    )
+
+
+def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) -> None:
+    """All keys of section 9, over HTTP, with non-finite numbers as strings."""
+    peer = attach()
+    peer.steps(0, 1.0, 500.0, math.inf)
+    report = health(step=2)
+
+    assert {
+        "run",
+        "status",
+        "attempt",
+        "step",
+        "updated_at",
+        "score",
+        "window",
+        "gradient_norm",
+        "has_vanishing",
+        "has_exploding",
+        "layers",
+        "worst_layers",
+        "groups",
+        "records",
+        "ranks",
+        "alerts",
+        "first_bad",
+    } <= set(report)
+    assert (report["run"], report["status"], report["attempt"]) == (run, "critical", 1)
+    assert set(report["score"]) == {"last", "mean", "min"}
+    assert set(report["window"]) == {"steps", "first_step", "last_step", "coverage"}
+    assert {"last", "mean", "std", "p50", "p95", "max"} <= set(report["gradient_norm"])
+    assert report["gradient_norm"]["last"] == "Infinity"
+    assert set(report["layers"]) == {"total", "vanishing", "exploding", "nonfinite", "dead"}
+    assert report["worst_layers"] == [{"name": "a", "why": "nonfinite", "l2": "Infinity"}]
+    assert report["records"]["stored"] == 4
+    assert report["records"]["lost"] == 0
+    assert {"rank", "state", "last_step", "last_seen_s", "lost"} <= set(report["ranks"][0])
+    assert {k: report["alerts"][k] for k in ("firing", "pending")} == {"firing": 1, "pending": 1}
+    assert [item["rule"] for item in report["alerts"]["items"]] == ["nonfinite", "exploding"]
+    assert report["first_bad"] == {"step": 2, "rank": 0, "layer": "a", "kind": "inf"}
+
+
+def test_all_runs_are_listed_the_last_one_heard_of_first(
+    service: Any, attach: Any, health: Any, run: str
+) -> None:
+    """One line each, with what a person looks at first."""
+    attach().steps(0, NAN)
+    health(step=0)
+    first = service.json("/runs")[0]
+
+    assert (first["run"], first["status"], first["step"], first["firing"]) == (
+        run,
+        "critical",
+        0,
+        1,
+    )
+    assert (first["ranks"], first["world"], first["attempt"]) == (1, 1, 1)
+    assert first["records"]["stored"] == 2
+    assert first["score"] == pytest.approx(0.6)
+
+
+def test_a_run_shows_its_attempts_layers_and_events(
+    service: Any, peers: Any, attach: Any, health: Any, run: str
+) -> None:
+    """Layers in forward order with their sizes; one line per attempt."""
+    attach().steps(0, 1.0)
+    peer = peers(service.ingest, run=run).attach(["x", "y"])
+    peer.steps(0, 1.0)
+    health(attempt=2, step=0)
+    shown = service.json(f"/runs/{run}")
+
+    assert shown["run"] == run
+    assert shown["layers"] == [{"name": "x", "numel": 10}, {"name": "y", "numel": 10}]
+    assert [(a["attempt"], a["world"], a["frames"]) for a in shown["attempts"]] == [
+        (1, 1, 1),
+        (2, 1, 1),
+    ]
+    assert shown["events"] == {}
+    assert shown["created_at"] <= shown["attempts"][0]["started_at"] <= shown["updated_at"]
+
+
+def test_alerts_of_a_run_can_be_asked_for_by_state(
+    service: Any, attach: Any, health: Any, run: str
+) -> None:
+    """As they stand, newest first; NaN is a string."""
+    peer = attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0, NAN, 500.0)
+    health(step=5)
+    path = f"/runs/{run}/alerts"
+
+    def states(state: str = "") -> list[str]:
+        alerts = service.json(path, params={"state": state} if state else {})
+        return [f"{alert['rule']} {alert['state']}" for alert in alerts]
+
+    assert states() == ["exploding pending", "nonfinite firing", "nonfinite resolved"]
+    assert states("pending") == ["exploding pending"]
+    assert states("firing") == ["nonfinite firing"]
+    assert states("resolved") == ["nonfinite resolved"]
+    assert service.json(path)[1]["origin"]["value"] == "NaN"
+    assert service.json(path)[1]["origin"]["before"][0] == {"step": 1, "l2": 1.0}
+
+
+def test_alert_events_are_paged_by_cursor(
+    service: Any, attach: Any, health: Any, run: str
+) -> None:
+    """Oldest first, behind the cursor, across all runs."""
+    start = newest(service)
+    attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
+    health(step=4)
+    events = service.json("/alerts", params={"after": start})
+
+    assert [(e["cursor"], e["run"], e["state"]) for e in events] == [
+        (start + 1, run, "firing"),
+        (start + 2, run, "resolved"),
+        (start + 3, run, "firing"),
+    ]
+    assert service.json("/alerts", params={"after": start, "limit": 1}) == events[:1]
+    assert service.json("/alerts", params={"after": start + 3}) == []
+    assert service.json("/alerts")[0]["cursor"] == 1
+
+
+def newest(service: Any) -> int:
+    """Return the cursor of the newest alert event."""
+    cursor = 0
+    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
+        cursor = page[-1]["cursor"]
+    return cursor
+
+
+@pytest.mark.parametrize("path", ["", "/health", "/alerts", "/alerts/stream"])
+@pytest.mark.parametrize(
+    "name", ["nope", "a%20b", "%00", "%2e%2e%2fetc", "<script>", "x" * 4_000, "%ff%fe", "é"]
+)
+def test_an_unknown_run_is_a_404_that_says_so(service: Any, path: str, name: str) -> None:
+    """A problem document, also of a stream, and inert whatever the name was."""
+    response = service.get(f"/runs/{name}{path}")
+    status, detail = problem(response)
+
+    assert status == 404
+    assert detail.isascii()
+    assert detail.isprintable()
+    assert len(detail) < 1_200
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/alerts?after=x", "query after"),
+        ("/alerts?after=-1", "query after"),
+        ("/alerts?after=9223372036854775808", "query after"),
+        ("/alerts?limit=0", "query limit"),
+        ("/alerts?limit=1001", "query limit"),
+        ("/alerts?limit=1e3", "query limit"),
+        ("/runs/x/alerts?state=burning", "query state"),
+    ],
+)
+def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str) -> None:
+    """And says what was given."""
+    status, detail = problem(service.get(path))
+
+    assert status == 422
+    assert detail.startswith(where + ": ")
+    assert "got '" in detail
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
+def test_a_bad_last_event_id_is_a_422(service: Any, value: str) -> None:
+    """Before the stream begins."""
+    for path in ("/alerts/stream", "/runs/x/alerts/stream"):
+        response = service.get(path, headers={"Last-Event-ID": value})
+        assert problem(response)[0] in (404, 422)
+    assert problem(service.get("/alerts/stream", headers={"Last-Event-ID": value}))[0] == 422
+
+
+def test_unknown_paths_and_methods_are_problems(service: Any) -> None:
+    """A 405 says what is allowed."""
+    assert problem(service.get("/nothing"))[0] == 404
+    response = httpx.post(service.url + "/runs", timeout=10, trust_env=False)
+
+    assert problem(response)[0] == 405
+    assert response.headers["allow"] == "GET"
+
+
+def test_noise_on_the_port_does_no_harm(serve: Any) -> None:
+    """Bytes that are no HTTP, endless headers, a body where none is read, half a request."""
+    service = serve()
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    for noise in (
+        os.urandom(5_000),
+        b"GET / HTTP/1.1\r\n" + b"X-Long: " + b"y" * 200_000,
+        b"GET /runs HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n" + bytes(500_000),
+        b"GET /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /run",
+    ):
+        with (
+            socket.create_connection((host, int(port))) as raw,
+            contextlib.suppress(OSError),
+        ):
+            raw.settimeout(0.3)
+            raw.sendall(noise)
+            raw.recv(100)
+
+    assert service.json("/readyz") == {"status": "ready"}
+
+
+def test_names_from_the_wire_come_back_as_they_were(
+    service: Any, peers: Any, health: Any, run: str
+) -> None:
+    """Layer names may be any text: markup, quotes, line ends, other scripts."""
+    names = ["<script>alert(1)</script>", 'a"b\\c\n\r', "слой\u2028é", "\x00\x1b[31m"]
+    peer = peers(service.ingest, run=run).attach(names)
+    peer.stats(0, [NAN] * 4)
+    peer.acked()
+    report = health(step=0)
+
+    assert [layer["name"] for layer in service.json(f"/runs/{run}")["layers"]] == names
+    assert report["first_bad"]["layer"] == names[3]
+    assert report["alerts"]["items"][0]["layers"] == names
+    message = report["alerts"]["items"][0]["message"]
+    assert message.isprintable()
+
+
+def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None:
+    """No NaN literal anywhere, which browsers would refuse."""
+    peer = attach()
+    peer.stats(0, (NAN, math.inf), loss=-math.inf, local_probe=NAN)
+    peer.acked()
+    report = health(step=0)
+    text = service.get(f"/runs/{report['run']}/health").text
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    json.loads(text, parse_constant=refuse)
+    assert report["loss"] == "-Infinity"
+    assert report["worst_layers"][0]["l2"] == "Infinity"
+    assert report["worst_layers"][1]["l2"] == "NaN"
+
+
+def test_silence_shows_within_seconds_and_beats_count_as_life(
+    attach: Any, health: Any, service: Any, run: str
+) -> None:
+    """last_seen_s goes up, and a beat takes it down again."""
+    peer = attach()
+    peer.steps(0, 1.0)
+    health(step=0)
+    time.sleep(0.5)
+    silent = service.json(f"/runs/{run}/health")["ranks"][0]["last_seen_s"]
+    peer.say(Beat())
+
+    assert silent >= 0.5
+    assert service.json(f"/runs/{run}/health")["ranks"][0]["last_seen_s"] < 0.4
+
+
+# Streams
+
+
+def bad_steps(peer: Any, first: int, count: int) -> None:
+    """Make *count* alerts that fire and are resolved: 2 events for each 4 steps."""
+    for at in range(first, first + 4 * count, 4):
+        for step, norm in enumerate([NAN, 1.0, 1.0, 1.0], at):
+            peer.stats(step, (norm, 1.0))
+        peer.acked()
+
+
+def test_a_stream_tells_each_event_as_it_happens(
+    service: Any, attach: Any, listen: Any, run: str
+) -> None:
+    """Only what comes after it was opened, with the cursor as its id."""
+    peer = attach()
+    bad_steps(peer, 0, 1)
+    start = newest(service)
+    stream = listen(service.url, f"/runs/{run}/alerts/stream")
+    bad_steps(peer, 4, 2)
+
+    assert stream.cursors(4) == list(range(start + 1, start + 5))
+    assert stream.ids == [str(cursor) for cursor in stream.cursors(4)]
+    assert [event["state"] for event in stream.events] == ["firing", "resolved"] * 2
+    assert stream.events == service.json("/alerts", params={"after": start})
+
+
+def test_a_stream_from_0_gives_everything_kept(service: Any, attach: Any, listen: Any) -> None:
+    """More than fits in one read of the store, then what happens, none twice."""
+    peer = attach()
+    bad_steps(peer, 0, 130)
+    kept = newest(service)
+    stream = listen(service.url, "/alerts/stream", after=0)
+    bad_steps(peer, 600, 2)
+
+    assert stream.cursors(kept + 4) == list(range(1, kept + 5))
+
+
+def test_a_stream_of_a_run_tells_of_no_other(
+    service: Any, attach: Any, listen: Any, run: str
+) -> None:
+    """By its path, or by the parameter of the common stream."""
+    own, other = attach(), attach(run=f"{run}-other")
+    streams = [
+        listen(service.url, f"/runs/{run}/alerts/stream"),
+        listen(service.url, f"/alerts/stream?run={run}"),
+        listen(service.url, "/alerts/stream"),
+    ]
+    bad_steps(other, 0, 1)
+    bad_steps(own, 0, 1)
+
+    assert [{e["run"] for e in s.events} for s in streams if s.cursors(2)] == [
+        {run},
+        {run},
+        {run, f"{run}-other"},
+    ] or len(streams[2].cursors(4)) == 4
+    assert [e["run"] for e in streams[0].events] == [run] * 2
+    assert [e["run"] for e in streams[1].events] == [run] * 2
+    assert sorted(e["run"] for e in streams[2].events) == [run] * 2 + [f"{run}-other"] * 2
+
+
+def test_a_stream_resumes_with_nothing_missed_or_doubled(
+    service: Any, attach: Any, listen: Any, run: str
+) -> None:
+    """Cut at random moments while events are made; the ids say where to go on."""
+    peer = attach()
+    start = newest(service)
+    done = threading.Event()
+
+    def make() -> None:
+        for round_ in range(40):
+            bad_steps(peer, 4 * round_, 1)
+        done.set()
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    seen: list[int] = []
+    cursor = start
+    while len(seen) < 80:
+        stream = listen(service.url, f"/runs/{run}/alerts/stream", after=cursor)
+        part = stream.cursors(min(7, 80 - len(seen)))
+        stream.close()
+        seen += part
+        cursor = seen[-1]
+    maker.join()
+
+    assert done.is_set()
+    assert seen == list(range(start + 1, start + 81))
+
+
+def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> None:
+    """An id without data: no event, but what a browser sends when it has to connect again."""
+    bad_steps(attach(), 0, 1)
+    cursor = newest(service)
+    with httpx.stream("GET", service.url + "/alerts/stream", trust_env=False) as response:
+        lines = list(itertools.islice(response.iter_lines(), 3))
+
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert lines == [f": gradwatch alerts after {cursor}", f"id: {cursor}", ""]
+
+
+def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: Any) -> None:
+    """One that was never given out cannot be resumed: everything kept is new to that reader."""
+    bad_steps(attach(), 0, 1)
+    kept = newest(service)
+    stream = listen(service.url, "/alerts/stream", after=kept + 1_000)
+
+    assert stream.cursors(kept) == list(range(1, kept + 1))
+    level = listen(service.url, "/alerts/stream", after=kept)
+    bad_steps(attach(), 0, 1)
+    assert level.cursors(2) == [kept + 1, kept + 2]
+
+
+def test_a_subscriber_that_does_not_read_delays_nobody(
+    service: Any, attach: Any, listen: Any
+) -> None:
+    """Its events wait in the store, not in memory; the others get theirs."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    stuck = [socket.create_connection((host, int(port))) for _ in range(20)]
+    for one in stuck:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        one.sendall(b"GET /alerts/stream HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 0\r\n\r\n")
+    stream = listen(service.url, "/alerts/stream")
+    start = newest(service)
+    began = time.monotonic()
+    bad_steps(attach(), 0, 20)
+
+    assert stream.cursors(40) == list(range(start + 1, start + 41))
+    assert time.monotonic() - began < 8
+    for one in stuck:
+        one.close()
+
+
+def test_streams_end_when_the_aggregator_does(serve: Any, peers: Any, listen: Any) -> None:
+    """SIGTERM with streams open: they are ended, the last batch is committed, under 3 s."""
+    service = serve()
+    peer = peers(service.ingest).attach()
+    streams = [listen(service.url, path) for path in ("/alerts/stream", "/runs/gpt/alerts/stream")]
+    for step in range(50):
+        peer.stats(step, (NAN, 1.0))
+    acked = peer.acked(5).acked
+
+    code, errors, seconds = service.stop()
+
+    assert (code, "Traceback" in errors) == (0, False)
+    assert seconds < 3
+    for stream in streams:
+        assert stream.ended.wait(3)
+    with sqlite3.connect(Path(service.arguments["--data"]) / "gradwatch.db") as db:
+        (stored,) = db.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
+    db.close()
+    assert stored >= acked
+
+
+def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: Any) -> None:
+    """SIGKILL: the next process shows the same run, and the stream goes on by the same cursors."""
+    service = serve()
+    peer = peers(service.ingest, world=2).attach()
+    peer.steps(0, 1.0)
+    peer.send(Bye(reason="exception"))
+    peer.acked()
+    wait_until(lambda: service.json("/runs/gpt/health")["ranks"][0]["state"] == "ended")
+    other = peers(service.ingest, rank=1, world=2).attach()
+    bad_steps(other, 1, 1)
+    wait_until(lambda: newest(service) == 2)
+    before = service.json("/runs/gpt/health")
+    events = service.json("/alerts")
+    service.stop(signal.SIGKILL)
+    service.again()
+    after = service.json("/runs/gpt/health")
+
+    assert service.json("/alerts") == events
+    for report in (before, after):
+        for rank in report["ranks"]:
+            del rank["last_seen_s"]
+    assert after == before
+    other.greet()
+    bad_steps(other, 5, 1)
+    assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]
+
+
+def test_a_disk_that_is_full_shows_and_heals(serve: Any, peers: Any, wait_until: Any) -> None:
+    """readyz turns 503 with the reason, nothing is acknowledged; with room again all is there."""
+    service = serve()
+    layers = [f"l{i}" for i in range(1_000)]
+    peer = peers(service.ingest).attach(layers)
+    limit_file_size(service.process.pid, 4_096)
+    for step in range(5):
+        peer.stats(step, [1.0] * 1_000)
+    wait_until(lambda: service.get("/readyz").status_code == 503)
+
+    status, detail = problem(service.get("/readyz"))
+    assert (status, detail.startswith("the log cannot be written: ")) == (503, True)
+    assert peer.is_silent(0.7)
+    report = service.json("/runs/gpt/health")
+    assert (report["status"], report["reasons"]) == ("incomplete", [detail])
+    assert report["records"]["stored"] == 1
+    limit_file_size(service.process.pid, resource.RLIM_INFINITY)
+    peer.acked()
+
+    wait_until(lambda: service.json("/runs/gpt/health")["records"]["stored"] == 6)
+    assert service.json("/readyz") == {"status": "ready"}
+    assert service.json("/runs/gpt/health")["records"]["lost"] == 0
+    code, errors, _ = service.stop()
+    assert code == 0
+    assert errors.count("the log cannot be written, nothing is acknowledged") == 1
+    assert errors.count("the log can be written again") == 1
+
+
+def limit_file_size(pid: int, size: int) -> None:
+    """Let a process write no file beyond *size* bytes, as on a full disk."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
+    service: Any, attach: Any, health: Any, run: str
+) -> None:
+    """Down the socket with floats, over HTTP with strings; else the same."""
+    peer = attach()
+    peer.stats(0, (NAN, 1.0))
+    while not peer.alerts:
+        peer.say(Beat())
+    health(step=0)
+    (shown,) = service.json(f"/runs/{run}/alerts")
+
+    assert jsonable(peer.alerts[0]) == shown
