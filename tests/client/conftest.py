@@ -53,6 +53,7 @@ class Aggregator(threading.Thread):
         self._stopping = threading.Event()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
         self._socket.bind(endpoint)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -151,12 +152,24 @@ def _one_thread() -> None:
 
 
 @pytest.fixture
-def aggregator() -> Iterator[Aggregator]:
+def new_aggregator() -> Iterator[Callable[..., Aggregator]]:
+    """Start a small aggregator, on an endpoint if one is given."""
+    made: list[Aggregator] = []
+
+    def start(*endpoint: str) -> Aggregator:
+        made.append(Aggregator(*endpoint))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for aggregator in made:
+        aggregator.stop()
+
+
+@pytest.fixture
+def aggregator(new_aggregator: Callable[..., Aggregator]) -> Aggregator:
     """A small aggregator that runs."""
-    made = Aggregator()
-    made.start()
-    yield made
-    made.stop()
+    return new_aggregator()
 
 
 @pytest.fixture

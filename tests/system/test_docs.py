@@ -26,7 +26,8 @@ def _page(name: str) -> str:
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
     """With its number and whether it is sequenced."""
-    line = next(row for row in _page("protocol.md").splitlines() if row.startswith(f"| {kind.name} "))
+    rows = _page("protocol.md").splitlines()
+    line = next(row for row in rows if row.startswith(f"| {kind.name} "))
 
     assert f"| {kind.value} |" in line
     assert ("| yes |" in line) == (kind in SEQUENCED)
@@ -73,7 +74,8 @@ def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None
     paths = make_app(engine_stub, engine_stub, engine_stub).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
 
-    written = set(re.findall(r"^\| `((?:GET|POST|DELETE) [^`]+)` \|", _page("http.md"), re.MULTILINE))
+    row = re.compile(r"^\| `((?:GET|POST|DELETE) [^`]+)` \|", re.MULTILINE)
+    written = set(row.findall(_page("http.md")))
 
     assert routes == written
 

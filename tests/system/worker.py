@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import time
 
 import torch
@@ -45,7 +46,8 @@ def main() -> None:
     faulty = {"now": False}
     if args.fault == "local-weight":
         middle.weight.register_hook(lambda g: g * float("nan") if faulty["now"] else g)
-    print("training", flush=True)
+    sys.stdout.write("training\n")
+    sys.stdout.flush()
     for step in range(args.steps):
         if step == args.kill_at and rank == args.fault_rank:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -71,7 +73,9 @@ def main() -> None:
     began = time.perf_counter()
     watch.close()
     closed_s = time.perf_counter() - began
-    print(f"rank={rank} collected={watch.stats()['collected']} closed_s={closed_s:.3f}")
+    sys.stdout.write(
+        f"rank={rank} collected={watch.stats()['collected']} closed_s={closed_s:.3f}\n"
+    )
     if world > 1:
         dist.destroy_process_group()
 

@@ -132,11 +132,9 @@ class Book:
         """Judge one frame; yield each alert that now fires or is resolved."""
         for name in RULE_NAMES:
             rule: Rule = getattr(rules, name)
-            if not rule.enabled:
+            if not rule.enabled or (not self._lives and not getattr(marked, name).any()):
                 continue
             judged = verdict(name, frame, marked, rules)
-            if not judged.raised.any() and not self._lives:
-                continue
             for group, members in context.groups.items():
                 own = Verdict(judged.raised & members, judged.held & members, judged.seen)
                 alert = self._step((name, group), own, frame, rules, context)

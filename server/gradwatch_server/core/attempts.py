@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -91,6 +92,7 @@ class Attempt:
         self.retired = False
         self._places: dict[str, int] = {}
         self._groups: dict[str, set[int]] = {}
+        self._indices: WeakValueDictionary[bytes, IndexArray] = WeakValueDictionary()
         self._assembler = Assembler()
         self._alive: set[int] = set()
         self._context: Context | None = None
@@ -132,6 +134,8 @@ class Attempt:
                 self.names.append(name)
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
+        # Ranks of one layout share one array, by which their records are known to be alike.
+        index = self._indices.setdefault(index.tobytes(), index)
         self._add_groups(manifest, index)
         session.manifests.pop(manifest.manifest_id, None)
         session.manifests[manifest.manifest_id] = Layout(index, manifest.order == "forward")
@@ -193,10 +197,10 @@ class Attempt:
 
     def _judge(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
         marked = flags(frame, rules)
-        names = tuple(self.names)
+        context = self._describe()
         if self.first_bad is None:
-            self.first_bad = find_first_bad(frame, names, rules)
-        yield from self.book.update(frame, marked, rules, self._describe())
+            self.first_bad = find_first_bad(frame, context.names, rules)
+        yield from self.book.update(frame, marked, rules, context)
         self.window.add(frame, _score(frame, marked))
         self.last_frame, self.last_flags = frame, marked
         self.num_frames += 1
@@ -219,7 +223,7 @@ class Attempt:
 
 
 def _numbers(column: Column) -> FloatArray:
-    return np.frombuffer(column.data, dtype=column.code).astype(np.float64)
+    return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
 
 
 def _mask(members: set[int], count: int) -> BoolArray:

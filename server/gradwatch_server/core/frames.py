@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
@@ -28,6 +30,7 @@ COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
 
 L2: Final = COLUMNS.index("l2")
 NANS: Final = COLUMNS.index("nans")
+INFS: Final = COLUMNS.index("infs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class Assembler:
         self._steps: list[int] = []  # heap of the open steps
         self._newest: dict[int, int] = {}  # rank -> its newest step
         self._num_held = 0
+        self._awaited = -1  # the rank that the oldest frame was last seen to wait for
         self.last_closed = -1
 
     def __bool__(self) -> bool:
@@ -146,9 +150,7 @@ class Assembler:
         while self._open:
             step = self._steps[0]
             frame = self._open[step]
-            waiting = any(
-                self._newest.get(rank, -1) <= step for rank in expected - frame.complete_ranks
-            )
+            waiting = self._is_waiting(step, frame, expected)
             overdue = now_ns - frame.first_ns > LATENESS_NS or self._num_held > max(
                 MAX_HELD_RECORDS, 16 * world
             )
@@ -159,31 +161,38 @@ class Assembler:
             self.last_closed = step
             yield merge(step, frame.last_ns, tuple(frame.parts.values()), num_layers, world)
 
+    def _is_waiting(self, step: int, frame: _OpenFrame, expected: set[int]) -> bool:
+        """Tell whether a rank is to come. With each record this is asked; mostly one answers it."""
+        if self._awaited in expected and self._lacks(self._awaited, step, frame):
+            return True
+        for rank in expected:
+            if self._lacks(rank, step, frame):
+                self._awaited = rank
+                return True
+        return False
+
+    def _lacks(self, rank: int, step: int, frame: _OpenFrame) -> bool:
+        return rank not in frame.complete_ranks and self._newest.get(rank, -1) <= step
+
 
 def merge(
     step: int, received_ns: int, parts: tuple[RankPart, ...], num_layers: int, world: int
 ) -> Frame:
     """Put the records of one step together."""
-    columns = np.full((len(COLUMNS), num_layers), np.nan)
+    rows = np.full((len(COLUMNS) + 1, num_layers), np.nan)  # the last one: smallest L2 norm
     present = np.zeros(num_layers, dtype=np.bool_)
-    nonfinite = np.zeros(num_layers, dtype=np.bool_)
-    l2_min = np.full(num_layers, np.nan)
-    for part in parts:
-        index = part.index
+    for number, alike in enumerate(_by_layout(parts)):
+        index = alike[0].index
+        block = _merge_alike(alike)
+        if number:
+            block = np.where(present[index], _merge_blocks(rows[:, index], block), block)
+        rows[:, index] = block
         present[index] = True
-        nonfinite[index] |= part.nonfinite
-        l2_min[index] = np.fmin(l2_min[index], part.values["l2"])
-        for row, name in enumerate(COLUMNS):
-            if name in part.values:
-                columns[row, index] = np.fmax(columns[row, index], part.values[name])
-    # fmax passes over NaN; a NaN that a rank reported must not hide behind another's number.
-    for part in parts:
-        l2 = part.values["l2"]
-        nan = np.isnan(l2)
-        if nan.any():
-            columns[L2, part.index[nan]] = np.nan
-            l2_min[part.index[nan]] = np.nan
-    for array in (present, nonfinite, l2_min, columns):
+    nonfinite = present & ~(np.isfinite(rows[L2]) & np.isfinite(rows[-1]))
+    for row in (NANS, INFS):
+        nonfinite |= rows[row] > 0
+    names = set().union(*(part.values for part in parts))
+    for array in (present, nonfinite, rows):
         array.flags.writeable = False  # readers in other threads hold them
     return Frame(
         step=step,
@@ -191,16 +200,43 @@ def merge(
         parts=parts,
         present=present,
         nonfinite=nonfinite,
-        l2_max=columns[L2],
-        l2_min=l2_min,
-        measured=tuple(
-            row for row, name in enumerate(COLUMNS) if any(name in part.values for part in parts)
-        ),
-        columns=columns,
+        l2_max=rows[L2],
+        l2_min=rows[-1],
+        measured=tuple(row for row, name in enumerate(COLUMNS) if name in names),
+        columns=rows[:-1],
         total_norm=_largest(_total_norms(parts)),
         loss=_mean([part.scalars["loss"] for part in parts if "loss" in part.scalars]),
         coverage=len({part.rank for part in parts}) / world,
     )
+
+
+def _by_layout(parts: tuple[RankPart, ...]) -> Iterable[list[RankPart]]:
+    """Gather the records of the same layers: ranks mostly share one array as their index."""
+    found: dict[int, list[RankPart]] = {}
+    for part in parts:
+        found.setdefault(id(part.index), []).append(part)
+    return found.values()
+
+
+def _merge_alike(parts: list[RankPart]) -> FloatArray:
+    """Put records of the same layers together: (columns + 1, own layers) as in `merge`."""
+    block = np.full((len(COLUMNS) + 1, len(parts[0].index)), np.nan)
+    for row, name in enumerate(COLUMNS):
+        values = [part.values[name] for part in parts if name in part.values]
+        if values:
+            # fmax passes over NaN, which stands for what was not measured. A NaN among the L2
+            # norms is news, and must not hide behind another rank's number.
+            block[row] = reduce(np.maximum if row == L2 else np.fmax, values)
+    block[-1] = reduce(np.minimum, [part.values["l2"] for part in parts])
+    return block
+
+
+def _merge_blocks(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Put blocks of `_merge_alike` together, for layers that are in both."""
+    both: FloatArray = np.fmax(one, other)
+    both[L2] = np.maximum(one[L2], other[L2])
+    both[-1] = np.minimum(one[-1], other[-1])
+    return both
 
 
 def _total_norms(parts: tuple[RankPart, ...]) -> list[float]:
@@ -213,18 +249,18 @@ def _total_norms(parts: tuple[RankPart, ...]) -> list[float]:
 
 def total_norm(l2: FloatArray) -> float:
     """Return the L2 norm of the layers together: √Σl2², scaled so that no square overflows."""
-    if not l2.size:
-        return 0.0
-    largest = float(l2.max())
-    if not 1e-100 < largest < 1e100:
-        if not np.isfinite(largest) or largest == 0.0:
-            return largest
-        return largest * float(np.sqrt(np.square(l2 / largest).sum()))
-    return float(np.sqrt(np.dot(l2, l2)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = float(np.dot(l2, l2))
+    if 1e-200 < squared < 1e200:
+        return math.sqrt(squared)
+    largest = float(np.abs(l2).max(initial=0.0))
+    if not math.isfinite(largest) or largest == 0.0:
+        return largest
+    return largest * float(np.sqrt(np.square(l2 / largest).sum()))
 
 
 def _largest(values: list[float]) -> float:
-    return float(np.max(values)) if values else float("nan")
+    return math.nan if any(map(math.isnan, values)) else max(values, default=math.nan)
 
 
 def _mean(values: list[float]) -> float | None:

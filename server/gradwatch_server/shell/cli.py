@@ -193,8 +193,15 @@ def _get(url: str, path: str) -> Any:
     try:
         return response.json()
     except ValueError as error:
-        msg = f"what answers at {url} is no aggregator; give its address with --url"
-        raise GradwatchError(msg) from error
+        raise GradwatchError(_stranger(url)) from error
+
+
+def _newest(url: str) -> int:
+    """Return the cursor of the newest event, from where on a stream misses nothing."""
+    try:
+        return int(_get(url, "/healthz")["cursor"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise GradwatchError(_stranger(url)) from error
 
 
 def _check(response: httpx.Response) -> None:
@@ -207,6 +214,10 @@ def _check(response: httpx.Response) -> None:
     raise GradwatchError(str(detail))
 
 
+def _stranger(url: str) -> str:
+    return f"what answers at {url} is no aggregator; give its address with --url"
+
+
 def _unreachable(url: str, error: Exception) -> str:
     return (
         f"no aggregator answers at {url} ({error}); start one with 'gradwatch serve' or give --url"
@@ -216,10 +227,10 @@ def _unreachable(url: str, error: Exception) -> str:
 def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, Any]]:
     """Yield alert events; after a lost connection go on from the last one seen."""
     path = "/alerts/stream" if run is None else f"/runs/{quote(run, safe='')}/alerts/stream"
-    seen = after
+    seen = _newest(url) if after is None else after
     connected = False
     while True:
-        headers = {} if seen is None else {"Last-Event-ID": str(seen)}
+        headers = {"Last-Event-ID": str(seen)}
         try:
             with (
                 httpx.Client(timeout=httpx.Timeout(10.0, read=45.0), trust_env=False) as client,
@@ -228,11 +239,10 @@ def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, 
                 ) as source,
             ):
                 _check(source.response)
-                connected = True
+                connected = "event-stream" in source.response.headers.get("content-type", "")
                 for message in source.iter_sse():
-                    # The first one, which says where the stream begins, and pings have no data.
-                    seen = int(message.id)
-                    if message.data:
+                    if message.data:  # pings have none
+                        seen = int(message.id)
                         yield message.json()
         except UNREACHABLE as error:
             if not connected:

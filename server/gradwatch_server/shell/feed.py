@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
 from gradwatch_server.shell.alert_store import AlertEvent, AlertStore
+
+PING_S: Final = 15.0
+"""A stream says something at least this often, so that neither end takes the other for gone."""
 
 
 class Feed:
@@ -51,8 +55,11 @@ class Feed:
         newest = await run_in_threadpool(self._store.newest)
         return cursor if cursor <= newest else 0
 
-    async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent]:
-        """Yield the events behind *cursor*, then each new one, until the feed is closed."""
+    async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent | None]:
+        """Yield the events behind *cursor*, then each new one, until the feed is closed.
+
+        None says that there was nothing for `PING_S`.
+        """
         while not self._closed:
             changed = self._changed
             events = await run_in_threadpool(self._store.after, cursor, run)
@@ -60,4 +67,7 @@ class Feed:
                 yield event
                 cursor = event.cursor
             if not events:
-                await changed.wait()
+                try:
+                    await asyncio.wait_for(changed.wait(), PING_S)
+                except TimeoutError:
+                    yield None

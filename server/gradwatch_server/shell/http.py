@@ -5,12 +5,13 @@ Routes return `Json` themselves: what FastAPI makes of a returned dict has null 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Query
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import FastAPI, Header, HTTPException, Query
+from starlette.responses import StreamingResponse
 
 from gradwatch_server.core.alerts import isotime
 from gradwatch_server.core.health import health
@@ -28,6 +29,15 @@ LastEventId = Annotated[
     int | None,
     Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 gives everything kept."),
 ]
+
+
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. FastAPI's own log a traceback for each subscriber that goes away."""
+
+    media_type = "text/event-stream"
 
 
 def make_app(engine: Engine, store: AlertStore, feed: Feed) -> FastAPI:
@@ -58,8 +68,8 @@ def _add_service_routes(app: FastAPI, engine: Engine) -> None:
     board = engine.board
 
     @app.get("/healthz", summary="The process answers")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok", "version": __version__}
+    async def healthz() -> dict[str, str | int]:
+        return {"status": "ok", "version": __version__, "cursor": board.cursor}
 
     @app.get("/readyz", summary="Records are taken in and stored", response_model=None)
     async def readyz() -> dict[str, str] | problems.Problem:
@@ -99,43 +109,33 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
 
 
 def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
-    def check_run(run: str) -> None:
-        # Before the stream begins: after its first byte a 404 can no longer be said.
-        _view(board, run)
-
     @app.get(
         "/alerts/stream",
-        response_class=EventSourceResponse,
+        response_class=EventStream,
         summary="Alert events as they happen; Last-Event-ID resumes with none missed or doubled",
     )
-    async def stream(
-        run: str | None = None, last_event_id: LastEventId = None
-    ) -> AsyncIterator[ServerSentEvent]:
-        async for event in _follow(board, feed, last_event_id, run):
-            yield event
+    async def stream(run: str | None = None, last_event_id: LastEventId = None) -> EventStream:
+        return EventStream(_follow(board, feed, last_event_id, run), headers=UNBUFFERED)
 
     @app.get(
-        "/runs/{run}/alerts/stream",
-        response_class=EventSourceResponse,
-        dependencies=[Depends(check_run)],
-        summary="The same for one run",
+        "/runs/{run}/alerts/stream", response_class=EventStream, summary="The same for one run"
     )
-    async def run_stream(
-        run: str, last_event_id: LastEventId = None
-    ) -> AsyncIterator[ServerSentEvent]:
-        async for event in _follow(board, feed, last_event_id, run):
-            yield event
+    async def run_stream(run: str, last_event_id: LastEventId = None) -> EventStream:
+        _view(board, run)
+        return EventStream(_follow(board, feed, last_event_id, run), headers=UNBUFFERED)
 
 
 async def _follow(
     board: Board, feed: Feed, last_event_id: int | None, run: str | None
-) -> AsyncIterator[ServerSentEvent]:
+) -> AsyncIterator[str]:
     cursor = board.cursor if last_event_id is None else await feed.resume(last_event_id)
-    # Said at once, so that a subscriber misses nothing from here on: an id without data is no
-    # event, but what it sends as Last-Event-ID when it has to connect again.
-    yield ServerSentEvent(comment=f"gradwatch alerts after {cursor}", id=str(cursor))
+    # Said at once, so that a subscriber knows from when on it misses nothing.
+    yield f": gradwatch alerts after {cursor}\n\n"
     async for event in feed.follow(cursor, run):
-        yield ServerSentEvent(data=_event(event), id=str(event.cursor))
+        if event is None:
+            yield ": ping\n\n"
+        else:
+            yield f"id: {event.cursor}\ndata: {json.dumps(_event(event))}\n\n"
 
 
 def _view(board: Board, run: str) -> RunView:

@@ -80,8 +80,8 @@ class Cluster:
         session = next(self.numbers).to_bytes(16, "big")
         self.sessions[rank] = session
         self._seqs[session] = 0
-        settings = {"run": self.run, "rank": rank, "world": self.world} | hello
-        return self.put(Opened(session, Hello(**settings)))
+        settings: dict[str, Any] = {"run": self.run, "rank": rank, "world": self.world}
+        return self.put(Opened(session, Hello(**settings | hello)))
 
     def back(self, rank: int) -> list[Alert]:
         """A session taken for lost speaks again."""

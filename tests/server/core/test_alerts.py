@@ -268,7 +268,7 @@ def test_the_id_is_that_of_run_attempt_rule_group_and_first_step(cluster: Any) -
         ("gpt", 1, "nonfinite", "al", 3),
         ("gpt", 1, "nonfinite", "all", 4),
     ]
-    assert len({alert_id(*key) for key in [base, *others]}) == 6  # type: ignore[arg-type]  # mixed tuples
+    assert len({alert_id(*key) for key in [base, *others]}) == 6
 
 
 def test_the_id_is_the_same_for_ever() -> None:

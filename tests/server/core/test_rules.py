@@ -115,7 +115,7 @@ def test_what_is_raised_is_held_and_what_is_held_is_seen(
     """The three masks contain one another, whatever the numbers."""
     frame = make_frame(make_part(l2))
     for name in ("nonfinite", "exploding", "vanishing"):
-        judged = verdict(name, frame, flags(frame, Rules()), Rules())  # type: ignore[arg-type]  # a str in a loop
+        judged = verdict(name, frame, flags(frame, Rules()), Rules())
 
         assert not (judged.raised & ~judged.held).any()
         assert not (judged.held & ~judged.seen).any()

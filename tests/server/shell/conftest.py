@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import httpx_sse
 import pytest
 import zmq
 
@@ -69,7 +69,8 @@ class Peer:
 
     def __init__(self, endpoint: str, run: str = "gpt", **hello: Any) -> None:
         self.session = os.urandom(16)
-        self.greeting = Hello(**{"run": run, "rank": 0, "world": 1} | hello)
+        settings: dict[str, Any] = {"run": run, "rank": 0, "world": 1}
+        self.greeting = Hello(**settings | hello)
         self.seq = 0
         self.alerts: list[dict[str, Any]] = []
         self._context = zmq.Context()
@@ -353,16 +354,18 @@ class Listener:
     def _listen(self, url: str) -> None:
         with (
             contextlib.suppress(httpx.TransportError, httpx.StreamError),
-            httpx_sse.connect_sse(self._client, "GET", url, headers=self._headers) as source,
+            self._client.stream("GET", url, headers=self._headers) as response,
         ):
-            source.response.raise_for_status()
-            stream = source.response.extensions["network_stream"]
-            self._socket = stream.get_extra_info("socket")
-            for message in source.iter_sse():
+            response.raise_for_status()
+            self._socket = response.extensions["network_stream"].get_extra_info("socket")
+            for line in response.iter_lines():
+                field, _, value = line.partition(": ")
+                if field == "id":
+                    self.ids.append(value)
+                elif field == "data":
+                    self.events.append(json.loads(value))
+                # Only now is it sure from when on the stream misses nothing.
                 self.open.set()
-                if message.data:
-                    self.ids.append(message.id)
-                    self.events.append(message.json())
         self.ended.set()
 
     def cursors(self, count: int) -> list[int]:

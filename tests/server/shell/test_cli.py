@@ -17,8 +17,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from typer.testing import CliRunner
 
+from gradwatch_server.shell.cli import app
 from gradwatch_server.shell.log import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
 
@@ -47,6 +50,22 @@ def gradwatch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]
     return run
 
 
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The same in this process, for variants: `invoke("health", "x")`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        result = CliRunner().invoke(app, arguments)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return subprocess.CompletedProcess(
+            arguments, result.exit_code, result.stdout, result.stderr
+        )
+
+    return run
+
+
 def error(result: subprocess.CompletedProcess[str]) -> str:
     """Return the one line that a failed command says."""
     assert result.returncode == 1
@@ -65,10 +84,8 @@ def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = error(gradwatch("serve", "--http", address, "--ingest", "tcp://127.0.0.1:0"))
 
-    assert line == (
-        f"cannot bind the HTTP address {address}: Address already in use; "
-        "give a free one with --http"
-    )
+    assert line.startswith(f"cannot bind the HTTP address {address}: Address already in use")
+    assert line.endswith("; give a free one with --http")
 
 
 def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
@@ -106,8 +123,6 @@ def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> No
     [
         ("[rules", "config file gradwatch.toml: "),
         ("[rules.exploding]\nlimit = 0", "setting 'rules.exploding.limit': "),
-        ('ingest = "tcp://0.0.0.0:0"', "ingest address tcp://0.0.0.0:0 is reachable"),
-        ('data = "a\\u0000b"', "cannot use the data directory a\0b: embedded null byte"),
     ],
 )
 def test_a_malformed_config_is_one_line(
@@ -115,9 +130,8 @@ def test_a_malformed_config_is_one_line(
 ) -> None:
     """By key, where it is one."""
     (tmp_path / "gradwatch.toml").write_text(text)
-    doors = DOORS if "ingest" not in text else DOORS[:2]
 
-    assert error(gradwatch("serve", *doors)).startswith(says)
+    assert error(gradwatch("serve", *DOORS)).startswith(says)
 
 
 def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
@@ -169,7 +183,9 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
     assert service.json("/healthz")["status"] == "ok"
 
 
-def test_settings_reach_the_service(serve: Any, peers: Any, tmp_path: Path, wait_until: Any) -> None:
+def test_settings_reach_the_service(
+    serve: Any, peers: Any, tmp_path: Path, wait_until: Any
+) -> None:
     """From a file: here a stricter rule, which fires."""
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
@@ -207,33 +223,50 @@ def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any
     table = gradwatch("runs", GRADWATCH_URL=service.url).stdout.splitlines()
     lines = gradwatch("runs", "--json", "--url", service.url + "/").stdout.splitlines()
 
-    assert table[0].split() == ["run", "status", "step", "ranks", "score", "firing", "stored", "lost"]
+    assert table[0].split() == [
+        "run",
+        "status",
+        "step",
+        "ranks",
+        "score",
+        "firing",
+        "stored",
+        "lost",
+    ]
     assert [line.split()[:2] for line in table[1:]] == [["two", "healthy"], ["one", "critical"]]
     assert [json.loads(line)["run"] for line in lines] == ["two", "one"]
 
 
+def status_of(service: Any, run: str) -> str | None:
+    """Return the status of a run, None while it is not known."""
+    status: str | None = service.get(f"/runs/{run}/health").json().get("status")
+    return status
+
+
 def test_health_is_told_and_exits_as_asked(
-    gradwatch: Any, service: Any, peers: Any, wait_until: Any
+    gradwatch: Any, invoke: Any, service: Any, peers: Any, wait_until: Any
 ) -> None:
     """0 however it is, 3 for the status that a job script asked about."""
     peers(service.ingest, run="good").attach().steps(0, 1.0)
     peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
-    wait_until(lambda: service.json("/runs/bad/health")["status"] == "critical")
-    wait_until(lambda: service.json("/runs/good/health")["status"] == "healthy")
+    for run, status in (("bad", "critical"), ("good", "healthy")):
+        wait_until(lambda run=run, status=status: status_of(service, run) == status)
 
     def health(*arguments: str) -> Any:
-        return gradwatch("health", *arguments, "--url", service.url)
+        return invoke("health", *arguments, "--url", service.url)
 
+    # First, for it is silent soon.
+    assert health("good", "--fail-on", "healthy").returncode == 3
     bad = health("bad")
     assert bad.returncode == 0
     assert "critical" in bad.stdout
     assert r"NaN in the gradient of h.0\x1b[31m at step 0 on rank 0" in bad.stdout
     assert r"nan in h.0\x1b[31m on rank 0 at step 0" in bad.stdout
     assert "\x1b" not in bad.stdout
-    assert health("bad", "--fail-on", "critical").returncode == 3
+    failed = gradwatch("health", "bad", "--fail-on", "critical", "--url", service.url)
+    assert (failed.returncode, failed.stdout) == (3, bad.stdout)
     assert health("bad", "--fail-on", "ended").returncode == 0
     assert health("good", "--fail-on", "critical").returncode == 0
-    assert health("good", "--fail-on", "healthy").returncode == 3
     document = json.loads(health("bad", "--json").stdout)
     assert document["first_bad"] == {
         "step": 0,
@@ -251,37 +284,53 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
     peer.steps(0, NAN)
     peer.send(Bye())
     peer.acked()
-    wait_until(lambda: service.json("/runs/over/health")["status"] == "ended")
+    wait_until(lambda: status_of(service, "over") == "ended")
     result = gradwatch("health", "over", "--fail-on", "critical", "--url", service.url)
 
     assert result.returncode == 3
 
 
 @pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
-def test_an_unknown_run_is_one_line(gradwatch: Any, service: Any, name: str) -> None:
+def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
     """Of `health` and of `tail`, whatever the name would mean in a URL."""
     for command in ("health", "tail"):
-        line = error(gradwatch(command, name, "--url", service.url))
+        line = error(invoke(command, name, "--url", service.url))
         assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
         assert line.isprintable()
 
 
+def test_an_unknown_run_exits_1(gradwatch: Any, service: Any) -> None:
+    """As a process, too."""
+    for command in ("health", "tail"):
+        line = error(gradwatch(command, "nope", "--url", service.url))
+        assert line.startswith("no run 'nope'; known runs: ")
+
+
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1:1", "http://a..b:80", "http://[", "http://x:99999999", "ftp://x", "", "x"],
+    ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
 )
-def test_no_aggregator_there_is_one_line(gradwatch: Any, url: str) -> None:
+def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
     """With the address that was asked and what to do."""
-    for arguments in (["runs"], ["tail"]) if "127" in url else (["health", "x"],):
-        line = error(gradwatch(*arguments, "--url", url))
+    for arguments in (["runs"], ["health", "x"], ["tail"], ["tail", "--after", "0"]):
+        line = error(invoke(*arguments, "--url", url))
         assert line.startswith(f"no aggregator answers at {url} (")
         assert line.endswith("start one with 'gradwatch serve' or give --url")
+
+
+def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
+    """As a process, too."""
+    assert error(gradwatch("runs", "--url", "http://127.0.0.1:1")).startswith("no aggregator")
 
 
 def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
     """Clusters set one for everything; the aggregator is next door."""
     result = gradwatch(
-        "runs", "--url", service.url, HTTP_PROXY="http://127.0.0.1:1", ALL_PROXY="http://127.0.0.1:1"
+        "runs",
+        "--url",
+        service.url,
+        HTTP_PROXY="http://127.0.0.1:1",
+        ALL_PROXY="http://127.0.0.1:1",
     )
 
     assert result.returncode == 0
@@ -299,21 +348,23 @@ class Other(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_another_server_on_the_port_is_one_line(gradwatch: Any) -> None:
+def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
     """It answers, but not like an aggregator."""
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         lines = [
-            error(gradwatch("runs", "--url", url)),
-            error(gradwatch("health", "x", "--url", url)),
-            error(gradwatch("tail", "--url", url)),
+            error(invoke("runs", "--url", url)),
+            error(invoke("health", "x", "--url", url)),
+            error(invoke("tail", "--url", url)),
+            error(invoke("tail", "--after", "0", "--url", url)),
         ]
         server.shutdown()
 
     assert lines[0] == f"what answers at {url} is no aggregator; give its address with --url"
     assert lines[1] == "HTTP 500"
-    assert lines[2].startswith(f"no aggregator answers at {url} (Expected response header")
+    assert lines[2] == lines[0]
+    assert lines[3].startswith(f"no aggregator answers at {url} (Expected response header")
 
 
 @pytest.mark.parametrize(
@@ -327,9 +378,9 @@ def test_another_server_on_the_port_is_one_line(gradwatch: Any) -> None:
         ("tail", "--after", "x"),
     ],
 )
-def test_wrong_usage_exits_2(gradwatch: Any, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_2(invoke: Any, arguments: tuple[str, ...]) -> None:
     """With a hint at the help."""
-    result = gradwatch(*arguments)
+    result = invoke(*arguments)
 
     assert result.returncode == 2
     assert "--help" in result.stderr
@@ -392,7 +443,9 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
     assert re.fullmatch(
         rf"#\d+ tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
     )
-    assert first[1].endswith("resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n")
+    assert first[1].endswith(
+        "resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n"
+    )
     assert third.endswith(f"{message} 4 on rank 0\n")
     assert process.end() == (0, "")
 
@@ -419,8 +472,6 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
 
 def connections(pid: int) -> list[Any]:
     """Return the established TCP connections of a process."""
-    import psutil
-
     return [c for c in psutil.Process(pid).net_connections("tcp") if c.status == "ESTABLISHED"]
 
 
@@ -443,7 +494,7 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Stream) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        process = tail("--url", f"http://127.0.0.1:{server.server_port}")
+        process = tail("--after", "0", "--url", f"http://127.0.0.1:{server.server_port}")
         assert process.lines(2) == ["#7 r firing info x: m7\n", "#8 r firing info x: m8\n"]
         assert process.end() == (0, "")
         server.shutdown()

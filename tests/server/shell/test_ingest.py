@@ -184,7 +184,7 @@ def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
     for _ in range(100):
         peer.send_multipart(frames)
     time.sleep(0.5)
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < 100:
         sizes.append(len(list(ingest.receive(500))))
 
@@ -248,7 +248,7 @@ def test_a_taken_port_is_named(ingest: Ingest) -> None:
 )
 def test_an_address_that_cannot_be_had_is_named(endpoint: str) -> None:
     """One line."""
-    with pytest.raises(GradwatchError, match="^cannot bind the ingest endpoint [^\n]*$"):
+    with pytest.raises(GradwatchError, match=r"^cannot bind the ingest endpoint [^\n]*$"):
         Ingest(endpoint)
 
 
@@ -314,7 +314,7 @@ def test_the_host_of_an_endpoint(endpoint: str, host: str | None) -> None:
 )
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     """With an example of one."""
-    with pytest.raises(GradwatchError, match="is not like tcp://127.0.0.1:5555 or ipc:///path"):
+    with pytest.raises(GradwatchError, match=r"is not like tcp://127\.0\.0\.1:5555 or ipc:///path"):
         endpoint_host(endpoint)
 
 

@@ -262,7 +262,7 @@ def test_an_unusable_directory_is_refused_in_one_line(tmp_path: Path, what: str)
         directory.chmod(stat.S_IRUSR | stat.S_IXUSR)
 
     with pytest.raises(
-        GradwatchError, match="^cannot use the data directory .*choose one with"
+        GradwatchError, match=r"^cannot use the data directory .*choose one with"
     ) as e:
         Log(directory)
     assert "\n" not in str(e.value)

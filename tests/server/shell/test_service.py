@@ -55,8 +55,6 @@ def test_signals_are_what_they_were_before(
 def test_a_port_that_is_taken_leaves_the_directory_free(settings: Settings) -> None:
     """A start that fails half-way lets go of what it had."""
     with pytest.raises(GradwatchError, match="cannot bind the ingest endpoint"):
-        serve(
-            settings.model_copy(update={"ingest": "tcp://192.0.2.1:5555"}), lambda *_: None
-        )
+        serve(settings.model_copy(update={"ingest": "tcp://192.0.2.1:5555"}), lambda *_: None)
 
     Log(settings.data).close()

@@ -1,0 +1,90 @@
+"""`scripts/bench NAME` runs one benchmark; without a name it lists them.
+
+Each benchmark is a module that is loaded only when it runs: some need torch, some must not have it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from benchmarks.report import console
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A smoke test of seconds; its numbers mean nothing.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each variant is measured.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context) -> None:
+    """Measure what gradwatch does and costs, each time beside a peer in the same run."""
+    if context.invoked_subcommand is not None:
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for command in app.registered_commands:
+        assert command.callback is not None
+        doc = command.callback.__doc__ or ""
+        table.add_row(command.name or command.callback.__name__, doc.partition("\n")[0])
+    console.print("scripts/bench NAME [--quick] [options]\n", markup=False, highlight=False)
+    console.print(table)
+
+
+@app.command()
+def ingest(
+    quick: Quick = False,
+    records: Annotated[int, typer.Option(min=100, help="Records in one pass.")] = 24_000,
+    rounds: Rounds = 5,
+) -> None:
+    """Records/s of the whole durable path, beside a loop that only receives and unpacks."""
+    _run("ingest", quick=quick, records=records, rounds=rounds)
+
+
+@app.command()
+def latency(
+    quick: Quick = False,
+    alerts: Annotated[int, typer.Option(min=10, help="Alerts to wait for.")] = 400,
+    rate: Annotated[float, typer.Option(min=1.0, help="Records per second.")] = 200.0,
+) -> None:
+    """Milliseconds from collect() in a trainer to the alert on a server-sent event stream."""
+    _run("latency", quick=quick, alerts=alerts, rate=rate)
+
+
+@app.command()
+def step(
+    quick: Quick = False,
+    steps: Annotated[int, typer.Option(min=2, help="Steps in one block.")] = 60,
+    rounds: Rounds = 6,
+) -> None:
+    """A training step with the aggregator alive, dead, killed and stopped, beside one without."""
+    _run("step", quick=quick, steps=steps, rounds=rounds)
+
+
+@app.command()
+def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
+    """Import time and memory on top of torch's; start and memory of an idle aggregator."""
+    _run("footprint", quick=quick, rounds=rounds)
+
+
+@app.command(name="all")
+def all_(quick: Quick = False) -> None:
+    """All of them, one after the other, with their defaults."""
+    for name in ("ingest", "latency", "step", "footprint"):
+        _run(name, quick=quick)
+
+
+def _run(name: str, **options: float) -> None:
+    import_module(f"benchmarks.{name}").run(**options)
+
+
+if __name__ == "__main__":
+    # So that children are ended and scratch directories removed on SIGTERM as on ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    app()

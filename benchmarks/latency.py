@@ -1,0 +1,158 @@
+"""From `collect()` in a training process to the alert on a server-sent event stream.
+
+The trainer is a small model on the CPU that keeps a steady pace. At every eighth step one element
+of one gradient becomes NaN or Inf for that step alone; with `clear_steps = 1` each is an alert of
+its own. All clocks are the same machine's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import httpx
+import httpx_sse
+
+from benchmarks.harness import Aggregator, Pipe, aggregator, wait_until, workers
+from benchmarks.report import quantile, show
+
+RUN: Final = "bench-latency"
+CONFIG: Final = "[rules.nonfinite]\nclear_steps = 1\n"
+BAD_EVERY: Final = 8
+WARMUP_STEPS: Final = 100
+MEDIAN_TARGET_MS: Final = 100
+P99_TARGET_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the trainer has to do."""
+
+    endpoint: str
+    steps: int
+    rate: float  # steps, and so records, per second
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What the trainer reports: when each bad step was collected, and its real pace."""
+
+    collected_ns: dict[int, int]
+    rate: float
+    stats: dict[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A firing alert as the subscriber saw it."""
+
+    step: int
+    arrived_ns: int
+    received_ns: int  # by the aggregator, in its own words
+
+
+def run(*, quick: bool = False, alerts: int = 400, rate: float = 200.0) -> None:
+    """Measure and print."""
+    if quick:
+        alerts = 20
+    steps = WARMUP_STEPS + alerts * BAD_EVERY
+    with aggregator(CONFIG) as server:
+        arrivals: list[Arrival] = []
+        with (
+            _subscribed(server, arrivals),
+            workers(train, [Training(server.ingest, steps, rate)]) as (worker,),
+        ):
+            trained: Trained = worker.hear()
+            wait_until(lambda: len(arrivals) >= len(trained.collected_ns), 10.0, "the alerts")
+        counted = server.get(f"/runs/{RUN}/health")["records"]
+    collected = trained.collected_ns
+    assert sorted(arrival.step for arrival in arrivals) == sorted(collected), "alerts differ"
+    assert counted["lost"] == 0, counted
+    legs = {
+        "collect() to the stream": [a.arrived_ns - collected[a.step] for a in arrivals],
+        "  collect() to the aggregator": [a.received_ns - collected[a.step] for a in arrivals],
+        "  aggregator to the stream": [a.arrived_ns - a.received_ns for a in arrivals],
+    }
+    show(
+        "latency",
+        ("milliseconds", "median", "p99", "max"),
+        [[name, *_spread(values)] for name, values in legs.items()]
+        + [["target", f"{MEDIAN_TARGET_MS:.1f}", f"{P99_TARGET_MS:.1f}", ""]],
+        f"{len(arrivals)} alerts at {trained.rate:.0f} records/s, {counted['stored']} stored, "
+        f"{counted['lost']} lost; each alert is of one step, at every {BAD_EVERY}th.",
+        "The aggregator tells the time of receipt to the millisecond.",
+    )
+
+
+def _spread(values_ns: Sequence[int]) -> list[str]:
+    values = [value / 1e6 for value in values_ns]
+    return [f"{quantile(values, share):.1f}" for share in (0.5, 0.99, 1.0)]
+
+
+@contextmanager
+def _subscribed(server: Aggregator, arrivals: list[Arrival]) -> Iterator[None]:
+    """Follow the alert stream in a thread, from before the first alert on."""
+    opened = threading.Event()
+    client = httpx.Client(timeout=httpx.Timeout(10.0, read=None))
+    url = f"{server.http}/alerts/stream?run={RUN}"
+    thread = threading.Thread(target=_follow, args=(client, url, opened, arrivals), daemon=True)
+    thread.start()
+    try:
+        assert opened.wait(10.0), "the alert stream does not open"
+        yield
+    finally:
+        client.close()
+
+
+def _follow(
+    client: httpx.Client, url: str, opened: threading.Event, arrivals: list[Arrival]
+) -> None:
+    try:
+        with httpx_sse.connect_sse(client, "GET", url) as source:
+            opened.set()
+            for message in source.iter_sse():
+                arrived_ns = time.time_ns()
+                event = message.json() if message.data else {}  # the first one has an id only
+                if event.get("state") == "firing":
+                    received = datetime.fromisoformat(event["updated_at"])
+                    received_ns = int(received.timestamp() * 1e9)
+                    arrivals.append(Arrival(event["first_step"], arrived_ns, received_ns))
+    except httpx.HTTPError:
+        pass  # closed by us, or with the aggregator
+
+
+def train(job: Training, pipe: Pipe) -> None:
+    """Train at a steady pace; report when each bad step was collected."""
+    import torch  # noqa: PLC0415 - only the trainer needs it
+
+    import gradwatch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64) for _ in range(8)]
+    model = torch.nn.Sequential(*layers)
+    watch = gradwatch.attach(model, run=RUN, endpoint=job.endpoint)
+    collected_ns: dict[int, int] = {}
+    began = time.monotonic()
+    for step in range(job.steps):
+        model.zero_grad()
+        loss = torch.square(model(torch.randn(16, 64))).mean()
+        loss.backward()
+        bad = step >= WARMUP_STEPS and step % BAD_EVERY == 0
+        if bad:
+            gradient = layers[step // BAD_EVERY % len(layers)].weight.grad
+            assert gradient is not None
+            gradient[0, 0] = float("nan" if step % (2 * BAD_EVERY) else "inf")
+        now_ns = time.time_ns()
+        watch.collect(loss=loss, step=step)
+        if bad:
+            collected_ns[step] = now_ns
+        time.sleep(max(0.0, began + (step + 1) / job.rate - time.monotonic()))
+    rate = job.steps / (time.monotonic() - began)
+    watch.close()
+    pipe.send(Trained(collected_ns, rate, watch.stats()))

@@ -1,0 +1,234 @@
+"""Senders for the ingest benchmark: the real protocol, with every message packed beforehand.
+
+Packing a record costs a client about as much as the aggregator pays for reading it. On a machine
+with few cores the senders would then be what is measured, so they do that before the clock starts.
+All of a session's messages stay in memory, which is why `low` is 1 in each and any rewind can be
+served.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from benchmarks.harness import Pipe
+from gradwatch_wire import (
+    Ack,
+    Bye,
+    Column,
+    Envelope,
+    Hello,
+    Manifest,
+    Record,
+    Refuse,
+    Stats,
+    Welcome,
+    decode,
+    encode,
+)
+from gradwatch_wire.records import Label
+
+LAYERS: Final = 300
+COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
+NUMEL: Final = 1 << 16
+VARIANTS: Final = 16
+"""Different sets of numbers; the steps take turns with them."""
+
+WINDOW: Final = 256
+"""Records of a session that may be sent and not acknowledged: the client's own MAX_IN_FLIGHT."""
+
+POLL_MS: Final = 20
+TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one sender process has to do.
+
+    Args:
+        endpoint: Where the receiver listens.
+        run: Name of the run.
+        world: Ranks of the run, over all sender processes.
+        ranks: Ranks of this process; each has a socket and a session of its own.
+        steps: STATS records per rank.
+    """
+
+    endpoint: str
+    run: str
+    world: int
+    ranks: tuple[int, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a sender process did.
+
+    Args:
+        records: Sequenced records, each counted once.
+        wire_bytes: Their bytes.
+        again: Records that were sent more than once.
+        finished_ns: `time.monotonic_ns` when the last one was acknowledged.
+        cpu_s: CPU seconds between the start and then.
+    """
+
+    records: int
+    wire_bytes: int
+    again: int
+    finished_ns: int
+    cpu_s: float
+
+
+class Session:
+    """One rank's session on a socket of its own."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], work: Work, rank: int) -> None:
+        self._id = random.Random(rank).randbytes(16)
+        self.messages = _pack(self._id, work, rank)
+        self.acked = 0
+        self.again = 0
+        self._sent = 0
+        self._highest = 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 100)
+        self.socket.connect(work.endpoint)
+        hello = Hello(run=work.run, rank=rank, world=work.world)
+        self.socket.send_multipart(encode(Envelope(session=self._id, record=hello)))
+
+    @property
+    def done(self) -> bool:
+        return self.acked == len(self.messages)
+
+    def fill(self) -> None:
+        """Send what the window and the socket take."""
+        last = min(self.acked + WINDOW, len(self.messages))
+        while self._sent < last:
+            try:
+                self.socket.send_multipart(self.messages[self._sent], zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.again += self._sent < self._highest
+            self._sent += 1
+            self._highest = max(self._highest, self._sent)
+
+    def hear(self) -> bool:
+        """Take in the answers; return whether there was one."""
+        heard = False
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return heard
+            heard = True
+            match decode(frames).record:
+                case Welcome() | Ack() as answer:
+                    self.acked = max(self.acked, answer.acked)
+                    if isinstance(answer, Ack) and answer.rewind:
+                        self._sent = answer.acked
+                case Refuse(reason=reason):
+                    raise RuntimeError(reason)
+
+
+def run_sender(work: Work, pipe: Pipe) -> None:
+    """Connect, tell the parent, wait for its go, send everything, report."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        sessions = [Session(context, work, rank) for rank in work.ranks]
+        for session in sessions:
+            if not session.socket.poll(10_000) or not session.hear():
+                raise TimeoutError("no WELCOME")
+        pipe.send("welcomed")
+        pipe.recv()
+        began = time.process_time()
+        _send_all(sessions)
+        messages = [message for session in sessions for message in session.messages]
+        pipe.send(
+            Sent(
+                records=len(messages),
+                wire_bytes=sum(len(frame) for message in messages for frame in message),
+                again=sum(session.again for session in sessions),
+                finished_ns=time.monotonic_ns(),
+                cpu_s=time.process_time() - began,
+            )
+        )
+    finally:
+        context.destroy(linger=0)
+
+
+def _send_all(sessions: Sequence[Session]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    poller = zmq.Poller()
+    by_socket = {session.socket: session for session in sessions}
+    for session in sessions:
+        poller.register(session.socket, zmq.POLLIN)
+        session.fill()
+    while by_socket:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the receiver stopped acknowledging")
+        for socket, _ in poller.poll(POLL_MS):
+            by_socket[socket].hear()
+        for session in list(by_socket.values()):
+            session.fill()
+            if session.done:
+                poller.unregister(session.socket)
+                del by_socket[session.socket]
+
+
+def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
+    numbers = random.Random(rank)
+    variants = [_columns(numbers) for _ in range(VARIANTS)]
+    names = tuple(f"blocks.{i // 6}.part{i % 6}.weight" for i in range(LAYERS))
+    records: list[Record] = [
+        Manifest(
+            manifest_id=1,
+            names=names,
+            numel=Column.pack("<u8", [NUMEL] * LAYERS),
+            dtypes=("float32",) * LAYERS,
+            columns=COLUMNS,
+            order="forward",
+        )
+    ]
+    labels: dict[str, Label] = {
+        "point": "collect",
+        "reduction": "mean",
+        "scaled": False,
+        "path": "cpu_rows",
+    }
+    for step in range(work.steps):
+        scalars = {"loss": numbers.random(), "lr": 1e-3, "step_time_s": 0.1}
+        records.append(
+            Stats(
+                manifest_id=1,
+                step=step,
+                labels=labels,
+                scalars=scalars,
+                columns=variants[step % VARIANTS],
+            )
+        )
+    records.append(Bye())
+    return [
+        encode(Envelope(session=session, seq=seq, low=1, time_ns=time.time_ns(), record=record))
+        for seq, record in enumerate(records, 1)
+    ]
+
+
+def _columns(numbers: random.Random) -> dict[str, Column]:
+    """Numbers of a healthy model, so that no alert fires: those have a cost of their own."""
+    l2 = [numbers.lognormvariate(-1, 1) for _ in range(LAYERS)]
+    l1 = [norm * 200 for norm in l2]
+    linf = [norm / 10 for norm in l2]
+    zeros = [numbers.randrange(NUMEL // 100) for _ in range(LAYERS)]
+    return {
+        "l2": Column.pack("<f8", l2),
+        "l1": Column.pack("<f8", l1),
+        "linf": Column.pack("<f8", linf),
+        "zeros": Column.pack("<u4", zeros),
+        "nans": Column.pack("<u4", [0] * LAYERS),
+        "infs": Column.pack("<u4", [0] * LAYERS),
+    }

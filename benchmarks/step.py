@@ -1,0 +1,252 @@
+"""What a training step pays: with the aggregator alive, dead, killed midway, and stopped.
+
+One process trains a small transformer on the CPU, in blocks of steps. The variants take turns, in
+an order that rotates from round to round, and each is compared with the block without gradwatch of
+its own round: that cancels the drift of a machine that others use too. The aggregator runs on the
+same cores as the training, which is harder on the training than a machine of its own would be.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.harness import Pipe, Worker, aggregator, rss_mb, workers
+from benchmarks.report import quantile, show, with_range
+
+RUN: Final = "bench-step"
+WITHOUT, ALIVE, DEAD, KILLED, STOPPED = "no gradwatch", "alive", "dead", "killed", "stopped"
+VARIANTS: Final = (WITHOUT, ALIVE, DEAD, KILLED, STOPPED)
+SIGNALS: Final = {KILLED: ("half", signal.SIGKILL), STOPPED: ("begin", signal.SIGSTOP)}
+
+LAYERS, WIDTH, BATCH, LENGTH = 4, 256, 8, 64
+WARMUP_STEPS: Final = 4
+FILLS: Final = 3
+"""How many times over the buffer is filled while the aggregator is stopped."""
+
+FILL_LAYERS: Final = 300
+FILL_TIMEOUT_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Steps to train; `endpoint` is None without gradwatch."""
+
+    endpoint: str | None
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of each step, and of the call into gradwatch within it."""
+
+    steps: list[float]
+    calls: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A buffer to fill."""
+
+    endpoint: str
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Resident memory of a trainer that nobody acknowledges, above that at the start, in MB."""
+
+    full: float
+    after: float
+    collected: int
+    evicted: int
+
+
+def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
+    """Measure and print."""
+    if quick:
+        steps, rounds = 4, 1
+    _time_steps(steps, rounds)
+    _watch_memory((1 if quick else 8) << 20)
+
+
+def _time_steps(steps: int, rounds: int) -> None:
+    times: dict[str, list[Times]] = {name: [] for name in VARIANTS}
+    with workers(train, [None]) as (worker,):
+        for turn in range(rounds):
+            start = turn % len(VARIANTS)
+            for name in VARIANTS[start:] + VARIANTS[:start]:
+                times[name].append(_measure(worker, name, steps))
+    show(
+        "step",
+        ("aggregator", "step p50 ms", "ratio", "p99 ms", "ratio", "call p50 ms", "share", "p99"),
+        [_row(name, times[name], times[WITHOUT]) for name in VARIANTS],
+        f"Transformer of {LAYERS} layers, width {WIDTH}, batch {BATCH} x {LENGTH}, AdamW; "
+        f"{rounds} rounds of {steps} steps of each. dead: never started; killed: SIGKILL at half "
+        "of the steps; stopped: SIGSTOP before the first.",
+        "Step ratios: to the step without gradwatch, p50 as the median of the rounds (range), p99 "
+        "over all rounds. call: collect(); share and p99: of the p50 step without gradwatch.",
+    )
+
+
+def _watch_memory(buffer_bytes: int) -> None:
+    with (
+        aggregator() as server,
+        workers(fill, [Filling(server.ingest, buffer_bytes)]) as (worker,),
+    ):
+        assert worker.hear() == "attached"
+        server.process.send_signal(signal.SIGSTOP)
+        worker.tell("go")
+        growth: Growth = worker.hear()
+    show(
+        "memory while the aggregator is stopped",
+        ("buffer MB", "growth MB when full", f"filled {FILLS} times over", "collected", "given up"),
+        [
+            [
+                f"{buffer_bytes / 1e6:.1f}",
+                f"{growth.full:.1f}",
+                f"{growth.after:.1f}",
+                str(growth.collected),
+                str(growth.evicted),
+            ]
+        ],
+        f"Resident memory of a training process of {FILL_LAYERS} layers. The buffer is what "
+        "attach(buffer_bytes=) sets; when it is full the oldest records are given up and counted.",
+    )
+
+
+def _measure(worker: Worker, name: str, steps: int) -> Times:
+    """Let the worker train a block; signal the aggregator at the point that the variant names."""
+    if name in (WITHOUT, DEAD):
+        worker.tell(Block(None if name == WITHOUT else _unused_endpoint(), steps))
+        return _conduct(worker, {})
+    with aggregator() as server:
+        worker.tell(Block(server.ingest, steps))
+        actions = {
+            point: partial(server.process.send_signal, number)
+            for variant, (point, number) in SIGNALS.items()
+            if variant == name
+        }
+        return _conduct(worker, actions)
+
+
+def _conduct(worker: Worker, actions: Mapping[str, Callable[[], None]]) -> Times:
+    while True:
+        message = worker.hear()
+        if isinstance(message, Times):
+            return message
+        if message in actions:
+            actions[message]()
+        worker.tell("go")
+
+
+def _unused_endpoint() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+
+def _row(name: str, own: Sequence[Times], without: Sequence[Times]) -> list[str]:
+    p50 = [quantile(times.steps, 0.5) for times in own]
+    base = [quantile(times.steps, 0.5) for times in without]
+    p99, base_p99 = (quantile(_all_steps(group), 0.99) for group in (own, without))
+    calls = [call for times in own for call in times.calls]
+    row = [
+        name,
+        f"{median(p50):.1f}",
+        with_range([a / b for a, b in zip(p50, base, strict=True)], ".3f"),
+        f"{p99:.1f}",
+        f"{p99 / base_p99:.3f}",
+    ]
+    if not calls:
+        return [*row, "", "", ""]
+    shares = [quantile(calls, share) / median(base) for share in (0.5, 0.99)]
+    return [*row, f"{quantile(calls, 0.5):.2f}", *(f"{share:.2%}" for share in shares)]
+
+
+def _all_steps(group: Sequence[Times]) -> list[float]:
+    return [step for times in group for step in times.steps]
+
+
+def _model() -> Any:
+    import torch  # noqa: PLC0415 - only the trainer needs it
+
+    torch.manual_seed(0)
+    block = torch.nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(block, LAYERS, enable_nested_tensor=False)
+
+
+def train(_job: None, pipe: Pipe) -> None:
+    """Train block after block, until the parent ends us."""
+    import torch  # noqa: PLC0415
+
+    import gradwatch  # noqa: PLC0415
+
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batch = torch.randn(BATCH, LENGTH, WIDTH)
+    while True:
+        block: Block = pipe.recv()
+        watch = None
+        if block.endpoint is not None:
+            watch = gradwatch.attach(model, optimizer, run=RUN, endpoint=block.endpoint)
+        times = Times([], [])
+        for step in range(-WARMUP_STEPS, block.steps):
+            if step in (0, block.steps // 2):
+                pipe.send("begin" if step == 0 else "half")
+                pipe.recv()
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            loss = torch.square(model(batch)).mean()
+            loss.backward()
+            called = time.perf_counter()
+            if watch is not None:
+                watch.collect(loss=loss)
+            back = time.perf_counter()
+            optimizer.step()
+            if step >= 0:
+                times.steps.append(1e3 * (time.perf_counter() - began))
+                if watch is not None:
+                    times.calls.append(1e3 * (back - called))
+        if watch is not None:
+            watch.close()
+            assert watch.stats()["faults"] == 0, watch.stats()
+        pipe.send(times)
+
+
+def fill(job: Filling, pipe: Pipe) -> None:
+    """Collect until the buffer has been filled several times over."""
+    import torch  # noqa: PLC0415
+
+    import gradwatch  # noqa: PLC0415
+
+    model = torch.nn.ParameterList(torch.ones(8) for _ in range(FILL_LAYERS))
+    for parameter in model:
+        parameter.grad = torch.ones(8)
+    watch = gradwatch.attach(model, run=RUN, endpoint=job.endpoint, buffer_bytes=job.buffer_bytes)
+    _collect_until(watch, lambda stats: stats["collected"] >= 300)
+    _collect_until(watch, lambda stats: stats["acked"] >= 300)
+    pipe.send("attached")
+    pipe.recv()
+    before = rss_mb()
+    _collect_until(watch, lambda stats: stats["evicted"] > 0)
+    full, held = rss_mb() - before, int(watch.stats()["pending"])
+    _collect_until(watch, lambda stats: stats["evicted"] >= (FILLS - 1) * held)
+    stats = watch.stats()
+    after = rss_mb() - before
+    pipe.send(Growth(full, after, int(stats["collected"]), int(stats["evicted"])))
+    watch.close()
+
+
+def _collect_until(watch: Any, reached: Callable[[Any], bool]) -> None:
+    deadline = time.monotonic() + FILL_TIMEOUT_S
+    while not reached(watch.stats()):
+        assert time.monotonic() < deadline, watch.stats()
+        for _ in range(32):
+            watch.collect()
+        time.sleep(0.005)  # the sender thread keeps up, as it does with a real step between

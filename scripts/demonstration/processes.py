@@ -1,0 +1,163 @@
+"""The processes: the aggregator, and one for each rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from demonstration.acts import ACTS, RUN, STEPS, WORLD
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+GRADWATCH: Final = ".venv/bin/gradwatch"
+START_S: Final = 30.0
+STOP_S: Final = 5.0
+ERROR: Final = re.compile(r"(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception|Interrupt)\b.*)")
+ECHO: Final = re.compile(r"gloo|Connection (closed|reset)|Broken pipe")
+
+
+class DemoError(Exception):
+    """What a person has to know, in one sentence."""
+
+
+def environment(**more: object) -> dict[str, str]:
+    """Return the environment without what would steer gradwatch elsewhere."""
+    steering = ("GRADWATCH_", "PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    return kept | {name: str(value) for name, value in more.items()}
+
+
+class Process(subprocess.Popen[str]):
+    """A process with its errors in `NAME.log`; *stack* ends it.
+
+    It gets a session of its own: Ctrl-C reaches the demo alone, which then ends the others.
+    """
+
+    def __init__(
+        self, stack: ExitStack, folder: Path, name: str, *command: object, **env: object
+    ) -> None:
+        self.log = folder / f"{name}.log"
+        with self.log.open("w") as errors:
+            super().__init__(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=folder,
+                env=environment(**env),
+                start_new_session=True,
+            )
+        stack.callback(self.stop)
+
+    def stop(self) -> None:
+        """End it, by force if it does not listen."""
+        self.terminate()
+        try:
+            self.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
+
+    def last_words(self) -> str:
+        """Return the last line of the log that looks like an error, else the last one."""
+        lines = self.log.read_text(errors="replace").split("\n")
+        errors = [found[1] for line in lines if (found := ERROR.match(line.strip()))]
+        return (errors or [line.strip() for line in lines if line.strip()] or ["it said nothing"])[-1]
+
+    def cause_of_death(self) -> str:
+        """Return how it ended and, if it ended by itself, what it said last."""
+        code = self.wait()
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}: {self.last_words()}"
+
+
+class Aggregator(Process):
+    """`gradwatch serve` on free ports; it prints where it listens."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        arguments = "serve --http 127.0.0.1:0 --ingest tcp://127.0.0.1:0 --data data".split()
+        super().__init__(stack, folder, "serve", ROOT / GRADWATCH, *arguments)
+        patience = threading.Timer(START_S, self.kill)
+        patience.daemon = True
+        patience.start()
+        said: dict[str, str] = {}
+        for line in self.stdout or ():
+            name, _, value = line.strip().partition(" ")
+            said[name] = value.strip()
+            if name == "data":
+                break
+        else:
+            msg = f"the aggregator did not start, {self.cause_of_death()}"
+            raise DemoError(msg)
+        patience.cancel()
+        self.url, self.endpoint = said["http"], said["ingest"]
+
+    def check(self, patience_s: float = 0.0) -> None:
+        """Raise if it has ended, or does within some seconds."""
+        try:
+            self.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return
+        msg = f"the aggregator ended, {self.cause_of_death()}"
+        raise DemoError(msg)
+
+    def get(self, path: str) -> Any:
+        """Ask it something over HTTP."""
+        try:
+            answer = httpx.get(self.url + path, trust_env=False, timeout=10.0)
+            return answer.raise_for_status().json()
+        except httpx.HTTPError as error:
+            msg = f"the aggregator did not answer GET {path}: {error}"
+            raise DemoError(msg) from error
+
+    def newest_cursor(self) -> int | None:
+        """Return the cursor of the last event, None as long as not all ranks have said goodbye."""
+        if any(rank["state"] != "ended" for rank in self.get(f"/runs/{RUN}/health")["ranks"]):
+            return None
+        return max((event["cursor"] for event in self.get("/alerts?limit=1000")), default=0)
+
+
+def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> list[Process]:
+    """Start one process per rank, as torchrun would."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    arguments = f"--run {RUN} --steps {STEPS} --seed {seed}".split()
+    arguments += " ".join(act.sabotage for act in ACTS).split()
+    command = [sys.executable, ROOT / "docs/examples/train_ddp.py", *arguments]
+    common = {
+        "GRADWATCH_ENDPOINT": endpoint,
+        "WORLD_SIZE": WORLD,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "OMP_NUM_THREADS": 1,  # as torchrun sets it: more on few cores is many times slower
+    }
+    return [
+        Process(stack, folder, f"rank{rank}", *command, RANK=rank, **common) for rank in range(WORLD)
+    ]
+
+
+def are_over(ranks: Sequence[Process]) -> bool:
+    """Tell whether all ranks have ended well.
+
+    Raises:
+        DemoError: If one failed. A rank that only lost its peer is not the one to name.
+    """
+    failed = [process for process in ranks if process.poll() not in (None, 0)]
+    if failed:
+        first = min(failed, key=lambda process: ECHO.search(process.last_words()) is not None)
+        msg = f"training failed on rank {ranks.index(first)}, {first.cause_of_death()}"
+        raise DemoError(msg)
+    return all(process.poll() == 0 for process in ranks)

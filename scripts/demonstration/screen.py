@@ -1,0 +1,96 @@
+"""What the reader sees."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from demonstration.acts import ACTS, MOST_STEPS_LATE, RUN, STEPS, Act, act_of, on_ranks
+from demonstration.processes import GRADWATCH, ROOT, Aggregator, DemoError, environment
+from demonstration.stream import Alert, Step
+from demonstration.verdict import Story
+
+WIDTH: Final = 79
+
+console = Console(highlight=False, markup=False, emoji=False)
+
+
+def show(what: RenderableType) -> None:
+    """Print without the blanks that rich fills lines with."""
+    with console.capture() as capture:
+        console.print(what, width=WIDTH)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
+
+
+def show_step(step: Step) -> None:
+    """Print every twentieth step, and each of the first few after a fault."""
+    act = act_of(step.number)
+    since = step.number - act.first
+    if since == 0:
+        show(Text.assemble((f"\nAct {act.name}. ", "bold"), act.story))
+    soon = act.rule is not None and since <= MOST_STEPS_LATE
+    if soon or since % 20 == 0 or step.number == STEPS - 1:
+        note = "" if math.isfinite(step.norm) else "   step skipped"
+        show(f"  step {step.number:4d}   loss {step.loss:9.4g}   norm {step.norm:9.3g}{note}")
+
+
+def show_alert(alert: Alert) -> None:
+    """Print an alert where it arrives between the steps."""
+    title = ("resolved", "bold green")
+    if alert.state == "firing":
+        title = (f"{alert.severity} {alert.rule}", "bold red")
+    show(Padding(Text.assemble(title, ": ", alert.message), (0, 0, 0, 4)))
+
+
+def show_health(aggregator: Aggregator) -> None:
+    """Let the `gradwatch` command ask for the run's health over HTTP, as a user would."""
+    arguments = ["health", RUN, "--url", aggregator.url]
+    show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")))
+    command = [ROOT / GRADWATCH, *arguments]
+    try:
+        said = subprocess.check_output(command, env=environment(COLUMNS=WIDTH), text=True)
+    except subprocess.CalledProcessError as error:
+        msg = f"gradwatch health ended with exit code {error.returncode}"
+        raise DemoError(msg) from error
+    show(Text(said.rstrip()))
+
+
+def show_verdict(story: Story) -> None:
+    """Print what was injected beside what gradwatch said."""
+    table = Table("act", "injected", "gradwatch said", "alert came after", box=box.SIMPLE_HEAD)
+    table.pad_edge = False
+    for act in ACTS:
+        where = f"\nstep {act.first}, {on_ranks(act.ranks)}" if act.rule else ""
+        table.add_row(act.name, act.fault + where, *answer(act, story))
+    show(table)
+
+
+def answer(act: Act, story: Story) -> tuple[str, str]:
+    """Return what the first alert of an act said and how late it was."""
+    for alert in story.fired(act):
+        layer = alert.origin.layer or "a layer not known"
+        where = f"step {alert.first_step}, {on_ranks(alert.origin.ranks)}"
+        steps, seconds = story.steps_late(act, alert), story.seconds_late(act, alert)
+        return f"{alert.rule} in {layer}\n{where}", f"{steps} steps\n{seconds:.2f} s"
+    return "nothing", ""
+
+
+def show_places(aggregator: Aggregator, folder: Path, *, keep: bool) -> None:
+    """Say where to look, and how to end what is left running."""
+    stops = "stops now; scripts/demo --keep leaves it up to look at"
+    show(f"The aggregator {'stays up. Look at' if keep else stops}:")
+    for path in (f"runs/{RUN}/health", "alerts?after=0", "alerts/stream"):
+        show(f"  {aggregator.url}/{path}")
+    show(f"  {GRADWATCH} tail --after 0 --url {aggregator.url}")
+    if keep:
+        show(f"Stop it with: kill {aggregator.pid}")
+        show(f"Its data and the logs are in {folder}")

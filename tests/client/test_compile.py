@@ -1,0 +1,80 @@
+"""A compiled model stays as it is: no graph break and no recompilation more than without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradwatch
+from gradwatch_wire import Manifest
+
+BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+class Block(nn.Module):
+    """What `compile` in place needs: a forward pass of one's own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 16)
+        self.outer = nn.Linear(16, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.outer(torch.tanh(self.inner(x)))
+        return y
+
+
+def wrapped() -> Any:
+    return torch.compile(nn.Sequential(Block(8), Block(1)), backend=BACKEND)
+
+
+def in_part() -> Any:
+    model = nn.Sequential(Block(8), Block(1))
+    model[0].compile(backend=BACKEND)
+    return model
+
+
+def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
+    """Train some steps; return what the compiler counted, and the model."""
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    reset()
+    counters.clear()
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = gradwatch.NullWatch() if attach is None else attach(model, optimizer)
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8)).square().mean()
+        loss.backward()
+        if step % 2:
+            watch.collect(loss=loss)
+        optimizer.step()
+    return {kind: dict(counts) for kind, counts in counters.items()}, model
+
+
+@pytest.mark.parametrize("make", [wrapped, in_part])
+def test_watching_changes_nothing_for_the_compiler(
+    aggregator: Any, attach: Any, make: Callable[[], Any]
+) -> None:
+    """The same graphs, breaks and recompilations; the same numbers as an eager model."""
+    plain, _ = train(make, None)
+    watched, model = train(make, attach)
+
+    assert plain["stats"]["unique_graphs"] >= 1
+    for kind in ("stats", "frames", "graph_break", "unimplemented", "recompiles"):
+        assert watched.get(kind, {}) == plain.get(kind, {}), kind
+    expected = {
+        name.removeprefix("_orig_mod."): float(parameter.grad.double().norm())
+        for name, parameter in model.named_parameters()
+    }
+    sent = aggregator.stats(6)
+    assert aggregator.layers(sent[-1]) == pytest.approx(expected, rel=1e-5)
+    assert [manifest.order for manifest in aggregator.of(Manifest)] == ["registration"]

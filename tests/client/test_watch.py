@@ -1,0 +1,768 @@
+"""What a training script sends: the right numbers, at the right step, labelled as what they are."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import logging
+import math
+import time
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+import gradwatch
+from gradwatch_wire import Alert, Bye, Manifest, Stats
+
+
+def mlp() -> Any:
+    """Two layers, one of them long enough for the norms of rows."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 1200), nn.ReLU(), nn.Linear(1200, 1))
+
+
+def backward(model: nn.Module, scale: float = 1.0) -> Tensor:
+    """Forward and backward; the loss."""
+    loss: Tensor = model(torch.ones(4, 8)).square().mean() * scale
+    loss.backward()
+    return loss.detach()
+
+
+def norms(model: nn.Module) -> dict[str, float]:
+    """The truth: the norm of each gradient, in float64."""
+    return {
+        name: float(parameter.grad.double().norm())
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def close(expected: dict[str, float]) -> object:
+    """Equal within 1e-5."""
+    return pytest.approx(expected, rel=1e-5, abs=0)
+
+
+def test_collect_sends_the_numbers_of_the_point_before_clipping(
+    aggregator: Any, attach: Any
+) -> None:
+    """Norms, loss, learning rate and batch size of each step, and what they are."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    watch = attach(model, optimizer)
+    expected, losses = [], []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = backward(model)
+        expected.append(norms(model))
+        losses.append(float(loss))
+        watch.collect(loss=loss, batch_size=4)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert [aggregator.layers(stats) for stats in sent] == [close(item) for item in expected]
+    assert [stats.scalars["loss"] for stats in sent] == losses
+    assert {(stats.scalars["lr"], stats.scalars["batch_size"]) for stats in sent} == {(0.25, 4.0)}
+    assert {(stats.part, stats.parts) for stats in sent} == {(0, 1)}
+    labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "cpu_rows"}
+    assert [stats.labels for stats in sent] == [labels] * 3
+    assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
+
+
+def test_without_collect_the_optimizers_step_is_the_point(aggregator: Any, attach: Any) -> None:
+    """It sees what the optimizer sees: clipped gradients."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        clipped = norms(model)
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [stats.labels["point"] for stats in sent] == ["optimizer_step"] * 2
+    assert aggregator.layers(sent[1]) == close(clipped)
+    assert math.hypot(*clipped.values()) == pytest.approx(1e-3, rel=1e-3)
+    assert "loss" not in sent[0].scalars
+
+
+def test_a_closure_is_not_called_twice(aggregator: Any, attach: Any) -> None:
+    """The hook looks on; `step(closure)` and what it returns are the optimizer's."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+    backward(model)
+    losses = iter([5.0])
+
+    assert optimizer.step(lambda: next(losses)) == 5.0
+    assert next(losses, None) is None
+    aggregator.stats(1)
+
+
+def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
+    aggregator: Any, attach: Any
+) -> None:
+    """Once, before the first statistics, with the groups."""
+    model = nn.ModuleDict({"last": nn.Linear(3, 1), "first": nn.Linear(2, 3)})
+    watch = attach(model, groups={"head": "last.*"})
+    for _ in range(3):
+        model["last"](torch.tanh(model["first"](torch.ones(1, 2)))).sum().backward()
+        watch.collect()
+    aggregator.stats(3)
+    (manifest,) = aggregator.of(Manifest)
+
+    assert aggregator.stored[0].record == manifest
+    assert manifest.names == ("first.weight", "first.bias", "last.weight", "last.bias")
+    assert manifest.numel.unpack() == [6, 3, 3, 1]
+    assert manifest.order == "forward"
+    assert manifest.groups == {"head": (2, 3)}
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_every_third_step_is_collected(aggregator: Any, attach: Any, explicit: bool) -> None:
+    """The others are counted, and cost nothing."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer, every=3)
+    for _ in range(8):
+        backward(model)
+        if explicit:
+            watch.collect(loss=1.0)
+        optimizer.step()
+
+    assert [stats.step for stats in aggregator.stats(3)] == [0, 3, 6]
+    assert watch.stats()["collected"] == 3
+
+
+def test_without_an_optimizer_each_collect_is_a_step(aggregator: Any, attach: Any) -> None:
+    """There is no learning rate to tell."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    for _ in range(3):
+        watch.collect()
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert ["lr" in stats.scalars for stats in sent] == [False] * 3
+
+
+def test_a_step_can_be_given(aggregator: Any, attach: Any) -> None:
+    """After a restart from a checkpoint; it counts on from there."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    backward(model)
+    watch.collect(step=5000)
+    optimizer.step()
+    optimizer.step()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [5000, 5001]
+
+
+def test_the_step_time_is_that_of_one_step(aggregator: Any, attach: Any) -> None:
+    """From collection to collection, shared among the steps between; unknown for the first."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer, every=2)
+    backward(model)
+    started = time.perf_counter()
+    for _ in range(5):
+        optimizer.step()
+        time.sleep(0.02)
+    took = time.perf_counter() - started
+    first, *later = [stats.scalars.get("step_time_s") for stats in aggregator.stats(3)]
+
+    assert first is None
+    assert all(seconds >= 0.02 for seconds in later)
+    assert 2 * sum(later) <= took
+
+
+def test_gradients_that_accumulate_are_collected_as_their_sum(aggregator: Any, attach: Any) -> None:
+    """Micro-batches are no steps."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for _ in range(4):
+        backward(model, scale=0.25)
+    expected = norms(model)
+    watch.collect()
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert (stats.step, aggregator.layers(stats)) == (0, close(expected))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nonfinite_gradients_are_counted_layer_by_layer(
+    aggregator: Any, attach: Any, value: float
+) -> None:
+    """The norm says it too; other layers keep theirs."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    fine = norms(model)["0.weight"]
+    model[2].weight.grad[0, [3, 5]] = value
+    watch.collect(loss=torch.tensor(value))
+    (stats,) = aggregator.stats(1)
+    bad, good = ("nans", "infs") if math.isnan(value) else ("infs", "nans")
+
+    assert aggregator.layers(stats)["0.weight"] == pytest.approx(fine, rel=1e-5)
+    assert str(aggregator.layers(stats)["2.weight"]) == str(value)
+    assert aggregator.layers(stats, bad) == {
+        "0.weight": 0, "0.bias": 0, "2.weight": 2, "2.bias": 0
+    }  # fmt: skip
+    assert set(aggregator.layers(stats, good).values()) == {0}
+    assert str(stats.scalars["loss"]) == str(value)
+
+
+def test_an_overflowing_norm_is_not_counted_as_inf(aggregator: Any, attach: Any) -> None:
+    """Large and finite is large and finite."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    model[0].weight.grad.fill_(3e38)
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats) == close(norms(model))
+    assert set(stats.columns) == {"l2"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes_are_measured_and_named(
+    aggregator: Any, attach: Any, dtype: torch.dtype
+) -> None:
+    """The manifest says what the gradient is made of."""
+    model = nn.Linear(8, 3).to(dtype)
+    watch = attach(model)
+    model(torch.ones(1, 8, dtype=dtype)).sum().backward()
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats) == close(norms(model))
+    assert set(aggregator.of(Manifest)[0].dtypes) == {str(dtype).removeprefix("torch.")}
+
+
+def test_sparse_gradients_are_measured(aggregator: Any, attach: Any) -> None:
+    """An index that occurs twice counts with its sum, not twice."""
+    embedding = nn.Embedding(50, 4, sparse=True)
+    model = nn.Sequential(embedding, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    model(torch.tensor([3, 3, 7])).sum().backward()
+    sparse = embedding.weight.grad
+    assert sparse is not None
+    expected = float(sparse.to_dense().double().norm())
+    watch.collect()
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert sparse.is_sparse
+    assert aggregator.layers(stats)["0.weight"] == pytest.approx(expected, rel=1e-5)
+    assert watch.stats()["faults"] == 0
+
+
+def test_a_nan_in_a_sparse_gradient_is_counted(aggregator: Any, attach: Any) -> None:
+    """Like in any other."""
+    model = nn.Embedding(50, 4, sparse=True)
+    watch = attach(model)
+    (model(torch.tensor([3])) * math.nan).sum().backward()
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats, "nans") == {"weight": 4}
+
+
+def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Any, attach: Any) -> None:
+    """Frozen layers are not in the columns; back to the old set is back to the old manifest."""
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+    for frozen in (True, False, True, False):
+        model[0].requires_grad_(not frozen)
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+    sent = aggregator.stats(4)
+    manifests = aggregator.of(Manifest)
+
+    assert [stats.manifest_id for stats in sent] == [1, 2, 1, 2]
+    assert [manifest.names for manifest in manifests] == [
+        ("2.weight", "2.bias"),
+        ("0.weight", "0.bias", "2.weight", "2.bias"),
+    ]
+    assert [manifest.order for manifest in manifests] == ["forward", "registration"]
+    assert aggregator.layers(sent[3]) == close(norms(model))
+
+
+def test_a_shared_weight_is_one_layer(aggregator: Any, attach: Any) -> None:
+    """With the gradient of both uses."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    model[2].weight = model[0].weight
+    watch = attach(model)
+    backward(model)
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats) == close(norms(model))
+    assert set(aggregator.layers(stats)) == {"0.weight", "0.bias", "2.bias"}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("point", "given"),
+    [
+        ("scaled", "with the optimizer"),
+        ("scaled", "alone"),
+        ("unscaled", "with the optimizer"),
+        ("unscaled", "alone"),
+        ("optimizer_step", "with the optimizer"),
+    ],
+)
+def test_numbers_under_a_loss_scale_are_unscaled(
+    aggregator: Any, attach: Any, given: str, point: str, fused: bool
+) -> None:
+    """Before and after `unscale_`, at the step of fused and other optimizers; the scale is told."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=fused)
+    scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    watch = attach(model, None if given == "alone" else optimizer, scaler=scaler)
+    backward(model)
+    expected = norms(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+        if point == "scaled":
+            watch.collect()
+        if point != "optimizer_step":
+            scaler.unscale_(optimizer)
+        if point == "unscaled":
+            watch.collect()
+        scaler.step(optimizer)
+        scaler.update()
+    sent = aggregator.stats(3)
+
+    assert [aggregator.layers(stats) for stats in sent] == [close(expected)] * 3
+    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 2048.0, 4096.0]
+    assert [stats.labels["scaled"] for stats in sent] == [False] * 3
+
+
+def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Any, attach: Any) -> None:
+    """`collect` sees the overflow that makes it skip; the next one is the next step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    watch = attach(model, optimizer, scaler=scaler)
+    for overflow in (False, True, True, False):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(4, 8)).mean()).backward()
+        if overflow:
+            model[0].bias.grad[0] = math.inf
+        watch.collect()
+        scaler.step(optimizer)
+        scaler.update()
+    sent = aggregator.stats(4)
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3]
+    assert [math.isinf(aggregator.layers(stats)["0.bias"]) for stats in sent] == [
+        *(False, True, True, False)
+    ]
+    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 512.0, 256.0]
+
+
+def test_two_optimizers_make_two_parts_of_a_step(aggregator: Any, attach: Any) -> None:
+    """Each with its own layers and learning rate, and the order of its own backward pass."""
+    models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
+    optimizers = [
+        torch.optim.SGD(models["critic"].parameters(), lr=0.1),
+        torch.optim.SGD(models["generator"].parameters(), lr=0.2),
+    ]
+    watch = attach(models, optimizers)
+    for _ in range(2):
+        models["critic"](models["generator"](torch.ones(1, 8)).detach()).sum().backward()
+        optimizers[0].step()
+        models["critic"](models["generator"](torch.ones(1, 8))).sum().backward()
+        optimizers[1].step()
+    sent = aggregator.stats(4)
+
+    assert [(stats.step, stats.part, stats.parts) for stats in sent] == [
+        *((0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2))
+    ]
+    assert [stats.scalars["lr"] for stats in sent] == [0.1, 0.2, 0.1, 0.2]
+    assert ["step_time_s" in stats.scalars for stats in sent] == [False, False, True, False]
+    assert [set(aggregator.layers(stats)) for stats in sent[:2]] == [
+        {"critic.weight", "critic.bias"},
+        {"generator.weight", "generator.bias"},
+    ]
+    assert [manifest.order for manifest in aggregator.of(Manifest)] == ["forward", "forward"]
+    assert watch.stats()["collected"] == 2
+
+
+def test_a_critic_that_steps_more_often_has_more_steps(aggregator: Any, attach: Any) -> None:
+    """A GAN with three critic steps for one of the generator."""
+    models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
+    critic = torch.optim.SGD(models["critic"].parameters(), lr=0.1)
+    generator = torch.optim.SGD(models["generator"].parameters(), lr=0.2)
+    attach(models, [generator, critic])
+    for _ in range(2):
+        for _ in range(3):
+            models["critic"](torch.ones(1, 8)).sum().backward()
+            critic.step()
+        models["critic"](models["generator"](torch.ones(1, 8))).sum().backward()
+        generator.step()
+    sent = [(stats.step, stats.scalars["lr"]) for stats in aggregator.stats(8)]
+
+    assert sent[:4] == [(0, 0.1), (1, 0.1), (2, 0.1), (2, 0.2)]
+    assert sent[4:] == [(3, 0.1), (4, 0.1), (5, 0.1), (5, 0.2)]
+
+
+def test_a_learning_rate_on_the_device_is_left_out(aggregator: Any, attach: Any) -> None:
+    """Reading it would make the training wait."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    attach(model, optimizer)
+    backward(model)
+    optimizer.step()
+
+    assert "lr" not in aggregator.stats(1)[0].scalars
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"loss": torch.ones(2)}, "loss: a number or a one-element tensor, got shape (2,)"),
+        ({"loss": torch.ones(1, dtype=torch.complex64)}, "loss: a number or a one-element tensor"),
+        ({"loss": "low"}, "could not convert string to float"),
+        ({"loss": [1.0]}, "TypeError"),
+        ({"step": -1}, "step: an integer from 0"),
+        ({"step": 1.0}, "step: an integer from 0"),
+        ({"step": True}, "step: an integer from 0"),
+        ({"step": 1 << 53}, "step: an integer from 0"),
+        ({"batch_size": torch.tensor(4)}, "batch_size: a number, got Tensor"),
+        ({"batch_size": "4"}, "batch_size: a number, got str"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_counted_and_left_out(
+    aggregator: Any, attach: Any, wrong: dict[str, Any], fault: str
+) -> None:
+    """Nothing is raised into training, and the gradients are sent all the same."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    watch.collect(**({"loss": 2.5} | wrong))
+    watch.collect()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [0, 1]
+    assert aggregator.layers(sent[0]) == close(norms(model))
+    assert set(wrong).isdisjoint(sent[0].scalars)
+    assert ("loss" in sent[0].scalars) == ("loss" not in wrong)
+    assert watch.stats()["faults"] == 1
+    assert fault in watch.stats()["last_error"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (2, 2.0),
+        (2.5, 2.5),
+        (math.inf, math.inf),
+        (torch.tensor(2.5), 2.5),
+        (torch.tensor([[2.5]], requires_grad=True), 2.5),
+        (torch.tensor(2.5, dtype=torch.bfloat16), 2.5),
+        (torch.tensor(0.1, dtype=torch.float64), 0.1),
+        (torch.tensor(3), 3.0),
+    ],
+    ids=str,
+)
+def test_a_loss_may_be_any_single_number(
+    aggregator: Any, attach: Any, loss: Any, expected: float
+) -> None:
+    """A Python number or a tensor of one element, also one that belongs to a graph."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    watch.collect(loss=loss)
+
+    assert aggregator.stats(1)[0].scalars["loss"] == expected
+
+
+def test_numbers_are_those_of_the_call_not_of_later(aggregator: Any, attach: Any) -> None:
+    """Training overwrites gradients, loss and scale at once; what was collected stays."""
+    model = mlp().double()
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(()))
+    watch = attach(model, scaler=scaler)
+    loss: Tensor = model(torch.ones(4, 8, dtype=torch.float64)).square().mean()
+    loss.backward()
+    loss = loss.detach()
+    expected, value = {name: norm / 1024.0 for name, norm in norms(model).items()}, float(loss)
+    watch.collect(loss=loss)
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.zero_()
+    loss.zero_()
+    scaler.update(1.0)
+    (stats,) = aggregator.stats(1)
+
+    assert stats.scalars["loss"] == value
+    assert stats.scalars["loss_scale"] == 1024.0
+    assert aggregator.layers(stats) == close(expected)
+
+
+def test_no_gradients_at_all_is_told_once(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong order of calls, most likely; the log hears of it once, the counter always."""
+    watch = attach(mlp())
+    for _ in range(3):
+        watch.collect()
+
+    assert watch.stats()["collected"] == 0
+    assert watch.stats()["faults"] == 3
+    assert watch.stats()["last_error"] == "no gradients: at step 2 no watched parameter had one"
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("gradwatch: no gradients: at step 0 no watched parameter had")
+    assert warnings[0].endswith("; training goes on (told once)")
+
+
+class Still(torch.optim.Optimizer):
+    """An optimizer that leaves everything as it is."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.0})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
+def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
+    aggregator: Any, attach: Any
+) -> None:
+    """Whatever goes wrong in a collection is counted, the step too, and the next one is fine."""
+    plain = nn.Parameter(torch.ones(3))
+    odd = nn.Parameter(torch.ones(3).to(torch.float8_e5m2))  # torch has no norm of these on CPU
+    optimizer = Still([plain, odd])
+    watch = attach(nn.ParameterList([plain, odd]), optimizer)
+    for step in range(3):
+        plain.grad = torch.ones(3)
+        odd.grad = torch.ones(3).to(torch.float8_e5m2) if step == 1 else None
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [0, 2]
+    assert watch.stats()["collected"] == 2
+    assert watch.stats()["faults"] == 1
+    assert str(watch.stats()["last_error"]).startswith("optimizer step: RuntimeError(")
+
+
+def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> None:
+    """What was collected is sent, acknowledged, and then waits no more."""
+    model = mlp()
+    watch = attach(model)
+    keys = ["collected", "sent", "acked", "evicted", "pending", "faults", "last_error"]
+    assert list(watch.stats()) == keys
+    backward(model)
+    for _ in range(5):
+        watch.collect()
+    wait_until(lambda: watch.stats()["acked"] == 6, "the manifest and 5 STATS acknowledged")
+
+    assert watch.stats() == dict(zip(keys, [5, 6, 6, 0, 0, 0, ""], strict=True))
+
+
+def test_alerts_reach_the_training_script(aggregator: Any, attach: Any, wait_until: Any) -> None:
+    """As the map that the aggregator sent, NaN as a float."""
+    heard: list[dict[str, Any]] = []
+    attach(mlp(), on_alert=heard.append)
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    aggregator.send(Alert(alert={"rule": "nonfinite", "origin": {"value": math.nan, "rank": 1}}))
+    wait_until(lambda: heard, "the alert")
+
+    assert heard[0]["rule"] == "nonfinite"
+    assert math.isnan(heard[0]["origin"]["value"])
+    assert heard[0]["origin"]["rank"] == 1
+
+
+def test_a_callback_that_raises_stops_nothing(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """It is counted, is called again for the next alert, and records go on being sent."""
+    calls = []
+
+    def on_alert(alert: dict[str, Any]) -> None:
+        calls.append(alert["id"])
+        raise RuntimeError("pager on fire")
+
+    model = mlp()
+    watch = attach(model, on_alert=on_alert)
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    aggregator.send(Alert(alert={"id": "a"}))
+    aggregator.send(Alert(alert={"id": "b"}))
+    wait_until(lambda: calls == ["a", "b"], "both alerts")
+    backward(model)
+    watch.collect()
+
+    aggregator.stats(1)
+    assert watch.stats()["faults"] == 2
+    assert watch.stats()["last_error"] == "on_alert: RuntimeError('pager on fire')"
+
+
+def test_alerts_without_a_callback_are_let_go(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """They do not pile up."""
+    model = mlp()
+    watch = attach(model)
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    for _ in range(10):
+        aggregator.send(Alert(alert={"id": "a"}))
+    wait_until(lambda: not aggregator._outbox, "the alerts are on their way")
+    backward(model)
+    watch.collect()
+    wait_until(lambda: watch.stats()["acked"] == 2, "an answer from after the alerts")
+
+    assert watch._sender.protocol.alerts == []
+
+
+def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any, wait_until: Any) -> None:
+    """It runs in the thread that closing waits for; the goodbye is sent nonetheless."""
+    made: list[gradwatch.Watch] = []
+    made.append(attach(mlp(), on_alert=lambda _: made[0].close()))
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    aggregator.send(Alert(alert={"id": "a"}))
+    wait_until(lambda: aggregator.of(Bye), "BYE")
+
+    assert made[0].stats()["faults"] == 0
+
+
+def test_a_refusal_is_told_once_and_ends_sending(
+    aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the aggregator's reason; training and closing go on at once."""
+    aggregator.refusal = "the run name is taken"
+    model = mlp()
+    watch = attach(model)
+    wait_until(lambda: watch.stats()["faults"], "the refusal")
+    backward(model)
+    watch.collect()
+    started = time.monotonic()
+    watch.close()
+
+    assert time.monotonic() - started < 1.0
+    assert watch.stats()["last_error"] == "refused: the aggregator says: 'the run name is taken'"
+    assert watch.stats()["faults"] == 1
+    assert aggregator.stored == []
+    assert "the run name is taken" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("close", "closed"),
+        ("with", "closed"),
+        ("with an exception", "exception"),
+        ("with sys.exit", "closed"),
+        ("finally", "exception"),
+        ("finally of sys.exit", "closed"),
+    ],
+)
+def test_the_goodbye_says_how_training_ended(
+    aggregator: Any, attach: Any, end: str, reason: str
+) -> None:
+    """By itself, or by an exception on its way out."""
+    error = SystemExit(3) if "sys.exit" in end else ValueError("oops")
+    watch = attach(mlp())
+    if end == "close":
+        watch.close()
+    elif end == "with":
+        with watch:
+            pass
+    elif end.startswith("with"):
+        with pytest.raises(type(error)), watch:
+            raise error
+    else:
+        with pytest.raises(type(error)), contextlib.closing(watch):
+            raise error
+
+    assert [bye.reason for bye in aggregator.of(Bye)] == [reason]
+    assert aggregator.stored[-1].record == aggregator.of(Bye)[0]
+
+
+def test_what_was_collected_before_close_is_sent_before_the_goodbye(
+    aggregator: Any, attach: Any
+) -> None:
+    """`close` returns when it is stored."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    for _ in range(50):
+        watch.collect()
+    watch.close()
+    kinds = [type(envelope.record) for envelope in aggregator.stored]
+
+    assert kinds == [Manifest, *[Stats] * 50, Bye]
+    assert [envelope.seq for envelope in aggregator.stored] == list(range(1, 53))
+
+
+def test_after_close_nothing_is_left(aggregator: Any, attach: Any) -> None:
+    """No hook, no thread, nothing sent; closing again and collecting do nothing."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    watch.close()
+    count = len(aggregator.stored)
+    started = time.monotonic()
+    watch.close()
+    assert time.monotonic() - started < 0.1
+    backward(model)
+    watch.collect(loss=1.0)
+    optimizer.step()
+
+    assert not watch._sender.is_alive()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+    assert watch.stats()["collected"] == 0
+    assert len(aggregator.stored) == count
+
+
+def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: Any) -> None:
+    """Neither the exit hooks nor the optimizer hold on to it."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = gradwatch.attach(model, optimizer, run="test", endpoint=aggregator.endpoint)
+    alive = weakref.ref(watch)
+    watch.close()
+    del watch
+    gc.collect()
+
+    assert alive() is None
+    assert optimizer.param_groups
+
+
+def test_copies_and_checkpoints_of_a_watched_model_are_plain(
+    aggregator: Any, attach: Any, tmp_path: Any
+) -> None:
+    """Hooks are not copied, and nothing of gradwatch is in a checkpoint."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+    clone = copy.deepcopy(model)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "c")
+    torch.save(model, tmp_path / "m")
+    loaded = torch.load(tmp_path / "m", weights_only=False)
+
+    for other in (clone, loaded):
+        assert not any(parameter._post_accumulate_grad_hooks for parameter in other.parameters())
+    assert b"gradwatch" not in (tmp_path / "c").read_bytes() + (tmp_path / "m").read_bytes()
