@@ -46,9 +46,9 @@ def attach(
 ) -> Watch | NullWatch:
     """Watch the gradients of a model while it trains.
 
-    Call it once per training process, after the model is wrapped (DDP) and `torch.distributed`
-    is initialised. It starts one background thread and returns; it does not wait for the
-    aggregator, which may start later, stop and come back.
+    Call it once per training process, after the model is wrapped (DDP, `torch.compile`) and
+    `torch.distributed` is initialised. It starts one background thread and returns; it does not
+    wait for the aggregator, which may start later, stop and come back.
 
     Args:
         model: The model, or a dict of named models (a GAN's two, say).

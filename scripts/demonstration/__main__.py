@@ -19,16 +19,9 @@ from threading import Thread
 from types import FrameType
 from typing import Final, NoReturn
 
+from demonstration import screen
 from demonstration.acts import ACTS, STEPS, WORLD
 from demonstration.processes import Aggregator, DemoError, Process, are_over, start_ranks
-from demonstration.screen import (
-    show,
-    show_alert,
-    show_health,
-    show_places,
-    show_step,
-    show_verdict,
-)
 from demonstration.stream import Alert, Inbox, Step, read_alerts, read_steps
 from demonstration.verdict import Story, find_fault
 
@@ -41,8 +34,10 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="gradwatch-demo-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     aggregator = Aggregator(stack, folder)
-    show(f"aggregator  {aggregator.url}, records come in at {aggregator.endpoint}")
-    show(f"training    a small transformer on Python's own sources, DDP in {WORLD} processes")
+    screen.show(f"aggregator  {aggregator.url}, records come in at {aggregator.endpoint}")
+    screen.show(
+        f"training    a small transformer on Python's own sources, DDP in {WORLD} processes"
+    )
     inbox: Inbox = Queue()
     alerts = f"{aggregator.url}/alerts/stream"
     Thread(target=read_alerts, args=(alerts, inbox), daemon=True).start()
@@ -50,9 +45,9 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> None:
         ranks = start_ranks(training, folder, aggregator.endpoint, seed)
         Thread(target=read_steps, args=(ranks[0].stdout, inbox), daemon=True).start()
         story = watch(ranks, aggregator, inbox)
-    show_health(aggregator)
-    show_verdict(story)
-    show_places(aggregator, folder, keep=keep)
+    screen.show_health(aggregator)
+    screen.show_verdict(story)
+    screen.show_places(aggregator, folder, keep=keep)
     if keep:
         stack.pop_all()
     faults = {act.name: find_fault(act, story) for act in ACTS}
@@ -65,7 +60,9 @@ def watch(ranks: list[Process], aggregator: Aggregator, inbox: Inbox) -> Story:
     """Print what happens until training is over and the stream has told everything."""
     story = Story()
     give_up_s = time.monotonic() + PATIENCE_S
-    while not (are_over(ranks) and story.last_step == STEPS - 1 and is_told(story, aggregator)):
+    while not (
+        are_over(ranks) and story.last_step == STEPS - 1 and aggregator.has_told(story.cursor)
+    ):
         aggregator.check()
         take(aggregator, inbox, story)
         if time.monotonic() > give_up_s:
@@ -73,12 +70,6 @@ def watch(ranks: list[Process], aggregator: Aggregator, inbox: Inbox) -> Story:
             msg = f"training and its alerts did not end in {PATIENCE_S:g} s; they are {where}"
             raise DemoError(msg)
     return story
-
-
-def is_told(story: Story, aggregator: Aggregator) -> bool:
-    """Tell whether the stream has given all that there will be."""
-    newest = aggregator.newest_cursor()
-    return newest is not None and story.cursor >= newest
 
 
 def take(aggregator: Aggregator, inbox: Inbox, story: Story) -> None:
@@ -90,10 +81,10 @@ def take(aggregator: Aggregator, inbox: Inbox, story: Story) -> None:
     match item:
         case Step():
             story.steps[item.number] = item
-            show_step(item)
+            screen.show_step(item)
         case Alert():
             story.alerts.append(item)
-            show_alert(item)
+            screen.show_alert(item)
         case why:
             aggregator.check(patience_s=1.0)  # if it died, that tells more
             msg = f"the alert stream ended: {why}"
@@ -129,7 +120,7 @@ def main() -> int:
         print("demo: interrupted; all that it started is stopped", file=sys.stderr)
         raise
     took_s = time.monotonic() - began_s
-    show(f"\ngradwatch was right in all three acts. {took_s:.0f} s in all.")
+    screen.show(f"\ngradwatch was right in all three acts. {took_s:.0f} s in all.")
     return 0
 
 

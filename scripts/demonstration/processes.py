@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 GRADWATCH: Final = ".venv/bin/gradwatch"
 START_S: Final = 30.0
 STOP_S: Final = 5.0
-ERROR: Final = re.compile(r"(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception|Interrupt)\b.*)")
+ERROR: Final = re.compile(r"(?m)^\s*(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception|Interrupt)\b.*)")
 ECHO: Final = re.compile(r"gloo|Connection (closed|reset)|Broken pipe")
 
 
@@ -71,9 +71,8 @@ class Process(subprocess.Popen[str]):
 
     def last_words(self) -> str:
         """Return the last line of the log that looks like an error, else the last one."""
-        lines = self.log.read_text(errors="replace").split("\n")
-        errors = [found[1] for line in lines if (found := ERROR.match(line.strip()))]
-        return (errors or [line.strip() for line in lines if line.strip()] or ["it said nothing"])[-1]
+        text = self.log.read_text(errors="replace")
+        return (ERROR.findall(text) or text.strip().splitlines() or ["it said nothing"])[-1].strip()
 
     def cause_of_death(self) -> str:
         """Return how it ended and, if it ended by itself, what it said last."""
@@ -87,8 +86,9 @@ class Aggregator(Process):
     """`gradwatch serve` on free ports; it prints where it listens."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
-        arguments = "serve --http 127.0.0.1:0 --ingest tcp://127.0.0.1:0 --data data".split()
-        super().__init__(stack, folder, "serve", ROOT / GRADWATCH, *arguments)
+        addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
+        command = (ROOT / GRADWATCH, "serve", "--data", folder / "data", *addresses)
+        super().__init__(stack, folder, "serve", *command)
         patience = threading.Timer(START_S, self.kill)
         patience.daemon = True
         patience.start()
@@ -122,11 +122,11 @@ class Aggregator(Process):
             msg = f"the aggregator did not answer GET {path}: {error}"
             raise DemoError(msg) from error
 
-    def newest_cursor(self) -> int | None:
-        """Return the cursor of the last event, None as long as not all ranks have said goodbye."""
-        if any(rank["state"] != "ended" for rank in self.get(f"/runs/{RUN}/health")["ranks"]):
-            return None
-        return max((event["cursor"] for event in self.get("/alerts?limit=1000")), default=0)
+    def has_told(self, cursor: int) -> bool:
+        """Tell whether all ranks have said goodbye and no alert event comes after a cursor."""
+        ranks = self.get(f"/runs/{RUN}/health")["ranks"]
+        ended = all(rank["state"] == "ended" for rank in ranks)
+        return ended and not self.get(f"/alerts?after={cursor}")
 
 
 def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> list[Process]:
@@ -144,9 +144,8 @@ def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> lis
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "OMP_NUM_THREADS": 1,  # as torchrun sets it: more on few cores is many times slower
     }
-    return [
-        Process(stack, folder, f"rank{rank}", *command, RANK=rank, **common) for rank in range(WORLD)
-    ]
+    names = enumerate(f"rank{rank}" for rank in range(WORLD))
+    return [Process(stack, folder, name, *command, RANK=rank, **common) for rank, name in names]
 
 
 def are_over(ranks: Sequence[Process]) -> bool:

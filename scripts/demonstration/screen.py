@@ -55,7 +55,7 @@ def show_health(aggregator: Aggregator) -> None:
     """Let the `gradwatch` command ask for the run's health over HTTP, as a user would."""
     arguments = ["health", RUN, "--url", aggregator.url]
     show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")))
-    command = [ROOT / GRADWATCH, *arguments]
+    command = [str(ROOT / GRADWATCH), *arguments]
     try:
         said = subprocess.check_output(command, env=environment(COLUMNS=WIDTH), text=True)
     except subprocess.CalledProcessError as error:

@@ -223,7 +223,8 @@ class Attempt:
 
 
 def _numbers(column: Column) -> FloatArray:
-    return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
 
 
 def _mask(members: set[int], count: int) -> BoolArray:

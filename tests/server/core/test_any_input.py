@@ -101,7 +101,7 @@ DEEDS = st.lists(
 
 
 @given(deeds=DEEDS)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: list[Any]) -> None:
     """No exception and no numeric warning; health and alerts are strict JSON and fit the wire."""
     job = cluster(world=2, names=("a", "b"))

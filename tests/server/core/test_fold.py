@@ -197,6 +197,16 @@ def test_numbers_of_every_dtype_are_read(cluster: Any, make_stats: Any) -> None:
         assert job.frame.l2_max.tolist() == [1.0, 2.0]
 
 
+def test_any_bits_are_a_number(cluster: Any, make_stats: Any) -> None:
+    """A signalling NaN, which a conversion would warn of, is a NaN like any other."""
+    job = cluster(names=("a",)).start()
+    stats = make_stats(0, [1.0])
+    column = type(stats.columns["l2"])("<f4", b"\x01\x00\x80\x7f")
+    job.send(0, type(stats)(manifest_id=1, step=0, columns={"l2": column}))
+
+    assert job.frame.nonfinite.tolist() == [True]
+
+
 def test_a_gap_is_counted_for_its_rank_and_its_run(cluster: Any) -> None:
     """Over all attempts for the run; for the rank in its session."""
     job = cluster(world=2).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -119,6 +120,20 @@ def test_a_frame_closes_without_a_rank_that_is_late_by_time(cluster: Any) -> Non
 
     assert job.closed == [0]
     assert job.frame.coverage == 0.5
+
+
+def test_another_rank_does_not_make_it_wait_longer(cluster: Any) -> None:
+    """Lateness counts from the first record, however late the second came."""
+    job = cluster(world=3).start()
+    job.stats(0, 0)
+    job.wait(4)
+    job.stats(1, 0)
+    job.wait(0.9)
+    assert job.closed == []
+
+    job.wait(0.1)
+
+    assert job.closed == [0]
 
 
 def test_time_passes_by_records_too(cluster: Any) -> None:
@@ -340,3 +355,59 @@ def test_a_closed_frame_cannot_be_written(make_part: Any, make_frame: Any) -> No
     for array in (frame.present, frame.nonfinite, frame.l2_max, frame.l2_min, frame.columns):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
+
+
+MEASURES = st.sampled_from([0.0, 1.0, 2.5, 1e300, -1.0, math.nan, math.inf, -math.inf])
+LAYOUTS: tuple[list[int], ...] = ([0, 1, 2], [2, 0], [3, 1], [])
+PARTS = st.lists(
+    st.tuples(
+        st.sampled_from(range(len(LAYOUTS))),
+        st.lists(MEASURES, min_size=3, max_size=3),
+        st.dictionaries(
+            st.sampled_from(COLUMNS[1:]), st.lists(MEASURES, min_size=3, max_size=3), max_size=3
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(parts=PARTS)
+@settings(max_examples=300, deadline=None)
+def test_a_frame_is_what_a_plain_loop_makes_of_its_records(
+    make_part: Any, make_frame: Any, parts: list[Any]
+) -> None:
+    """Layer by layer: the extremes, a NaN norm before all, counts that are there, bad if any is."""
+    arrays = [np.array(layout, dtype=np.int64) for layout in LAYOUTS]
+    made, seen = [], []
+    for rank, (which, l2, more) in enumerate(parts):
+        count = len(LAYOUTS[which])
+        part = make_part(
+            l2[:count], rank=rank, **{name: values[:count] for name, values in more.items()}
+        )
+        made.append(dataclasses.replace(part, index=arrays[which]))  # shared, as ranks do
+        for place, layer in enumerate(LAYOUTS[which]):
+            seen.append((layer, l2[place], {name: v[place] for name, v in more.items()}))
+    frame = make_frame(*made)
+
+    for layer in range(len(frame.present)):
+        norms = [l2 for at, l2, _ in seen if at == layer]
+        nan = any(map(math.isnan, norms))
+        assert frame.present[layer] == bool(norms)
+        counts: dict[str, list[float]] = {name: [] for name in COLUMNS[1:]}
+        for at, _, more in seen:
+            for name, value in more.items():
+                if at == layer and not math.isnan(value):
+                    counts[name].append(value)
+        expected = [
+            math.nan if nan else max(norms, default=math.nan),
+            *(max(counts[name], default=math.nan) for name in COLUMNS[1:]),
+        ]
+        np.testing.assert_array_equal(frame.columns[:, layer], expected)
+        np.testing.assert_array_equal(
+            frame.l2_min[layer], math.nan if nan else min(norms, default=math.nan)
+        )
+        bad = not all(map(math.isfinite, norms)) or any(
+            value > 0 for name in ("nans", "infs") for value in counts[name]
+        )
+        assert frame.nonfinite[layer] == bad
