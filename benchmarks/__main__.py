@@ -81,7 +81,8 @@ def all_(quick: Quick = False) -> None:
 
 
 def _run(name: str, **options: float) -> None:
-    import_module(f"benchmarks.{name}").run(**options)
+    with console.status(name):  # minutes may pass; shown on a terminal only
+        import_module(f"benchmarks.{name}").run(**options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ same cores as the training, which is harder on the training than a machine of it
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -85,13 +86,22 @@ def _time_steps(steps: int, rounds: int) -> None:
                 times[name].append(_measure(worker, name, steps))
     show(
         "step",
-        ("aggregator", "step p50 ms", "ratio", "p99 ms", "ratio", "call p50 ms", "share", "p99"),
+        (
+            "aggregator",
+            "step p50 ms",
+            "ratio",
+            "p99 ms",
+            "ratio",
+            "call p50 ms",
+            "p50 share",
+            "p99 share",
+        ),
         [_row(name, times[name], times[WITHOUT]) for name in VARIANTS],
         f"Transformer of {LAYERS} layers, width {WIDTH}, batch {BATCH} x {LENGTH}, AdamW; "
         f"{rounds} rounds of {steps} steps of each. dead: never started; killed: SIGKILL at half "
         "of the steps; stopped: SIGSTOP before the first.",
         "Step ratios: to the step without gradwatch, p50 as the median of the rounds (range), p99 "
-        "over all rounds. call: collect(); share and p99: of the p50 step without gradwatch.",
+        "over all rounds. call: collect(); shares: of the p50 step without gradwatch.",
     )
 
 
@@ -183,6 +193,8 @@ def _model() -> Any:
 
 def train(_job: None, pipe: Pipe) -> None:
     """Train block after block, until the parent ends us."""
+    # Threads that wait for each other sleep, so that other users of the cores disturb less.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch  # noqa: PLC0415
 
     import gradwatch  # noqa: PLC0415

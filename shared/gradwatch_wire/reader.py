@@ -136,7 +136,7 @@ def checked_map(
     value: object, where: str, most: int, item: Callable[[Any, str], T]
 ) -> dict[str, T]:
     """Return *value* if it is a map of at most *most* names, each value read by *item*."""
-    if not isinstance(value, Mapping) or len(value) > most:
+    if not isinstance(value, dict) or len(value) > most:
         raise ProtocolError(
             expected=f"a map of at most {most} keys", got=describe(value), where=where
         )

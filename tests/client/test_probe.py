@@ -147,6 +147,27 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     assert sums_after(probe, layers, torch.ones(2)) == []
 
 
+@pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone"])
+def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
+    attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Every third step is, from the first on."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, None if how == "collect alone" else optimizer, every=3)
+    probed = []
+    for _ in range(7):
+        model(torch.ones(1, 2)).sum().backward()
+        probed.append(len(watch._probe.take()))
+        if how != "optimizer step":
+            watch.collect()
+        optimizer.step()
+
+    assert probed == [2, 0, 0, 2, 0, 0, 2]
+
+
 def test_a_sparse_gradient_is_passed_over() -> None:
     """Summing it would coalesce it twice."""
     embedding = nn.Embedding(5, 2, sparse=True)

@@ -59,6 +59,7 @@ def play(script: str, optimizers: int = 1) -> list[str]:
         ("1 0 0 1", 2, "1@0/0 0@0/1 0@1/0 1@1/1"),
         ("collect 0 1 collect 0 1", 2, "c@0 c@1"),
         ("collect 0 1 0 1", 2, "c@0 0@1/0 1@1/1"),
+        ("0 collect 0 1 collect", 2, "0@0/0 c@1 c@2"),
         # A GAN whose critic steps three times for each step of the generator.
         ("0 0 0 1 0 0 0 1", 2, "0@0/0 0@1/0 0@2/0 1@2/1 0@3/0 0@4/0 0@5/0 1@5/1"),
         ("collect 0 collect 0 collect 0 1", 2, "c@0 c@1 c@2"),

@@ -357,6 +357,24 @@ def test_numbers_under_a_loss_scale_are_unscaled(
     assert [stats.labels["scaled"] for stats in sent] == [False] * 3
 
 
+def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(
+    aggregator: Any, attach: Any
+) -> None:
+    """One is unscaled by the script, the other by its fused step."""
+    model = mlp()
+    first, second = (torch.optim.Adam(model[n].parameters(), lr=0.0, fused=True) for n in (0, 2))
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    attach(model, [first, second], scaler=scaler)
+    scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+    expected = {name: norm / 1024.0 for name, norm in norms(model).items()}
+    scaler.unscale_(first)
+    scaler.step(first)
+    scaler.step(second)
+    sent = aggregator.stats(2)
+
+    assert aggregator.layers(sent[0]) | aggregator.layers(sent[1]) == close(expected)
+
+
 def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Any, attach: Any) -> None:
     """`collect` sees the overflow that makes it skip; the next one is the next step."""
     model = mlp()

@@ -161,7 +161,10 @@ class Attempt:
             self.num_late += 1
             return
         known = session.manifests.get(stats.manifest_id)
-        values = {name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns}
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+            values = {
+                name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns
+            }
         if known is None or "l2" not in values or len(values["l2"]) != len(known.index):
             session.num_unresolved += 1
             return
@@ -223,8 +226,7 @@ class Attempt:
 
 
 def _numbers(column: Column) -> FloatArray:
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
+    return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
 
 
 def _mask(members: set[int], count: int) -> BoolArray:
