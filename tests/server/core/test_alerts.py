@@ -288,6 +288,17 @@ def test_an_origin_shows_the_steps_before(cluster: Any) -> None:
     assert alert.to_dict()["origin"]["before"][0] == {"step": 2, "l2": 2.0}
 
 
+def test_an_origin_whose_layer_is_not_known_has_nothing_before(cluster: Any) -> None:
+    """The norms of some other layer would be a guess."""
+    job = cluster(names=("a", "b"), order="registration").start()
+    job.step(0)
+    (alert,) = job.step(1, NAN)
+
+    assert (alert.origin.layer, alert.origin.before) == (None, ())
+    assert alert.layers == ("a", "b")
+    assert alert.message == "NaN in the gradient of a layer not known at step 1 on rank 0, 2 layers"
+
+
 def test_an_origin_at_the_first_step_has_nothing_before(cluster: Any) -> None:
     """Also where the layer appears only then."""
     job = cluster(names=("a",)).start()
