@@ -501,8 +501,8 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
 
 
 def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
-    """`gradwatch tail | head -1`."""
-    peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 20)
+    """`gradwatch tail | head -1`, with more to say than the pipe holds."""
+    peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
     command = f"{COMMAND} tail --json --after 0 --url {service.url} | head -n 1"
     result = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=True
