@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -30,6 +31,42 @@ CHUNK: Final = 1 << 20
 
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
+
+
+COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
+"""All that can be asked for, in the order of the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Numbers of several gradients of one device.
+
+    Args:
+        values: Column to (gradients,) float64 on their device.
+        path: Name of the path that ran.
+    """
+
+    values: dict[str, Tensor]
+    path: str
+
+
+def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> Statistics:
+    """Return statistics of each gradient.
+
+    Args:
+        gradients: Dense real tensors of one device, of any shape and floating dtype.
+        columns: Which of `COLUMNS`.
+    """
+    norms, path = l2_norms(gradients)
+    values = {"l2": norms}
+    flat = [g.detach().reshape(-1).double() for g in gradients]
+    some = [f if f.numel() else f.new_zeros(1) for f in flat]
+    values["l1"] = torch.stack([f.abs().sum() for f in flat])
+    values["linf"] = torch.stack([f.abs().max() for f in some])
+    values["zeros"] = torch.stack([(f == 0).sum().double() for f in flat])
+    values["nans"] = torch.stack([f.isnan().sum().double() for f in flat])
+    values["infs"] = torch.stack([f.isinf().sum().double() for f in flat])
+    return Statistics({column: values[column] for column in columns}, path)
 
 
 def l2_norms(gradients: Sequence[Tensor]) -> tuple[Tensor, str]:

@@ -46,6 +46,7 @@ from gradwatch_wire.records import (
     Stats,
     Welcome,
 )
+from gradwatch_wire.shards import parse_shard
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 Body = dict[str, Any]
@@ -153,6 +154,13 @@ def _check_manifest(m: Manifest) -> None:
             raise ProtocolError(
                 expected=f"{layers} items", got=str(len(items)), where=f"MANIFEST.{key}"
             )
+    for shard in set(m.shards):
+        try:
+            parse_shard(shard)
+        except ValueError as error:
+            raise ProtocolError(
+                expected="a shard", got=str(error), where="MANIFEST.shards"
+            ) from None
     for group, indices in m.groups.items():
         if any(index >= layers for index in indices):
             raise ProtocolError(

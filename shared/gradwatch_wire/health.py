@@ -32,6 +32,16 @@ def health_score(
     return min(1.0, max(0.0, score))
 
 
+def normalized_ratio(seed_norm: float, seed_numel: int, host_norm: float, host_numel: int) -> float:
+    """Return (seed_norm / √seed_numel) / (host_norm / √host_numel), the ratio of two groups' RMS.
+
+    0.0 when either side has no norm or no parameters, as the source documents define it.
+    """
+    if seed_norm == 0.0 or host_norm == 0.0 or seed_numel == 0 or host_numel == 0:
+        return 0.0
+    return (seed_norm / math.sqrt(seed_numel)) / (host_norm / math.sqrt(host_numel))
+
+
 def nonfinite_kind(value: float) -> str | None:
     """Return `nan`, `inf`, or None for a finite value."""
     if math.isfinite(value):

@@ -94,9 +94,10 @@ class Manifest:
     Args:
         manifest_id: Counts from 1 in its session.
         names: Layer names as in the user's own model, in `order`.
-        numel: `<u8`, elements of each layer's gradient.
+        numel: `<u8`, elements of each layer's whole gradient, however it is sharded.
         dtypes: Gradient dtype of each layer, as torch spells it without `torch.`.
-        shards: Placement of each layer's shard, `""` for a whole tensor; empty: all whole.
+        shards: The piece of each layer that this rank holds, such as `Shard(0) 1/4` (see
+            `shards`), `""` for a whole tensor; empty: all whole.
         columns: Names of the columns that STATS may carry.
         groups: Named parameter group to indices into `names`.
         order: `forward` when seen from the first backward pass, else `registration`.
@@ -120,8 +121,12 @@ class Stats:
         manifest_id: The manifest whose layers the columns follow.
         step: Optimizer step, from 0.
         labels: What the numbers are: `point`, `scaled`, `reduction`, `path`.
-        scalars: Numbers of the whole step by name: `loss`, `lr`, `loss_scale`, `local_probe`.
-        columns: Column name to one number per layer of the manifest.
+        scalars: Numbers of the whole step by name: `loss`, `batch_size`, `lr`, `loss_scale`,
+            `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
+            `first_nonfinite_step`, NaN if there was none.
+        columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
+            `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
+            last record; `local_l2` of this rank's gradient before the ranks were reduced.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
     """

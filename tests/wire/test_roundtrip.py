@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import gradwatch_wire as wire
 from gradwatch_wire import limits
 from gradwatch_wire.columns import ITEMSIZE
+from gradwatch_wire.shards import Shard
 
 BRIEFLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SESSION = b"\xff" * 16
@@ -63,6 +64,14 @@ def hellos(draw: st.DrawFn) -> wire.Hello:
     )
 
 
+SHARDS = st.just("") | st.builds(
+    lambda piece, more, placement: str(Shard(piece, piece + 1 + more, placement)),
+    st.integers(0, 30_000),
+    st.integers(0, 30_000),
+    NAMES,
+)
+
+
 @st.composite
 def manifests(draw: st.DrawFn) -> wire.Manifest:
     """Manifests of 0 to 5 layers, with and without shards."""
@@ -75,7 +84,7 @@ def manifests(draw: st.DrawFn) -> wire.Manifest:
         names=tuple(names),
         numel=draw(columns("<u8", count)),
         dtypes=draw(per_layer),
-        shards=draw(per_layer | st.just(())),
+        shards=draw(st.lists(SHARDS, min_size=count, max_size=count).map(tuple) | st.just(())),
         columns=draw(st.lists(NAMES, max_size=3).map(tuple)),
         groups=draw(st.dictionaries(NAMES, indices, max_size=2)),
         order=draw(NAMES),
