@@ -6,6 +6,7 @@ at the later one's: how much the gradient grew on its way back through the later
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +30,7 @@ def gains(norms: Sequence[float | None], eps: float = GAIN_EPS) -> list[float | 
         norms: Norm at each block's output, input side first; None or NaN where there is none.
         eps: Norm of the later block below which the gain is Inf.
     """
-    return [_gain(early, late, eps) for early, late in zip(norms, norms[1:], strict=False)]
+    return [_gain(early, late, eps) for early, late in itertools.pairwise(norms)]
 
 
 def _gain(early: float | None, late: float | None, eps: float) -> float | None:

@@ -68,7 +68,7 @@ SHARDS = st.just("") | st.builds(
     lambda piece, more, placement: str(Shard(piece, piece + 1 + more, placement)),
     st.integers(0, 30_000),
     st.integers(0, 30_000),
-    NAMES,
+    st.text(st.characters(codec="utf-8"), max_size=50),
 )
 
 
