@@ -26,6 +26,55 @@ except ModuleNotFoundError as error:
     ) from None
 from gradwatch._null import NullWatch
 from gradwatch._watch import Watch
+from gradwatch.collector import (
+    EXPLODING_HEALTH_PENALTY,
+    EXPLODING_THRESHOLD,
+    VANISHING_HEALTH_PENALTY,
+    VANISHING_THRESHOLD,
+    AsyncDualGradStats,
+    AsyncGradStats,
+    AsyncHostGradStats,
+    AsyncSeedGradStats,
+    DualGradientStats,
+    GradientHealthMetrics,
+    GradientHealthStats,
+    SeedGradientCollector,
+    collect_dual_gradients_async,
+    collect_host_gradients_async,
+    collect_seed_gradients,
+    collect_seed_gradients_async,
+    collect_seed_gradients_only_async,
+    compute_grad_norm_surrogate,
+    materialize_dual_grad_stats,
+    materialize_grad_stats,
+)
+from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire.version import __version__
 
-__all__ = ["NullWatch", "Watch", "__version__", "attach"]
+__all__ = [
+    "EXPLODING_HEALTH_PENALTY",
+    "EXPLODING_THRESHOLD",
+    "VANISHING_HEALTH_PENALTY",
+    "VANISHING_THRESHOLD",
+    "AsyncDualGradStats",
+    "AsyncGradStats",
+    "AsyncHostGradStats",
+    "AsyncSeedGradStats",
+    "DualGradientStats",
+    "GradientGainMonitor",
+    "GradientHealthMetrics",
+    "GradientHealthStats",
+    "NullWatch",
+    "SeedGradientCollector",
+    "Watch",
+    "__version__",
+    "attach",
+    "collect_dual_gradients_async",
+    "collect_host_gradients_async",
+    "collect_seed_gradients",
+    "collect_seed_gradients_async",
+    "collect_seed_gradients_only_async",
+    "compute_grad_norm_surrogate",
+    "materialize_dual_grad_stats",
+    "materialize_grad_stats",
+]

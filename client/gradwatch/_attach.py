@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,12 +16,21 @@ from torch.optim import Optimizer
 
 from gradwatch._config import Identity, find_endpoint, find_identity, is_disabled
 from gradwatch._faults import Faults, logger
-from gradwatch._layers import Group, Layer, Patterns, find_groups, find_layers
+from gradwatch._layers import (
+    Group,
+    Layer,
+    Patterns,
+    find_blocks,
+    find_groups,
+    find_layers,
+)
 from gradwatch._null import NullWatch
 from gradwatch._order import is_compiled
+from gradwatch._plan import Plan
 from gradwatch._protocol import Protocol
 from gradwatch._sender import Sender
-from gradwatch._watch import Plan, Watch
+from gradwatch._statistics import COLUMNS
+from gradwatch._watch import Watch
 from gradwatch_wire import Hello, Json, __version__
 from gradwatch_wire.limits import MAX_NAME_BYTES, SESSION_BYTES
 from gradwatch_wire.version import PROTOCOL_MINOR
@@ -40,7 +50,10 @@ def attach(
     include: Patterns = None,
     exclude: Patterns = None,
     scaler: GradScaler | None = None,
-    blocks: Sequence[nn.Module] | None = None,
+    blocks: Sequence[nn.Module] | nn.ModuleList | nn.Sequential | None = None,
+    columns: Sequence[str] | None = None,
+    report_every: int = 1,
+    local: bool = False,
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Watch | NullWatch:
@@ -63,8 +76,17 @@ def attach(
             parameters.
         include: Patterns of the layers to watch. Default: all.
         exclude: Patterns of the layers not to watch.
-        scaler: The `GradScaler` in use, so that the gradients are reported unscaled.
-        blocks: Not in this version; only None is allowed.
+        scaler: The `GradScaler` in use, so that the gradients are reported unscaled, and steps
+            that it skips are. Its `step` is wrapped on this one object.
+        blocks: Consecutive modules, input side first, whose output-gradient gains to watch; see
+            `GradientGainMonitor`.
+        columns: Statistics to collect, of `l2`, `l1`, `linf`, `zeros`, `nans`, `infs`; `l2` always.
+            Default: those that come for free, which is all of them on CUDA with Triton, else `l2`
+            with NaN and Inf counted where the norm shows some.
+        report_every: Collections per record. With several, the record has the last one's numbers,
+            and the largest and the mean norm of each layer over all of them.
+        local: Also measure each layer's gradient on this rank before DDP reduces it, so that a bad
+            rank has a name. Costs a norm per parameter in the backward pass.
         on_alert: Called with each alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
@@ -80,21 +102,24 @@ def attach(
     if is_disabled():
         return NullWatch()
     optimizers = _checked_optimizers(optimizer)
-    _check_arguments(every, scaler, blocks, on_alert, buffer_bytes)
+    _check_arguments(every, report_every, scaler, on_alert, buffer_bytes)
     layers = find_layers(model, include, exclude)
     _check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
-    sharing = any(_is_ddp(module) for top in modules for module in top.modules())
     plan = Plan(
         layers=layers,
         groups=find_groups(groups, layers),
         optimizers=optimizers,
         scaler=scaler,
+        blocks=find_blocks(blocks, model),
+        columns=_checked_columns(columns),
         every=every,
-        reduction="mean" if sharing else "none" if identity.world == 1 else "unknown",
+        report_every=report_every,
+        reduction=_find_reduction(modules, identity.world),
         compiled=is_compiled(modules),
-        probed=identity.world > 1,
+        distributed=identity.world > 1,
+        local=bool(local),
     )
     faults = Faults()
     target = find_endpoint(endpoint)
@@ -135,8 +160,15 @@ def _short(text: str) -> str:
     return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
-def _is_ddp(module: nn.Module) -> bool:
-    return isinstance(module, nn.parallel.DistributedDataParallel)
+def _find_reduction(modules: Sequence[nn.Module], world: int) -> str:
+    """Return how the ranks' gradients are put together by the end of the backward pass."""
+    wrappers: list[type] = [nn.parallel.DistributedDataParallel]
+    # Before anyone has imported FSDP2, no module is one.
+    if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
+        wrappers += [fsdp.FSDPModule, fsdp.FullyShardedDataParallel]
+    if any(isinstance(module, tuple(wrappers)) for top in modules for module in top.modules()):
+        return "mean"
+    return "none" if world == 1 else "unknown"
 
 
 def _checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
@@ -156,19 +188,28 @@ def _checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> li
 
 
 def _check_arguments(
-    every: object, scaler: object, blocks: object, on_alert: object, buffer_bytes: object
+    every: object, report_every: object, scaler: object, on_alert: object, buffer_bytes: object
 ) -> None:
     _check_count("every", every, 1)
+    _check_count("report_every", report_every, 1)
     _check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     if scaler is not None and not isinstance(scaler, GradScaler):
         msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
         raise TypeError(msg)
-    if blocks is not None:
-        msg = "blocks: block gains are not in this version; leave it None"
-        raise ValueError(msg)
     if on_alert is not None and not callable(on_alert):
         msg = f"on_alert: a function of one alert, got {type(on_alert).__name__}"
         raise TypeError(msg)
+
+
+def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    given = [columns] if isinstance(columns, str) else list(columns)
+    unknown = [name for name in given if name not in COLUMNS]
+    if unknown:
+        msg = f"columns: some of {', '.join(COLUMNS)}, got {unknown[0]!r}"
+        raise ValueError(msg)
+    return tuple(name for name in COLUMNS if name in given or name == "l2")
 
 
 def _check_count(name: str, value: object, least: int) -> None:

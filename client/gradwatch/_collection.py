@@ -10,17 +10,38 @@ import torch
 from torch import Tensor
 
 from gradwatch._readback import Readback, pack
-from gradwatch._statistics import count_nonfinite, l2_norms
+from gradwatch._statistics import statistics
 from gradwatch_wire import Column, Manifest, Record, Stats
 from gradwatch_wire.records import Label
+
+COUNTS = frozenset({"zeros", "nans", "infs"})
+"""Columns of whole numbers."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """Statistics of one moment, on the devices.
+
+    Args:
+        values: Device to column to (own layers,) float64, gradients unscaled.
+        places: Device to the places of its layers in the manifest.
+        path: Path that worked them out.
+        declined: Why a better path did not, empty if the best one did.
+    """
+
+    values: dict[torch.device, dict[str, Tensor]]
+    places: dict[torch.device, list[int]]
+    path: str
+    declined: str
 
 
 @dataclass(slots=True)
 class Measured:
-    """Numbers of one device on their way: which layers and scalars the packed tensor holds."""
+    """Numbers of one device on their way: what the packed tensor holds, one after the other."""
 
-    places: list[int]  # place in the manifest of each leading number
-    scalars: list[str]  # name of each number behind them
+    places: list[int]
+    columns: list[str]  # each with one number per place
+    scalars: list[str]
     readback: Readback
 
 
@@ -31,12 +52,11 @@ class Collection:
     step: int
     time_ns: int
     manifest_id: int
-    manifest: Manifest | None
     num_layers: int
     measured: list[Measured]
     labels: dict[str, Label]
     scalars: dict[str, float]
-    nonfinite: dict[int, tuple[int, int]] = field(default_factory=dict)
+    manifests: list[Manifest] = field(default_factory=list)
     part: int = 0
     parts: int = 1
 
@@ -45,83 +65,84 @@ class Collection:
         return all(measured.readback.ready() for measured in self.measured)
 
     def records(self) -> list[Record]:
-        """Return the manifest, if it is new, and the STATS."""
-        l2 = [math.nan] * self.num_layers
+        """Return the manifests that have to come first, and the STATS."""
+        columns: dict[str, list[float]] = {}
         scalars = dict(self.scalars)
         for measured in self.measured:
-            numbers = measured.readback.read()
-            for place, number in zip(measured.places, numbers, strict=False):
-                l2[place] = number
-            for name, number in zip(measured.scalars, numbers[len(measured.places) :], strict=True):
+            numbers = iter(measured.readback.read())
+            for name in measured.columns:
+                column = columns.setdefault(name, [math.nan] * self.num_layers)
+                for place in measured.places:
+                    column[place] = next(numbers)
+            for name in measured.scalars:
                 # The probe may have a sum on several devices; a NaN in any shows in their sum.
-                scalars[name] = scalars.get(name, 0.0) + number
+                scalars[name] = scalars.get(name, 0.0) + next(numbers)
+        if not any(any(columns.get(name, ())) for name in ("nans", "infs")):
+            columns.pop("nans", None)
+            columns.pop("infs", None)
         stats = Stats(
             manifest_id=self.manifest_id,
             step=self.step,
             labels=self.labels,
             scalars=scalars,
-            columns=self._columns(l2),
+            columns={name: _column(name, values) for name, values in columns.items()},
             part=self.part,
             parts=self.parts,
         )
-        return [stats] if self.manifest is None else [self.manifest, stats]
-
-    def _columns(self, l2: list[float]) -> dict[str, Column]:
-        columns = {"l2": Column.pack("<f8", l2)}
-        if self.nonfinite:
-            counts = [self.nonfinite.get(place, (0, 0)) for place in range(self.num_layers)]
-            columns["nans"] = Column.pack("<u8", [nans for nans, _ in counts])
-            columns["infs"] = Column.pack("<u8", [infs for _, infs in counts])
-        return columns
+        return [*self.manifests, stats]
 
 
-def measure(
-    gradients: Sequence[Tensor], scalars: Mapping[str, Sequence[Tensor]], divisor: Tensor | None
-) -> tuple[list[Measured], dict[int, tuple[int, int]], str]:
+def _column(name: str, values: Sequence[float]) -> Column:
+    if name in COUNTS and all(map(math.isfinite, values)):
+        return Column.pack("<u8", map(int, values))
+    return Column.pack("<f8", values)
+
+
+def sample(gradients: Sequence[Tensor], columns: Sequence[str], divisor: Tensor | None) -> Sample:
     """Enqueue the statistics of all gradients, device by device.
 
     Args:
-        gradients: The gradient of each layer of the manifest.
-        scalars: Name to 0-d tensors to be read back along; several are added up.
-        divisor: Loss scale that the gradients still carry, 0-d, or None.
-
-    Returns:
-        What is on its way; NaN and Inf counts by place, for CPU layers that have any; the path.
+        gradients: The dense local gradient of each layer of the manifest.
+        columns: Which statistics; see `statistics`.
+        divisor: Loss scale that the gradients still carry, 0-d or one per layer, or None.
     """
     places: dict[torch.device, list[int]] = {}
-    dense = [_dense(gradient) for gradient in gradients]
-    for place, gradient in enumerate(dense):
+    for place, gradient in enumerate(gradients):
         places.setdefault(gradient.device, []).append(place)
+    made = Sample({}, places, "", "")
+    for device, mine in places.items():
+        found = statistics([gradients[place] for place in mine], columns)
+        made.path, made.declined = found.path, found.declined
+        own = divisor if divisor is None or not divisor.dim() else divisor[mine]
+        made.values[device] = {
+            name: values if own is None or name in COUNTS else values / own.to(device)
+            for name, values in found.values.items()
+        }
+    return made
+
+
+def send_off(
+    values: Mapping[torch.device, Mapping[str, Tensor]],
+    places: Mapping[torch.device, list[int]],
+    scalars: Mapping[str, Sequence[Tensor]],
+) -> list[Measured]:
+    """Start the copies to the host, one per device.
+
+    Args:
+        values: Device to column to (own layers,) float64.
+        places: Device to the places of its layers in the manifest.
+        scalars: Name to 0-d tensors to be read back along; those of one name are added up.
+    """
     extra: dict[torch.device, dict[str, Tensor]] = {}
     for name, tensors in scalars.items():
         for tensor in tensors:
             own = extra.setdefault(tensor.device, {})
             own[name] = own[name] + tensor if name in own else tensor
-    measured: list[Measured] = []
-    nonfinite: dict[int, tuple[int, int]] = {}
-    path = ""
-    for device in {**places, **extra}:
-        mine = places.get(device, [])
-        values: list[Tensor] = []
-        if mine:
-            norms, path = l2_norms([dense[place] for place in mine])
-            if device.type == "cpu":
-                nonfinite |= _count(norms, mine, dense)
-            values.append(norms if divisor is None else norms / divisor.to(device))
-        own = extra.get(device, {})
-        packed = pack([*values, *own.values()])
-        measured.append(Measured(mine, list(own), Readback(packed)))
-    return measured, nonfinite, path
-
-
-def _count(
-    norms: Tensor, places: Sequence[int], gradients: Sequence[Tensor]
-) -> dict[int, tuple[int, int]]:
-    """Count NaN and Inf where a norm says that there are some."""
-    bad = (~norms.isfinite()).nonzero().flatten().tolist()
-    return {places[i]: count_nonfinite(gradients[places[i]]) for i in bad}
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    """Return the stored numbers: those a sparse gradient leaves out are zero."""
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
+    measured = []
+    for device in {**values, **extra}:
+        columns, own = values.get(device, {}), extra.get(device, {})
+        packed = pack([*columns.values(), *own.values()])
+        measured.append(
+            Measured(places.get(device, []), list(columns), list(own), Readback(packed))
+        )
+    return measured

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS, MAX_NAME_BYTES
+from gradwatch_wire.limits import MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_NAME_BYTES
 
 Patterns: TypeAlias = "str | Iterable[str] | None"
 Group: TypeAlias = "str | torch.Tensor | Iterable[str | torch.Tensor]"
@@ -84,6 +83,36 @@ def find_groups(
     return {name: _members(name, members, layers) for name, members in groups.items()}
 
 
+def find_blocks(
+    blocks: Iterable[nn.Module] | None, model: nn.Module | Mapping[str, nn.Module]
+) -> dict[str, nn.Module]:
+    """Return the blocks by name: their name in the model, else `block.0`, `block.1`, ...
+
+    Raises:
+        TypeError: If *blocks* is no list of modules.
+        ValueError: If it is empty, too long, or names a module twice.
+    """
+    if blocks is None:
+        return {}
+    if not isinstance(blocks, Iterable):
+        msg = f"blocks: a list of modules, got {type(blocks).__name__}"
+        raise TypeError(msg)
+    found = list(blocks)
+    for block in found:
+        if not isinstance(block, nn.Module):
+            msg = f"blocks: modules, got {type(block).__name__}"
+            raise TypeError(msg)
+    if not 1 < len(found) <= MAX_BLOCKS:
+        msg = f"blocks: 2 to {MAX_BLOCKS} modules, got {len(found)}"
+        raise ValueError(msg)
+    if len({id(block) for block in found}) < len(found):
+        msg = "blocks: one module is in the list twice; its outputs could not be told apart"
+        raise ValueError(msg)
+    named = {"": model} if isinstance(model, nn.Module) else model
+    known = {id(m): name for prefix, top in named.items() for name, m in _submodules(top, prefix)}
+    return {known.get(id(m)) or f"block.{i}": m for i, m in enumerate(found)}
+
+
 def _members(name: str, members: Group, layers: Sequence[Layer]) -> frozenset[int]:
     if not isinstance(name, str):
         msg = f"groups: names are strings, got {name!r}"
@@ -141,6 +170,15 @@ def _walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Parameter]]:
             yield from _walk(child, inner)
 
 
+def _submodules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield all modules under the names of the user's own model."""
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is not None:
+            inner = prefix if _is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
+            yield from _submodules(child, inner)
+
+
 def _is_wrapped(module: nn.Module, child: str) -> bool:
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     return child in _WRAPPER_CHILDREN or (child == "module" and isinstance(module, wrappers))
@@ -179,14 +217,6 @@ def _check(layer: Layer) -> None:
         raise ValueError(msg)
     if parameter.is_complex():
         msg = f"model: {layer.name} is {parameter.dtype}; complex gradients cannot be watched"
-        raise ValueError(msg)
-    # Importing this module takes half a second; before anyone has, no parameter is sharded.
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None and isinstance(parameter, distributed.DTensor):
-        msg = (
-            f"model: {layer.name} is sharded ({parameter.placements}); this version watches whole "
-            "gradients only (plain loops and DDP); leave it out with exclude="
-        )
         raise ValueError(msg)
     _check_name("model", layer.name)
 

@@ -9,7 +9,12 @@ class NullWatch:
     """Has the interface of `Watch` and costs nothing."""
 
     def collect(
-        self, *, loss: object = None, step: object = None, batch_size: object = None
+        self,
+        *,
+        loss: object = None,
+        step: object = None,
+        batch_size: object = None,
+        micro_batch: object = False,
     ) -> None:
         """Do nothing."""
 
@@ -21,9 +26,8 @@ class NullWatch:
 
     def stats(self) -> dict[str, int | str]:
         """Return the counters of a watch that never did anything."""
-        return dict.fromkeys(("collected", "sent", "acked", "evicted", "pending", "faults"), 0) | {
-            "last_error": ""
-        }
+        names = ("collected", "dropped", "sent", "acked", "evicted", "pending", "faults")
+        return dict.fromkeys(names, 0) | {"last_error": ""}
 
     def __enter__(self) -> Self:
         """Return itself."""

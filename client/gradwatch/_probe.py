@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from gradwatch._gradients import is_distributed
 from gradwatch._layers import Layer
 
 MAX_PARAMETERS: Final = 16
@@ -57,7 +58,12 @@ class LocalProbe:
 
 def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:
     """Return at most 16 small parameters, evenly spread from the first layer to the last."""
-    trained = [layer.parameter for layer in layers if layer.parameter.requires_grad]
+    # A shard's gradient is there only once the ranks' gradients have been reduced.
+    trained = [
+        layer.parameter
+        for layer in layers
+        if layer.parameter.requires_grad and not is_distributed(layer.parameter)
+    ]
     small = [parameter for parameter in trained if parameter.numel() <= MAX_NUMEL]
     small = small or sorted(trained, key=nn.Parameter.numel)[:1]
     if len(small) <= MAX_PARAMETERS:

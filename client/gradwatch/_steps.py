@@ -26,6 +26,12 @@ class Steps:
         self._collected = True
         return self.step
 
+    def on_micro_batch(self) -> int:
+        """Note a collection within a step; return the step it belongs to."""
+        if self._collected or self._stepped:
+            self._advance()
+        return self.step
+
     def before_optimizer(self, number: int) -> tuple[int, int] | None:
         """Return `(step, part)` to be collected before this optimizer steps, or None."""
         if number in self._stepped:

@@ -27,20 +27,17 @@ def gains(norms: Sequence[float | None], eps: float = GAIN_EPS) -> list[float | 
     """Return the gain of each transition: norm of block i over norm of block i + 1.
 
     Args:
-        norms: Norm at each block's output, input side first; None or NaN where there is none.
+        norms: Norm at each block's output, input side first; None where there is none. Over a norm
+            that is not finite there is no gain.
         eps: Norm of the later block below which the gain is Inf.
     """
     return [_gain(early, late, eps) for early, late in itertools.pairwise(norms)]
 
 
 def _gain(early: float | None, late: float | None, eps: float) -> float | None:
-    if early is None or late is None or math.isnan(early) or math.isnan(late):
+    if early is None or late is None or not (math.isfinite(early) and math.isfinite(late)):
         return None
-    if late < eps:
-        return math.inf
-    if math.isinf(late):
-        return None if math.isinf(early) else 0.0
-    return early / late
+    return math.inf if late < eps else early / late
 
 
 def log_gains(values: Sequence[float | None]) -> list[float | None]:

@@ -35,11 +35,19 @@ def health_score(
 def normalized_ratio(seed_norm: float, seed_numel: int, host_norm: float, host_numel: int) -> float:
     """Return (seed_norm / √seed_numel) / (host_norm / √host_numel), the ratio of two groups' RMS.
 
-    0.0 when either side has no norm or no parameters, as the source documents define it.
+    0.0 when either side has no norm or no parameters, as the source documents define it. NaN where
+    a norm is NaN or both are Inf; Inf where the ratio is beyond the range of a float.
     """
     if seed_norm == 0.0 or host_norm == 0.0 or seed_numel == 0 or host_numel == 0:
         return 0.0
-    return (seed_norm / math.sqrt(seed_numel)) / (host_norm / math.sqrt(host_numel))
+    # Mantissas and exponents apart: neither a quotient nor a root leaves the range on the way.
+    seed, seed_exponent = math.frexp(seed_norm)
+    host, host_exponent = math.frexp(host_norm)
+    ratio = seed / host * math.sqrt(host_numel / seed_numel)
+    try:
+        return math.ldexp(ratio, seed_exponent - host_exponent)
+    except OverflowError:
+        return math.inf
 
 
 def nonfinite_kind(value: float) -> str | None:

@@ -24,6 +24,10 @@ from gradwatch_server.core.ledger import Ledger, Ruling
 
 R = TypeVar("R")
 
+# Without a GPU, kernels run in Triton's interpreter. It looks here when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 LAUNCHER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"),
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gradwatch._collection import Collection, measure
+from gradwatch._collection import Collection, sample, send_off
 from gradwatch._readback import Readback, pack
 from gradwatch_wire import Column, Manifest, Stats
 
@@ -16,19 +16,18 @@ def stats_of(
     gradients: list[torch.Tensor],
     scalars: dict[str, list[torch.Tensor]],
     divisor: torch.Tensor | None = None,
+    columns: tuple[str, ...] = ("l2", "nans", "infs"),
 ) -> Stats:
     """The record of one collection of these numbers."""
-    measured, nonfinite, path = measure(gradients, scalars, divisor)
+    taken = sample(gradients, columns, divisor)
     collection = Collection(
         step=5,
         time_ns=7,
         manifest_id=3,
-        manifest=None,
         num_layers=len(gradients),
-        measured=measured,
-        labels={"path": path},
+        measured=send_off(taken.values, taken.places, scalars),
+        labels={"path": taken.path},
         scalars={"lr": 0.5},
-        nonfinite=nonfinite,
         part=1,
         parts=2,
     )
@@ -47,7 +46,7 @@ def test_norms_and_scalars_find_their_places() -> None:
     assert record == Stats(
         manifest_id=3,
         step=5,
-        labels={"path": "cpu_rows"},
+        labels={"path": "rows"},
         scalars={"lr": 0.5, "loss": 0.25, "loss_scale": 8.0},
         columns={"l2": Column.pack("<f8", [2.0, 4.0, 6.0])},
         part=1,
@@ -61,6 +60,24 @@ def test_the_loss_scale_is_divided_out_of_the_norms_only() -> None:
 
     assert record.columns["l2"].unpack() == [0.5]
     assert record.scalars["loss"] == 3.0
+
+
+def test_each_layer_may_carry_a_scale_of_its_own() -> None:
+    """Some optimizers have been unscaled, others not yet; counts have no scale."""
+    gradients = [torch.tensor([8.0, 0.0]), torch.tensor([8.0, 0.0])]
+    record = stats_of(gradients, {}, torch.tensor([4.0, 1.0]), ("l2", "l1", "zeros"))
+
+    assert record.columns["l2"].unpack() == record.columns["l1"].unpack() == [2.0, 8.0]
+    assert record.columns["zeros"] == Column.pack("<u8", [1, 1])
+
+
+def test_nan_and_inf_are_counted_where_there_are_some() -> None:
+    """The columns are left out while there are none."""
+    record = stats_of([torch.tensor([1.0, math.nan, math.inf, -math.inf]), torch.ones(2)], {})
+
+    assert record.columns["nans"] == Column.pack("<u8", [1, 0])
+    assert record.columns["infs"] == Column.pack("<u8", [2, 0])
+    assert set(stats_of([torch.ones(2)], {}).columns) == {"l2"}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -78,8 +95,9 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     """Both are made at once, when the numbers have arrived."""
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
-    measured, nonfinite, _ = measure([torch.ones(1)], {}, None)
-    collection = Collection(0, 0, 3, manifest, 1, measured, {}, {}, nonfinite)
+    taken = sample([torch.ones(1)], ("l2",), None)
+    measured = send_off(taken.values, taken.places, {})
+    collection = Collection(0, 0, 3, 1, measured, {}, {}, [manifest])
 
     first, second = collection.records()
     assert first == manifest

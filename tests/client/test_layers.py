@@ -233,12 +233,9 @@ def test_what_cannot_be_watched_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
-def test_a_sharded_parameter_is_refused_unless_it_is_left_out(one_process: None) -> None:
-    """This version measures whole gradients; a shard's norm would be a wrong number."""
-    with pytest.raises(ValueError, match=r"model: weight is sharded \(.*Shard.*exclude="):
-        find_layers(sharded(), None, None)
-
-    assert names(sharded(), None, "weight") == ["bias"]
+def test_a_sharded_parameter_is_a_layer_like_any_other(one_process: None) -> None:
+    """What this rank holds of it is the manifest's to say."""
+    assert names(sharded()) == ["weight", "bias"]
 
 
 def test_more_layers_than_the_wire_carries_are_refused_unless_chosen_from() -> None:

@@ -160,7 +160,7 @@ def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
     probed = []
     for _ in range(7):
         model(torch.ones(1, 2)).sum().backward()
-        probed.append(len(watch._probe.take()))
+        probed.append(len(watch._recorder._probe.take()))
         if how != "optimizer step":
             watch.collect()
         optimizer.step()

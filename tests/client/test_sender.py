@@ -54,6 +54,7 @@ class Collected:
     def __init__(self, step: int, *, arrived: bool = True) -> None:
         self.step = step
         self.time_ns = 0
+        self.manifests: list[Any] = []
         self.arrived = arrived
         self.error: Exception | None = None
 
@@ -129,13 +130,17 @@ def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_se
 
 
 def test_what_waits_for_the_device_is_bounded(make_sender: Any) -> None:
-    """Beyond that the newest are dropped and counted; what waits is left for the thread."""
+    """Beyond that the oldest are dropped and counted; manifests go on to the next of them."""
     sender, faults = make_sender(free_endpoint())
     for step in range(MAX_WAITING + 10):
-        sender.put(Collected(step))
+        collected = Collected(step)
+        collected.manifests = [step] if step % 2 else []
+        sender.put(collected)
 
-    assert [collected.step for collected in sender.waiting] == list(range(MAX_WAITING))
-    assert faults.counts["dropped"] == 10
+    assert [each.step for each in sender.waiting] == list(range(10, MAX_WAITING + 10))
+    assert sender.waiting[0].manifests == [1, 3, 5, 7, 9]
+    assert sender.waiting[1].manifests == [11]
+    assert sender.num_dropped == faults.counts["dropped"] == 10
 
 
 def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(

@@ -70,7 +70,7 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(
     assert [stats.scalars["loss"] for stats in sent] == losses
     assert {(stats.scalars["lr"], stats.scalars["batch_size"]) for stats in sent} == {(0.25, 4.0)}
     assert {(stats.part, stats.parts) for stats in sent} == {(0, 1)}
-    labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "cpu_rows"}
+    labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "rows"}
     assert [stats.labels for stats in sent] == [labels] * 3
     assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
 
@@ -571,33 +571,33 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
 ) -> None:
     """Whatever goes wrong in a collection is counted, the step too, and the next one is fine."""
     plain = nn.Parameter(torch.ones(3))
-    odd = nn.Parameter(torch.ones(3).to(torch.float8_e5m2))  # torch has no norm of these on CPU
+    odd = nn.Parameter(torch.ones(3, device="meta"))  # has no numbers at all
     optimizer = Still([plain, odd])
     watch = attach(nn.ParameterList([plain, odd]), optimizer)
     for step in range(3):
         plain.grad = torch.ones(3)
-        odd.grad = torch.ones(3).to(torch.float8_e5m2) if step == 1 else None
+        odd.grad = torch.ones(3, device="meta") if step == 1 else None
         optimizer.step()
     sent = aggregator.stats(2)
 
     assert [stats.step for stats in sent] == [0, 2]
     assert watch.stats()["collected"] == 2
     assert watch.stats()["faults"] == 1
-    assert str(watch.stats()["last_error"]).startswith("optimizer step: RuntimeError(")
+    assert str(watch.stats()["last_error"]).startswith("optimizer step: ")
 
 
 def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> None:
     """What was collected is sent, acknowledged, and then waits no more."""
     model = mlp()
     watch = attach(model)
-    keys = ["collected", "sent", "acked", "evicted", "pending", "faults", "last_error"]
+    keys = ["collected", "dropped", "sent", "acked", "evicted", "pending", "faults", "last_error"]
     assert list(watch.stats()) == keys
     backward(model)
     for _ in range(5):
         watch.collect()
     wait_until(lambda: watch.stats()["acked"] == 6, "the manifest and 5 STATS acknowledged")
 
-    assert watch.stats() == dict(zip(keys, [5, 6, 6, 0, 0, 0, ""], strict=True))
+    assert watch.stats() == dict(zip(keys, [5, 0, 6, 6, 0, 0, 0, ""], strict=True))
 
 
 def test_alerts_reach_the_training_script(aggregator: Any, attach: Any, wait_until: Any) -> None:

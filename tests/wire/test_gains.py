@@ -24,8 +24,8 @@ NAN, INF = math.nan, math.inf
         (1.0, None, None),
         (NAN, 1.0, None),
         (1.0, NAN, None),
-        (INF, 1.0, INF),
-        (1.0, INF, 0.0),
+        (INF, 1.0, None),
+        (1.0, INF, None),
         (INF, INF, None),
     ],
 )

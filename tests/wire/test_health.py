@@ -14,6 +14,7 @@ from gradwatch_wire.health import (
     health_score,
     is_run_name,
     nonfinite_kind,
+    normalized_ratio,
 )
 
 
@@ -99,3 +100,33 @@ def test_a_plain_name_is_a_run_name(name: str) -> None:
 def test_a_name_that_could_be_misread_is_no_run_name(name: str) -> None:
     """Whatever means something to a URL, a path, a shell or a terminal is refused."""
     assert not is_run_name(name)
+
+
+@pytest.mark.parametrize(
+    ("seed_norm", "seed_numel", "host_norm", "host_numel", "ratio"),
+    [
+        (3.0, 9, 2.0, 4, 1.0),
+        (1.0, 4, 4.0, 16, 0.5),
+        (0.0, 4, 1.0, 4, 0.0),
+        (1.0, 4, 0.0, 4, 0.0),
+        (1.0, 0, 1.0, 4, 0.0),
+        (1.0, 4, 1.0, 0, 0.0),
+        (5e-324, 4, 5e-324, 4, 1.0),
+        (1.0, 4, 5e-324, 4, math.inf),
+        (1e308, 1, 1e-308, 1, math.inf),
+        (1e-308, 1, 1e308, 1, 0.0),
+        (math.inf, 1, 1.0, 1, math.inf),
+        (1.0, 1, math.inf, 1, 0.0),
+    ],
+)
+def test_the_ratio_of_two_groups(
+    seed_norm: float, seed_numel: int, host_norm: float, host_numel: int, ratio: float
+) -> None:
+    """Each norm is divided by the root of its number of elements; nothing overflows on the way."""
+    assert normalized_ratio(seed_norm, seed_numel, host_norm, host_numel) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(("seed", "host"), [(math.nan, 1.0), (1.0, math.nan), (math.inf, math.inf)])
+def test_the_ratio_of_what_is_unknown_is_nan(seed: float, host: float) -> None:
+    """Not zero, which would pass for a group without gradients."""
+    assert math.isnan(normalized_ratio(seed, 1, host, 1))

@@ -1,0 +1,83 @@
+"""A gradient as what it stores: dense, local, flat, and never copied whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+CHUNK: Final = 1 << 20
+"""Elements that are copied at once where a copy cannot be avoided: 8 MB in float64."""
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return the numbers that this process stores of a gradient, as a dense tensor.
+
+    Of a sparse gradient the values that are not stored are zero, and are left out; of a DTensor
+    the local shard is taken. No collective is called.
+    """
+    if gradient.is_sparse:
+        return gradient.detach().coalesce().values()
+    if is_distributed(gradient):
+        local: Tensor = gradient.detach()._local_tensor  # type: ignore[attr-defined]  # a DTensor
+        # Of a reduction over ranks that is still running, to_local() would wait here as well.
+        return local.wait() if hasattr(local, "wait") else local
+    return gradient.detach()
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Tell whether it is a DTensor."""
+    # Importing that module takes half a second; before anyone has, no tensor is one.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def flats(gradient: Tensor) -> Iterator[Tensor]:
+    """Yield all elements of a dense tensor in 1-d contiguous pieces, in any order.
+
+    Elements that lie in memory without gaps come as views; of others at most `CHUNK` at once are
+    copied.
+    """
+    if gradient.is_contiguous():
+        yield gradient.view(-1)
+        return
+    # A transposed tensor has no gaps either; in which order it is read does not matter.
+    packed = gradient.permute(sorted(range(gradient.dim()), key=gradient.stride, reverse=True))
+    if packed.is_contiguous():
+        yield packed.view(-1)
+        return
+    for part in _parts(packed):
+        # A regular stride would make reshape return a view that has it.
+        yield part.reshape(-1).contiguous()
+
+
+def chunks(gradient: Tensor) -> Iterator[Tensor]:
+    """Yield all elements of a dense tensor in 1-d pieces of at most `CHUNK`."""
+    for flat in flats(gradient):
+        yield from flat.split(CHUNK)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Cut along the first dimensions into parts of at most `CHUNK` elements."""
+    if tensor.numel() <= CHUNK:
+        yield tensor
+        return
+    each = CHUNK * len(tensor) // tensor.numel()
+    if each:
+        yield from tensor.split(each)
+        return
+    for row in tensor.unbind():
+        yield from _parts(row)
+
+
+def count_nonfinite(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the numbers of NaN and of Inf elements, 0-d float64 each, on its device."""
+    nans = torch.zeros((), dtype=torch.float64, device=gradient.device)
+    infs = nans.clone()
+    for chunk in chunks(gradient):
+        nans += chunk.isnan().sum()
+        infs += chunk.isinf().sum()
+    return nans, infs

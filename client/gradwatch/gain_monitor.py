@@ -1,0 +1,318 @@
+"""How gradients grow or shrink from block to block, without the service.
+
+Typical use::
+
+    from gradwatch import GradientGainMonitor
+
+    with GradientGainMonitor(model.blocks) as monitor:
+        loss(model(batch)).backward()
+        print(monitor.report())
+
+`docs/gains.md` says what each number is and has examples that run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Self
+
+import torch
+from torch import Tensor, nn
+
+from gradwatch._gradients import dense
+from gradwatch._statistics import statistics
+from gradwatch_wire.gains import (
+    AMPLIFYING_GAIN,
+    DAMPING_GAIN,
+    GAIN_EPS,
+    NORM_TYPES,
+    gains,
+    log_gains,
+    summarize_gains,
+)
+
+OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
+"""Where the hidden state is in an output that has names, the most telling first."""
+
+CATEGORIES: Final = {
+    "amplifying": f"gain > {AMPLIFYING_GAIN}",
+    "damping": f"gain < {DAMPING_GAIN}",
+    "healthy": "in between",
+    "vanishing": "gain is inf",
+    "missing": "norm missing or NaN",
+}
+"""The kinds of transition that `summarize_gains` counts, with what they mean."""
+
+NOTHING_YET: Final = (
+    "No gradients recorded: run a forward and a backward pass through the blocks first "
+    "(reset() and take() forget what was recorded)."
+)
+
+Summary = dict[str, float | int | None]
+
+
+class GradientGainMonitor:
+    """Records the norm of the loss gradient at each block's output, and the gains between them.
+
+    The norm of block i is that of ∂L/∂h_i, where h_i is the block's output. A gain is the norm of a
+    block over that of the next one. During training the monitor only enqueues work on the device:
+    the norms stay there until someone asks for numbers, which raises `RuntimeError` where no
+    gradient was recorded.
+
+    The gradient is this process's own, of the loss as `backward` got it: scaled by a `GradScaler`,
+    of this rank's batch under DDP, of this rank's shard where the output is a DTensor. Gains do not
+    change with the scale of the loss.
+
+    Args:
+        blocks: Modules in the order of the forward pass: a list, `ModuleList` or `Sequential`.
+        norm_type: `l2`, `l1`, `linf`, or `mean` (mean of |∂L/∂h_i| over the elements).
+        strict_single_backward: A second backward without `reset()` raises `RuntimeError` out of
+            `backward`. Otherwise it overwrites.
+        eps: Norm of the later block below which a gain is Inf.
+        on_error: Gets the message of whatever goes wrong in a hook, in place of an exception that
+            would end the training step.
+
+    Raises:
+        ValueError: No blocks, a block twice, an unknown `norm_type`, an `eps` that is not a
+            positive number.
+        TypeError: `blocks` or one of them is something else.
+    """
+
+    def __init__(
+        self,
+        blocks: Iterable[nn.Module],
+        norm_type: str = "l2",
+        strict_single_backward: bool = True,
+        eps: float = GAIN_EPS,
+        *,
+        on_error: Callable[[str], None] | None = None,
+    ) -> None:
+        modules = _checked(blocks)
+        if norm_type not in NORM_TYPES:
+            raise ValueError(f"norm_type must be one of {', '.join(NORM_TYPES)}, not {norm_type!r}")
+        if not 0.0 < eps < math.inf:
+            raise ValueError(f"eps must be a positive number, not {eps!r}")
+        self.norm_type = norm_type
+        self.eps = eps
+        self._strict = strict_single_backward
+        self._on_error = on_error
+        self._closed = False
+        self._classes = [type(module).__name__ for module in modules]
+        self._norms: list[Tensor | None] = [None] * len(modules)
+        self._handles = [
+            module.register_forward_hook(partial(self._after_forward, index))
+            for index, module in enumerate(modules)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._norms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the hooks; what was recorded can still be read. May be called again."""
+        # A hook on an output that still waits for its backward pass looks at this.
+        self._closed = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def reset(self) -> None:
+        """Forget what was recorded."""
+        self._norms = [None] * len(self)
+
+    def take(self) -> list[Tensor | None]:
+        """Return the norms as they lie on the device, 0-d float64 each, and forget them.
+
+        Never waits. None for a block where no gradient was recorded.
+        """
+        taken = self._norms
+        self.reset()
+        return taken
+
+    def norms(self) -> list[float | None]:
+        """Return the norm at each block, None where there is none; one transfer per device."""
+        if all(norm is None for norm in self._norms):
+            raise RuntimeError(NOTHING_YET)
+        return _read(self._norms)
+
+    def gains(self) -> list[float | None]:
+        """Return the gain of each transition, norm of block i over norm of block i + 1.
+
+        Inf where the later norm is below `eps`, None where a norm is missing or NaN.
+        """
+        return gains(self.norms(), self.eps)
+
+    def log_gains(self) -> list[float | None]:
+        """Return the natural logarithm of each gain, -Inf for a gain of zero."""
+        return log_gains(self.gains())
+
+    def summary_stats(self) -> Summary:
+        """Return statistics of the gains.
+
+        `mean_gain`, `min_gain`, `max_gain` and `mean_log_gain` are over the finite gains, None
+        without one. `num_amplifying`, `num_damping`, `num_healthy`, `num_vanishing` and
+        `num_missing` add up to the number of transitions.
+        """
+        return summarize_gains(self.gains())
+
+    def report(self) -> str:
+        """Return all numbers as text for a person; says so where nothing was recorded."""
+        try:
+            norms = self.norms()
+        except RuntimeError as error:
+            return f"{_title('Gradient Flow Analysis')}\n{error}\n"
+        return _report(self._classes, self.norm_type, norms, gains(norms, self.eps))
+
+    def _after_forward(self, index: int, _module: nn.Module, _args: Any, output: object) -> None:
+        # Reentrant checkpointing comes here without gradients first, then once more with them.
+        if not torch.is_grad_enabled():
+            return
+        with self._errors():
+            tensor = _hidden_state(output)
+            if tensor is None or tensor.is_complex():
+                raise TypeError(
+                    f"{self._name(index)} returned a {type(output).__name__} without a real tensor "
+                    "to watch: it must be one, or a tuple, list, dict or model output with one"
+                )
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._record, index))
+
+    def _record(self, index: int, gradient: Tensor | None) -> None:
+        """Enqueue the norm. PyTorch gives None where no gradient reached the output."""
+        if gradient is None or self._closed:
+            return
+        with self._errors():
+            if self._strict and self._norms[index] is not None:
+                raise RuntimeError(
+                    f"the gradient hook of {self._name(index)} fired twice: call reset() after "
+                    "each backward, or pass strict_single_backward=False to keep the last gradient "
+                    "(a block that runs twice in one forward pass fires twice in one backward)"
+                )
+            if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
+                raise TypeError(
+                    f"the gradient of {self._name(index)} is a partial sum over ranks (a DTensor), "
+                    "whose norm needs a collective: redistribute the block's output"
+                )
+            self._norms[index] = _norm(gradient, self.norm_type)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._on_error is None:
+                raise
+            self._on_error(str(error))
+
+    def _name(self, index: int) -> str:
+        return f"block {index} ({self._classes[index]})"
+
+
+def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    if not isinstance(blocks, Iterable):
+        kind = type(blocks).__name__
+        raise TypeError(f"blocks must be a list, ModuleList or Sequential, not a {kind}")
+    modules = list(blocks)
+    if not modules:
+        raise ValueError("blocks must have at least one module, and has none")
+    first: dict[int, int] = {}
+    for index, module in enumerate(modules):
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"block {index} must be a module, not a {type(module).__name__}")
+        if first.setdefault(id(module), index) != index:
+            # Which of its runs a gradient belongs to cannot be told, with recomputation least.
+            raise ValueError(
+                f"block {index} is the same module as block {first[id(module)]}: name each once"
+            )
+    return modules
+
+
+def _hidden_state(output: object) -> Tensor | None:
+    """Return the tensor that goes on to the next block, None if there is none."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, (tuple, list)):
+        return next((value for value in output if isinstance(value, Tensor)), None)
+    if isinstance(output, Mapping):
+        named = [output.get(key) for key in OUTPUT_KEYS]
+        values: Iterable[object] = output.values()
+    elif hasattr(output, "to_tuple"):
+        named = [getattr(output, key, None) for key in OUTPUT_KEYS]
+        values = output.to_tuple()
+    else:
+        return None
+    # Models that return the states of all their layers return them from first to last.
+    lasts = (value[-1] if isinstance(value, (tuple, list)) and value else value for value in named)
+    return next((value for value in (*lasts, *values) if isinstance(value, Tensor)), None)
+
+
+def _norm(gradient: Tensor, norm_type: str) -> Tensor:
+    """Return a 0-d float64 tensor on the gradient's device, computed there."""
+    stored = dense(gradient)
+    if norm_type != "mean":
+        return statistics([stored], (norm_type,)).values[norm_type][0]
+    numel = gradient.numel() if gradient.is_sparse else stored.numel()
+    return statistics([stored], ("l1",)).values["l1"][0] / max(numel, 1)
+
+
+def _read(norms: Sequence[Tensor | None]) -> list[float | None]:
+    values: list[float | None] = [None] * len(norms)
+    devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for index, norm in enumerate(norms):
+        if norm is not None:
+            devices.setdefault(norm.device, []).append((index, norm))
+    for recorded in devices.values():
+        numbers = torch.stack([norm for _, norm in recorded]).tolist()
+        for (index, _), number in zip(recorded, numbers, strict=True):
+            values[index] = number
+    return values
+
+
+def _report(
+    classes: Sequence[str],
+    norm_type: str,
+    norms: Sequence[float | None],
+    values: Sequence[float | None],
+) -> str:
+    summary = summarize_gains(values)
+    blocks = enumerate(zip(norms, classes, strict=True))
+    sizes = [key for key in summary if not key.startswith("num_")]
+    return "\n".join(
+        [
+            _title("Gradient Flow Analysis"),
+            f"{len(norms)} blocks, {norm_type} norm of the loss gradient at each block's output.",
+            "\nGradient Norms:",
+            *(f"  Block {i:2d}: {_shown(norm)}  {name}" for i, (norm, name) in blocks),
+            "\nGradient Gains (norm of a block over that of the next; labels are heuristic):",
+            *(
+                f"  Transition {i:2d} to {i + 1:2d}: {_shown(gain)}  {_category(gain)}"
+                for i, gain in enumerate(values)
+            ),
+            "\nSummary Statistics:",
+            *(f"  {key.replace('_', ' '):13}: {_shown(summary[key])}" for key in sizes),
+            "\nTransition Categories:",
+            *(f"  {n:13}: {summary[f'num_{n}']:3d}  ({why})" for n, why in CATEGORIES.items()),
+            "",
+        ]
+    )
+
+
+def _title(text: str) -> str:
+    return f"{text}\n{'=' * len(text)}"
+
+
+def _shown(value: float | None) -> str:
+    return f"{'missing' if value is None else format(value, '.4g'):>10}"
+
+
+def _category(gain: float | None) -> str:
+    counts = summarize_gains([gain])
+    return next(name for name in CATEGORIES if counts[f"num_{name}"])
