@@ -111,7 +111,7 @@ def attach(
         layers=layers,
         groups=find_groups(groups, layers),
         optimizers=optimizers,
-        scaler=scaler,
+        scaler=scaler if scaler is not None and scaler.is_enabled() else None,
         blocks=find_blocks(blocks, model),
         columns=_checked_columns(columns),
         every=every,

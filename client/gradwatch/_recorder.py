@@ -24,6 +24,7 @@ from gradwatch._running import Moment, Running
 from gradwatch._scaler import is_scaled
 from gradwatch._sender import Sender
 from gradwatch._statistics import COLUMNS
+from gradwatch_wire import Manifest
 
 FREE_COLUMNS: Final = ("l2", "nans", "infs")
 """What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
@@ -46,6 +47,7 @@ class Recorder:
         self._probe = LocalProbe(plan.layers) if plan.distributed and not plan.local else None
         self._local = LocalNorms(plan.layers, faults) if plan.local else None
         self._blocks = Blocks(plan.blocks, faults) if plan.blocks else None
+        self._undeclared: list[Manifest] = []
         self._running: dict[int | None, Running] = {}
         self._last_sent: tuple[float, int] | None = None  # when, and which step
         self._has_cuda = any(layer.parameter.is_cuda for layer in plan.layers)
@@ -118,6 +120,8 @@ class Recorder:
         gradients: Sequence[Tensor],
     ) -> Moment:
         manifest_id, manifest = self._manifests.find(indices, gradients, self._seen)
+        if manifest is not None:
+            self._undeclared.append(manifest)
         own = [dense(gradient) for gradient in gradients]
         taken = sample(own, self._columns, self._divisor(optimizer, indices))
         if taken.declined:
@@ -129,7 +133,6 @@ class Recorder:
         return Moment(
             step=step,
             manifest_id=manifest_id,
-            manifests=[] if manifest is None else [manifest],
             num_layers=len(indices),
             taken=taken,
             labels={
@@ -161,8 +164,12 @@ class Recorder:
             if isinstance(rate, (int, float)):
                 moment.numbers["lr"] = float(rate)
 
-    def _report(self, moment: Moment, key: int | None, *, is_step: bool) -> None:
+    def _report(self, moment: Moment, optimizer: int | None, *, is_step: bool) -> None:
         """Send a record, or keep the moment for the one that is due later."""
+        key = optimizer if len(self._plan.optimizers) > 1 else None
+        if key is not None and self._running.pop(None, None) is not None:
+            why = "with several optimizers the step has to be collected by collect(), too"
+            self._faults.note("micro_batch", why)
         if self._plan.report_every == 1 and is_step and key not in self._running:
             self._send(moment)
             return
@@ -179,6 +186,8 @@ class Recorder:
     def _send(self, moment: Moment) -> None:
         if moment.part == 0:
             moment.numbers |= self._step_time(moment.step)
+        # Whichever record goes first takes them along: it comes before any that refers to them.
+        undeclared, self._undeclared = self._undeclared, []
         self._sender.put(
             Collection(
                 step=moment.step,
@@ -188,7 +197,7 @@ class Recorder:
                 measured=send_off(moment.taken.values, moment.taken.places, moment.tensors),
                 labels=moment.labels,
                 scalars=moment.numbers,
-                manifests=moment.manifests,
+                manifests=undeclared,
                 part=moment.part,
                 parts=moment.parts,
             )

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gradwatch._collection import Sample
-from gradwatch_wire import Manifest
 from gradwatch_wire.records import Label
 
 
@@ -23,7 +22,6 @@ class Moment:
 
     step: int
     manifest_id: int
-    manifests: list[Manifest]
     num_layers: int
     taken: Sample
     labels: dict[str, Label]
@@ -47,14 +45,12 @@ class Running:
         self._probe: list[Tensor] = []
         self._loss: Tensor | float = 0.0
         self._weight = 0.0
-        self._manifests: list[Manifest] = []
 
     def add(self, moment: Moment, *, is_step: bool) -> None:
         """Take in a collection; one within a step does not count towards the report."""
         self.latest = moment
         self.collections += 1
         self.steps += is_step
-        self._manifests += moment.manifests
         for device, values in moment.taken.values.items():
             self._add_norms(device, values, moment.step)
         if probe := moment.tensors.get("local_probe"):
@@ -85,7 +81,6 @@ class Running:
     def close(self) -> Moment:
         """Return the last collection with what all of them came to."""
         latest = self.latest
-        latest.manifests = self._manifests
         if self.collections == 1:
             return latest
         for device, values in latest.taken.values.items():

@@ -1,0 +1,104 @@
+"""`attach(local=True)`: each rank's own gradient, before the ranks are reduced."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwatch_wire import Stats
+
+DDP_SCRIPT = """
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwatch
+
+
+def work(rank, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 2, bias=False), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with gradwatch.attach(model, optimizer, run="test", local=True):
+        for step in range(3):
+            optimizer.zero_grad()
+            # Accumulated over two micro-batches; the ranks are reduced in the second.
+            with model.no_sync():
+                model(torch.ones(1, 4)).sum().backward()
+            scale = 1000.0 if rank == 1 and step == 1 else float(rank + 1)
+            if rank == 1 and step == 2:
+                scale = float("nan")
+            (model(torch.ones(1, 4)).sum() * scale).backward()
+            optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
+
+
+def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
+    aggregator: Any, run_script: Any, tmp_path: Any
+) -> None:
+    """The one that went wrong has a name, a size and a layer, on real DDP."""
+    result = run_script(DDP_SCRIPT, tmp_path / "group")
+    assert result.returncode == 0, result.stderr
+
+    unit = math.sqrt(8.0)  # a gradient of ones
+    for session, hello in aggregator.hellos.items():
+        records = [e.record for e in aggregator.stored if e.session == session]
+        sent = [record for record in records if isinstance(record, Stats)]
+        reduced = [stats.columns["l2"].unpack()[0] / unit for stats in sent]
+        local = [stats.columns["local_l2"].unpack()[0] / unit for stats in sent]
+
+        assert reduced[:2] == pytest.approx([2.5, 501.5])
+        assert math.isnan(reduced[2])
+        if hello.rank == 0:
+            assert local == pytest.approx([2.0, 2.0, 2.0])
+        else:
+            assert local[:2] == pytest.approx([3.0, 1001.0])
+            assert math.isnan(local[2])
+
+
+def test_a_layer_without_a_backward_pass_has_no_local_norm(aggregator: Any, attach: Any) -> None:
+    """A gradient that was set by hand was never accumulated here."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, local=True)
+    model(torch.ones(1, 4)).sum().backward()
+    assert model.weight.grad is not None
+    model.weight.grad.mul_(10.0)
+    watch.collect()
+    watch.collect()
+    first, second = aggregator.stats(2)
+
+    assert aggregator.layers(first)["weight"] == pytest.approx(10 * math.sqrt(8))
+    assert aggregator.layers(first, "local_l2")["weight"] == pytest.approx(math.sqrt(8))
+    assert all(map(math.isnan, aggregator.layers(second, "local_l2").values()))
+
+
+def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_hooks(
+    attach: Any,
+) -> None:
+    """A norm per parameter is not free."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, local=True, every=3)
+    measured = []
+    for _ in range(4):
+        model(torch.ones(1, 4)).sum().backward()
+        measured.append(len(watch._recorder._local._norms))
+        watch.collect()
+    watch.close()
+
+    assert measured == [2, 0, 0, 2]
+    assert all(not p._post_accumulate_grad_hooks for p in model.parameters())

@@ -1,0 +1,189 @@
+"""Under a GradScaler: unscaled numbers, and a record of each step that it skipped."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import SGD, Adam, Optimizer
+
+from gradwatch_wire import Event, Stats
+
+KINDS = {
+    "unfused": lambda parameters: SGD(parameters, lr=0.1),
+    "fused": lambda parameters: Adam(parameters, lr=0.1, fused=True),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Any:
+    """An optimizer that leaves skipping to the scaler, and one that does it by itself."""
+    return KINDS[request.param]
+
+
+def norms(model: nn.Module, scale: float) -> dict[str, float]:
+    """The true norms of gradients that carry *scale*."""
+    return {
+        name: float(parameter.grad.double().norm()) / scale
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def train(
+    model: nn.Module,
+    optimizer: Optimizer,
+    scaler: GradScaler,
+    watch: Any,
+    *,
+    overflow: tuple[int, ...] = (),
+    collect: str = "",
+    steps: int = 4,
+) -> list[dict[str, float]]:
+    """Train; return the true norms of each step."""
+    true = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        factor = math.inf if step in overflow else 1.0
+        scaler.scale(model(torch.ones(4, 8)).square().mean() * factor).backward()
+        true.append(norms(model, scaler.get_scale()))
+        if collect == "before unscaling":
+            watch.collect()
+        if collect:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        if collect == "after unscaling":
+            watch.collect()
+        scaler.step(optimizer)
+        scaler.update()
+    return true
+
+
+@pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
+def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, collect: str) -> None:
+    """Whatever the optimizer, and wherever they are collected; the scale is told beside them."""
+    model = nn.Linear(8, 3)
+    optimizer = kind(model.parameters())
+    scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    true = train(model, optimizer, scaler, attach(model, optimizer, scaler=scaler), collect=collect)
+    sent = aggregator.stats(4)
+
+    assert [aggregator.layers(stats) for stats in sent] == [
+        pytest.approx(expected, rel=1e-5) for expected in true
+    ]
+    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 2048.0, 2048.0]
+    assert {stats.labels["scaled"] for stats in sent} == {False}
+    assert {stats.labels["point"] for stats in sent} == {"collect" if collect else "optimizer_step"}
+
+
+@pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
+def test_each_skipped_step_has_a_record(
+    aggregator: Any, attach: Any, wait_until: Any, kind: Any, collect: str
+) -> None:
+    """On the step that overflowed an unfused optimizer's hooks never run."""
+    model = nn.Linear(8, 3)
+    optimizer = kind(model.parameters())
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    watch = attach(model, optimizer, scaler=scaler)
+    train(model, optimizer, scaler, watch, overflow=(1, 2), collect=collect, steps=5)
+    sent = aggregator.stats(5)
+    wait_until(lambda: len(aggregator.of(Event)) == 2, "two events")
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3, 4]
+    bad = [not all(map(math.isfinite, aggregator.layers(stats).values())) for stats in sent]
+    assert bad == [False, True, True, False, False]
+    assert aggregator.of(Event) == [
+        Event(name="skipped_step", step=1, data={"optimizer": 0, "loss_scale": 1024.0}),
+        Event(name="skipped_step", step=2, data={"optimizer": 0, "loss_scale": 512.0}),
+    ]
+
+
+def test_of_two_optimizers_the_skipped_one_is_named(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """The other one steps; the step counts once for both."""
+    model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
+    optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
+    scaler = GradScaler("cpu", init_scale=64.0)
+    attach(model, optimizers, scaler=scaler)
+    for step in range(2):
+        for name, optimizer in zip(("g", "d"), optimizers, strict=True):
+            optimizer.zero_grad()
+            bad = name == "d" and step == 0
+            loss = model[name](torch.ones(1, 8)).mean() * (math.nan if bad else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+        scaler.update()
+    sent = aggregator.stats(4)
+    wait_until(lambda: aggregator.of(Event), "the event")
+
+    assert [(stats.step, stats.part) for stats in sent] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    (event,) = aggregator.of(Event)
+    assert (event.step, event.data["optimizer"]) == (0, 1)
+
+
+def test_some_optimizers_unscaled_and_others_not(aggregator: Any, attach: Any) -> None:
+    """`collect` between the two: each layer is divided by what it still carries."""
+    model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
+    optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
+    scaler = GradScaler("cpu", init_scale=64.0)
+    watch = attach(model, optimizers, scaler=scaler)
+    scaler.scale(sum(model[name](torch.ones(1, 8)) for name in ("g", "d"))).backward()
+    true = norms(model, 64.0)
+    scaler.unscale_(optimizers[0])
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats) == pytest.approx(true, rel=1e-5)
+
+
+def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach: Any) -> None:
+    """`GradScaler(enabled=False)` for runs in full precision."""
+    model = nn.Linear(8, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu", enabled=False)
+    watch = attach(model, optimizer, scaler=scaler)
+    for _ in range(2):
+        model(torch.ones(4, 8)).mean().backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
+    assert watch.stats()["faults"] == 0
+
+
+def test_what_the_scaler_returns_and_raises_is_the_users(attach: Any) -> None:
+    """The wrapped `step` is as if it were not there, and is gone after the watch is closed."""
+    model = nn.Linear(8, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu")
+    watch = attach(model, optimizer, scaler=scaler)
+    scaler.scale(model(torch.ones(4, 8)).mean()).backward()
+    assert scaler.step(optimizer) is None
+    with pytest.raises(RuntimeError, match=r"step\(\) has already been called"):
+        scaler.step(optimizer)
+    scaler.update()
+    assert "step" in vars(scaler)
+
+    watch.close()
+    assert "step" not in vars(scaler)
+    assert watch.stats()["faults"] == 0
+
+
+def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
+    aggregator: Any, attach: Any
+) -> None:
+    """A script may give a scaler and use it for some steps only."""
+    model = nn.Linear(8, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer, scaler=GradScaler("cpu"))
+    model(torch.ones(4, 8)).mean().backward()
+    optimizer.step()
+
+    (stats,) = aggregator.stats(1)
+    assert isinstance(stats, Stats)
+    assert "loss_scale" not in stats.scalars
