@@ -73,10 +73,16 @@ def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
     _run("footprint", quick=quick, rounds=rounds)
 
 
+@app.command()
+def client(quick: Quick = False, rounds: Rounds = 11) -> None:
+    """The client's numbers beside one read of the gradients and what people use today; DDP."""
+    _run("client", quick=quick, rounds=rounds)
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""
-    for name in ("ingest", "latency", "step", "footprint"):
+    for name in ("ingest", "latency", "step", "footprint", "client"):
         _run(name, quick=quick)
 
 

@@ -44,12 +44,13 @@ class LocalNorms:
         return handle
 
     def take(self, indices: Sequence[int], devices: Sequence[torch.device]) -> list[Tensor]:
-        """Return the norm of each of those layers, (1,) float64, NaN where none; forget all."""
+        """Return the norm of each of those layers, (1,) float64, and forget all.
+
+        A layer that no backward pass of this rank reached got nothing from it: zero.
+        """
         norms, self._norms = self._norms, {}
         return [
-            norms[index]
-            if index in norms
-            else torch.full((1,), torch.nan, dtype=torch.float64, device=device)
+            norms[index] if index in norms else torch.zeros(1, dtype=torch.float64, device=device)
             for index, device in zip(indices, devices, strict=True)
         ]
 

@@ -22,11 +22,10 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
+from gradwatch._gain_report import HEADING, describe_flow
 from gradwatch._gradients import dense
 from gradwatch._statistics import statistics
 from gradwatch_wire.gains import (
-    AMPLIFYING_GAIN,
-    DAMPING_GAIN,
     GAIN_EPS,
     NORM_TYPES,
     gains,
@@ -36,15 +35,6 @@ from gradwatch_wire.gains import (
 
 OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
 """Where the hidden state is in an output that has names, the most telling first."""
-
-CATEGORIES: Final = {
-    "amplifying": f"gain > {AMPLIFYING_GAIN}",
-    "damping": f"gain < {DAMPING_GAIN}",
-    "healthy": "in between",
-    "vanishing": "gain is inf",
-    "missing": "norm missing or NaN",
-}
-"""The kinds of transition that `summarize_gains` counts, with what they mean."""
 
 NOTHING_YET: Final = (
     "No gradients recorded: run a forward and a backward pass through the blocks first "
@@ -168,8 +158,8 @@ class GradientGainMonitor:
         try:
             norms = self.norms()
         except RuntimeError as error:
-            return f"{_title('Gradient Flow Analysis')}\n{error}\n"
-        return _report(self._classes, self.norm_type, norms, gains(norms, self.eps))
+            return f"{HEADING}\n{error}\n"
+        return describe_flow(self._classes, self.norm_type, norms, gains(norms, self.eps))
 
     def _after_forward(self, index: int, _module: nn.Module, _args: Any, output: object) -> None:
         # Reentrant checkpointing comes here without gradients first, then once more with them.
@@ -274,45 +264,3 @@ def _read(norms: Sequence[Tensor | None]) -> list[float | None]:
         for (index, _), number in zip(recorded, numbers, strict=True):
             values[index] = number
     return values
-
-
-def _report(
-    classes: Sequence[str],
-    norm_type: str,
-    norms: Sequence[float | None],
-    values: Sequence[float | None],
-) -> str:
-    summary = summarize_gains(values)
-    blocks = enumerate(zip(norms, classes, strict=True))
-    sizes = [key for key in summary if not key.startswith("num_")]
-    return "\n".join(
-        [
-            _title("Gradient Flow Analysis"),
-            f"{len(norms)} blocks, {norm_type} norm of the loss gradient at each block's output.",
-            "\nGradient Norms:",
-            *(f"  Block {i:2d}: {_shown(norm)}  {name}" for i, (norm, name) in blocks),
-            "\nGradient Gains (norm of a block over that of the next; labels are heuristic):",
-            *(
-                f"  Transition {i:2d} to {i + 1:2d}: {_shown(gain)}  {_category(gain)}"
-                for i, gain in enumerate(values)
-            ),
-            "\nSummary Statistics:",
-            *(f"  {key.replace('_', ' '):13}: {_shown(summary[key])}" for key in sizes),
-            "\nTransition Categories:",
-            *(f"  {n:13}: {summary[f'num_{n}']:3d}  ({why})" for n, why in CATEGORIES.items()),
-            "",
-        ]
-    )
-
-
-def _title(text: str) -> str:
-    return f"{text}\n{'=' * len(text)}"
-
-
-def _shown(value: float | None) -> str:
-    return f"{'missing' if value is None else format(value, '.4g'):>10}"
-
-
-def _category(gain: float | None) -> str:
-    counts = summarize_gains([gain])
-    return next(name for name in CATEGORIES if counts[f"num_{name}"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,15 @@ DAMPING_GAIN: Final = 0.5
 
 GAIN_EPS: Final = 1e-30
 """A later norm below this has vanished: the gain over it is Inf."""
+
+CATEGORIES: Final = {
+    "amplifying": f"gain > {AMPLIFYING_GAIN}",
+    "damping": f"gain < {DAMPING_GAIN}",
+    "healthy": "in between",
+    "vanishing": "gain is inf",
+    "missing": "no gain is known",
+}
+"""The kinds of transition, with what they mean."""
 
 NORM_TYPES: Final = ("l2", "l1", "linf", "mean")
 
@@ -45,26 +55,30 @@ def log_gains(values: Sequence[float | None]) -> list[float | None]:
     return [None if v is None else -math.inf if v == 0.0 else math.log(v) for v in values]
 
 
+def gain_category(gain: float | None) -> str:
+    """Return what kind of transition a gain makes: one of `CATEGORIES`."""
+    if gain is None:
+        return "missing"
+    if math.isinf(gain):
+        return "vanishing"
+    if gain > AMPLIFYING_GAIN:
+        return "amplifying"
+    return "damping" if gain < DAMPING_GAIN else "healthy"
+
+
 def summarize_gains(values: Sequence[float | None]) -> dict[str, float | int | None]:
     """Return statistics over the finite gains, and how many transitions are of which category.
 
-    `num_amplifying`, `num_damping`, `num_healthy`, `num_vanishing` (Inf) and `num_missing` add up
-    to the number of transitions. `mean_gain`, `min_gain`, `max_gain` are None without a finite
-    gain, `mean_log_gain` without a positive one.
+    The counts `num_<category>` add up to the number of transitions. `mean_gain`, `min_gain`,
+    `max_gain` are None without a finite gain, `mean_log_gain` without a positive one.
     """
-    present = [value for value in values if value is not None]
-    finite = [value for value in present if math.isfinite(value)]
+    finite = [value for value in values if value is not None and math.isfinite(value)]
     logs = [math.log(value) for value in finite if value > 0.0]
-    amplifying = sum(value > AMPLIFYING_GAIN for value in finite)
-    damping = sum(value < DAMPING_GAIN for value in finite)
+    counts = Counter(map(gain_category, values))
     return {
         "mean_gain": math.fsum(value / len(finite) for value in finite) if finite else None,
         "min_gain": min(finite, default=None),
         "max_gain": max(finite, default=None),
         "mean_log_gain": math.fsum(logs) / len(logs) if logs else None,
-        "num_amplifying": amplifying,
-        "num_damping": damping,
-        "num_healthy": len(finite) - amplifying - damping,
-        "num_vanishing": len(present) - len(finite),
-        "num_missing": len(values) - len(present),
+        **{f"num_{category}": counts[category] for category in CATEGORIES},
     }

@@ -27,7 +27,7 @@ WAYS = ("fsdp", "hsdp", "tp", "fsdp+tp")
 def make_model() -> nn.Sequential:
     """Sizes that no number of ranks divides: uneven and empty shards."""
     torch.manual_seed(0)
-    model = nn.Sequential(
+    return nn.Sequential(
         OrderedDict(
             first=nn.Linear(6, 12),
             second=nn.Linear(12, 4),
@@ -36,7 +36,6 @@ def make_model() -> nn.Sequential:
             last=nn.Linear(3, 1),
         )
     )
-    return model
 
 
 def shard(model: nn.Sequential, way: str, world: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwatch_wire.gains import gains, log_gains, summarize_gains
+from gradwatch_wire.gains import CATEGORIES, gain_category, gains, log_gains, summarize_gains
 
 NAN, INF = math.nan, math.inf
 
@@ -39,10 +39,9 @@ def test_a_gain_is_the_earlier_norm_over_the_later(
 def test_the_categories_add_up_to_the_transitions(norms: list[float | None]) -> None:
     values = gains(norms)
     summary = summarize_gains(values)
-    names = ("amplifying", "damping", "healthy", "vanishing", "missing")
 
     assert len(values) == max(0, len(norms) - 1)
-    assert sum(summary[f"num_{name}"] or 0 for name in names) == len(values)
+    assert sum(summary[f"num_{name}"] or 0 for name in CATEGORIES) == len(values)
 
 
 def test_the_summary_of_known_gains() -> None:
@@ -63,3 +62,19 @@ def test_the_summary_of_known_gains() -> None:
 
 def test_logarithms_keep_what_is_missing_and_what_vanished() -> None:
     assert log_gains([1.0, 0.0, None, INF]) == [0.0, -INF, None, INF]
+
+
+@pytest.mark.parametrize(
+    ("gain", "category"),
+    [
+        (2.0, "healthy"),
+        (2.1, "amplifying"),
+        (0.5, "healthy"),
+        (0.4, "damping"),
+        (0.0, "damping"),
+        (INF, "vanishing"),
+        (None, "missing"),
+    ],
+)
+def test_a_gain_is_of_one_category(gain: float | None, category: str) -> None:
+    assert gain_category(gain) == category

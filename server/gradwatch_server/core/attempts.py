@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gradwatch_server.core.alerts import ALL_LAYERS, Alert, Book, Context
-from gradwatch_server.core.frames import (
-    COLUMNS,
-    Assembler,
-    BoolArray,
-    FloatArray,
-    Frame,
-    IndexArray,
-    RankPart,
-)
+from gradwatch_server.core.alerts import Alert
+from gradwatch_server.core.assembler import Assembler
+from gradwatch_server.core.book import Book
+from gradwatch_server.core.frames import COLUMNS_READ, Frame, Layout, RankPart
+from gradwatch_server.core.gains import GainFrame, RankGains, merge_gains
+from gradwatch_server.core.layers import Layers, numbers
+from gradwatch_server.core.merging import merge
 from gradwatch_server.core.origin import FirstBad, find_first_bad
 from gradwatch_server.core.rules import Flags, Rules, flags
+from gradwatch_server.core.sightings import ALL_LAYERS, Context
 from gradwatch_server.core.windows import Window
-from gradwatch_wire import Column, Event, Hello, Manifest, Stats
+from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState, health_score
-from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
@@ -37,17 +34,21 @@ MAX_EVENT_NAMES = 256
 """Names of events counted one by one in an attempt; more are counted as `other`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the layers of a manifest lie in its attempt, and whether in forward order."""
+SKIPPED_STEP = "skipped_step"
+"""The event of a step that a GradScaler skipped."""
 
-    index: IndexArray
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A manifest: what its records stand for, and whether in forward order."""
+
+    layout: Layout
     ordered: bool
 
     @property
     def size(self) -> int:
         """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
-        return len(self.index) + 16
+        return len(self.layout.index) * (1 if self.layout.pieces is None else 4) + 16
 
 
 @dataclass(slots=True)
@@ -63,9 +64,11 @@ class Session:
     num_stored: int = 0
     num_lost: int = 0
     num_unresolved: int = 0
+    num_skipped: int = 0
+    last_skipped: int = -1
     last_step: int = -1
     reason: str = ""
-    manifests: dict[int, Layout] = field(default_factory=dict)
+    manifests: dict[int, Declared] = field(default_factory=dict)
 
 
 class Attempt:
@@ -79,28 +82,26 @@ class Attempt:
         self.started_ns = started_ns
         self.updated_ns = started_ns
         self.sessions: dict[int, Session] = {}
-        self.names: list[str] = []
-        self.numel: list[int] = []
+        self.layers = Layers()
         self.window = Window(steps)
         self.book = Book()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
         self.last_flags: Flags | None = None
+        self.last_gains: GainFrame | None = None
         self.events: Counter[str] = Counter()
         self.num_frames = 0
         self.num_late = 0
         self.retired = False
-        self._places: dict[str, int] = {}
-        self._groups: dict[str, set[int]] = {}
-        self._indices: WeakValueDictionary[bytes, IndexArray] = WeakValueDictionary()
-        self._assembler = Assembler()
+        self._frames: Assembler[RankPart] = Assembler()
+        self._gains: Assembler[RankGains] = Assembler()
         self._alive: set[int] = set()
         self._context: Context | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether frames are open."""
-        return bool(self._assembler)
+        return bool(self._frames or self._gains)
 
     def is_another(self, hello: Hello) -> bool:
         """Tell whether *hello* is of another launch of the run than this attempt."""
@@ -124,35 +125,23 @@ class Attempt:
         """Give each layer of the manifest a place; known names keep theirs."""
         if self.retired:
             return
-        new = [name for name in manifest.names if name not in self._places]
-        if len(self.names) + len(new) > MAX_LAYERS:
+        layout = self.layers.declare(manifest)
+        if layout is None:
             session.num_unresolved += 1
             return
-        for name, numel in zip(manifest.names, _numbers(manifest.numel), strict=True):
-            if name not in self._places:
-                self._places[name] = len(self.names)
-                self.names.append(name)
-                self.numel.append(int(numel))
-        index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
-        # Ranks of one layout share one array, by which their records are known to be alike.
-        index = self._indices.setdefault(index.tobytes(), index)
-        self._add_groups(manifest, index)
         session.manifests.pop(manifest.manifest_id, None)
-        session.manifests[manifest.manifest_id] = Layout(index, manifest.order == "forward")
+        session.manifests[manifest.manifest_id] = Declared(layout, manifest.order == "forward")
         while sum(known.size for known in session.manifests.values()) > MAX_MANIFEST_LAYERS:
             del session.manifests[next(iter(session.manifests))]
         self._context = None
 
-    def _add_groups(self, manifest: Manifest, index: IndexArray) -> None:
-        for group, members in manifest.groups.items():
-            # The layers of one group too many stay among all others: watched all the same.
-            if group in self._groups or len(self._groups) < MAX_GROUPS:
-                self._groups.setdefault(group, set()).update(int(index[i]) for i in members)
-
-    def add_event(self, event: Event) -> None:
-        """Count an event by its name."""
+    def add_event(self, session: Session, event: Event) -> None:
+        """Count an event by its name, and a step that was skipped once, for all its optimizers."""
         known = event.name in self.events or len(self.events) < MAX_EVENT_NAMES
         self.events[event.name if known else "other"] += 1
+        if event.name == SKIPPED_STEP and event.step > session.last_skipped:
+            session.num_skipped += 1
+            session.last_skipped = event.step
 
     def add_stats(self, session: Session, stats: Stats, received_ns: int) -> None:
         """Take in one rank's statistics of one step."""
@@ -160,38 +149,49 @@ class Attempt:
         if self.retired:
             self.num_late += 1
             return
-        known = session.manifests.get(stats.manifest_id)
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-            values = {
-                name: _numbers(stats.columns[name]) for name in COLUMNS if name in stats.columns
-            }
-        if known is None or "l2" not in values or len(values["l2"]) != len(known.index):
+        rank = session.hello.rank
+        self._gains.note(rank, stats.step)  # it may measure none
+        part = _read(session, stats)
+        if part is None:
             session.num_unresolved += 1
-            return
-        part = RankPart(
-            session.hello.rank, known.index, known.ordered, values, stats.scalars, stats.labels
-        )
-        if not self._assembler.add(part, stats, received_ns):
+        elif not self._frames.add(
+            rank,
+            part,
+            step=stats.step,
+            now_ns=received_ns,
+            part=stats.part,
+            parts=stats.parts,
+        ):
+            self.num_late += 1
+
+    def add_gains(self, session: Session, gains: Gains, received_ns: int) -> None:
+        """Take in one rank's gains of one step."""
+        rank = session.hello.rank
+        own = RankGains(rank, gains.blocks, gains.norm_type, numbers(gains.norms))
+        if self.retired or not self._gains.add(rank, own, step=gains.step, now_ns=received_ns):
             self.num_late += 1
 
     def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the frames that are due and judge them."""
-        if not self._assembler:
-            return
-        expected = self._expected(now_ns)
-        for frame in self._assembler.close(expected, now_ns, len(self.names), self.world):
-            yield from self._judge(frame, rules)
+        if self.waiting:
+            yield from self._close(self._expected(now_ns), now_ns, rules)
 
     def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close what is open and let all go that only the current attempt needs."""
-        for frame in self._assembler.close(set(), now_ns, len(self.names), self.world):
-            yield from self._judge(frame, rules)
+        yield from self._close(set(), now_ns, rules)
         self.retired = True
         self.window = Window(1)
-        self.last_frame, self.last_flags, self._context = None, None, None
-        self.names, self.numel, self._places, self._groups = [], [], {}, {}
+        self.last_frame, self.last_flags, self.last_gains = None, None, None
+        self.layers, self._context = Layers(), None
         for session in self.sessions.values():
             session.manifests.clear()
+
+    def _close(self, expected: set[int], now_ns: int, rules: Rules) -> Iterator[Alert]:
+        for gathered in self._frames.close(expected, now_ns, self.world):
+            yield from self._judge(merge(gathered, len(self.layers.names), self.world), rules)
+        for gains in self._gains.close(expected, now_ns, self.world):
+            self.last_gains = merge_gains(gains)
+            yield from self.book.update_gains(self.last_gains, rules, self._describe())
 
     def _expected(self, now_ns: int) -> set[int]:
         if len(self.sessions) < self.world and now_ns - self.started_ns < ATTACH_GRACE_NS:
@@ -211,34 +211,36 @@ class Attempt:
 
     def _describe(self) -> Context:
         if self._context is None:
-            count = len(self.names)
-            grouped = {name: _mask(members, count) for name, members in self._groups.items()}
-            rest = ~np.logical_or.reduce([*grouped.values(), np.zeros(count, dtype=np.bool_)])
+            grouped = self.layers.groups()
+            rest = np.ones(len(self.layers.names), dtype=np.bool_)
+            for members in grouped.values():
+                rest &= ~members
             rest |= grouped.get(ALL_LAYERS, rest)  # a group may have that name, too
             self._context = Context(
                 run=self.run,
                 attempt=self.number,
-                names=tuple(self.names),
+                names=tuple(self.layers.names),
                 groups={**grouped, ALL_LAYERS: rest},
                 window=self.window,
             )
         return self._context
 
 
-def _numbers(column: Column) -> FloatArray:
-    return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
-
-
-def _mask(members: set[int], count: int) -> BoolArray:
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[list(members)] = True
-    return mask
+def _read(session: Session, stats: Stats) -> RankPart | None:
+    """Return a record in the order of its manifest, None if it does not fit one."""
+    known = session.manifests.get(stats.manifest_id)
+    values = {name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns}
+    if known is None or "l2" not in values or len(values["l2"]) != len(known.layout.index):
+        return None
+    return RankPart(
+        session.hello.rank, known.layout, known.ordered, values, stats.scalars, stats.labels
+    )
 
 
 def _score(frame: Frame, marked: Flags) -> float:
     present = int(np.count_nonzero(frame.present))
     if not present:
-        return 1.0
+        return math.nan if frame.num_partial else 1.0
     exploding = np.count_nonzero(marked.exploding) + np.count_nonzero(marked.nonfinite)
     return health_score(
         float(np.count_nonzero(marked.vanishing)) / present, float(exploding) / present

@@ -10,7 +10,7 @@ from gradwatch_server.core.attempts import Attempt, Session
 from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
 from gradwatch_server.core.rules import Rules
 from gradwatch_server.core.windows import WINDOW_STEPS
-from gradwatch_wire import Bye, Envelope, Event, Hello, Manifest, Stats
+from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState
 
 
@@ -94,8 +94,10 @@ class State:
                 attempt.add_stats(session, stats, now_ns)
             case Manifest() as manifest:
                 attempt.add_manifest(session, manifest)
+            case Gains() as gains:
+                attempt.add_gains(session, gains, now_ns)
             case Event() as event:
-                attempt.add_event(event)
+                attempt.add_event(session, event)
             case Bye(reason=reason):
                 session.reason = reason
                 attempt.set_state(session, RankState.ENDED)

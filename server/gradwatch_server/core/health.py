@@ -10,7 +10,9 @@ import numpy as np
 
 from gradwatch_server.core.alerts import Alert, isotime
 from gradwatch_server.core.frames import FloatArray
+from gradwatch_server.core.groups import ratios
 from gradwatch_server.core.snapshot import RankView, RunView
+from gradwatch_server.core.windows import Series
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
 
 SILENT_AFTER_S: Final = 6.0
@@ -52,13 +54,13 @@ def health(view: RunView, heard: Heard, now_ns: int, fault: str | None = None) -
             "last_step": int(series.steps[-1]) if len(series.steps) else None,
             "coverage": float(series.coverage.mean()) if len(series.steps) else None,
         },
-        "gradient_norm": _norms(series.total_norm),
+        "gradient_norm": _norms(series),
         "loss": view.frame.loss if view.frame else None,
         "has_vanishing": layers["vanishing"] > 0,
         "has_exploding": layers["exploding"] + layers["nonfinite"] > 0,
         "layers": layers,
         "worst_layers": _worst_layers(view),
-        "groups": {},
+        "groups": ratios(view),
         "records": {
             "stored": view.stored,
             "lost": view.lost,
@@ -77,17 +79,19 @@ def health(view: RunView, heard: Heard, now_ns: int, fault: str | None = None) -
 
 
 def _score(scores: FloatArray) -> dict[str, float | None]:
-    if not len(scores):
+    judged = scores[~np.isnan(scores)]
+    if not len(judged):
         return {"last": None, "mean": None, "min": None}
     return {
-        "last": float(scores[-1]),
-        "mean": float(scores.mean()),
-        "min": float(scores.min()),
+        "last": None if np.isnan(scores[-1]) else float(scores[-1]),
+        "mean": float(judged.mean()),
+        "min": float(judged.min()),
     }
 
 
-def _norms(norms: FloatArray) -> dict[str, Any]:
+def _norms(series: Series) -> dict[str, Any]:
     """Summarise over the finite steps: one NaN must not hide the rest, nor be hidden itself."""
+    norms = series.total_norm[series.known]
     finite = norms[np.isfinite(norms)]
     summary: dict[str, Any] = dict.fromkeys(("mean", "std", "p50", "p95", "max"))
     if len(finite):
@@ -102,7 +106,7 @@ def _norms(norms: FloatArray) -> dict[str, Any]:
             "max": largest,
         }
     return {
-        "last": float(norms[-1]) if len(norms) else None,
+        "last": float(norms[-1]) if series.known[-1:].all() and len(norms) else None,
         **summary,
         "nonfinite_steps": len(norms) - len(finite),
     }
@@ -188,8 +192,9 @@ def _status(
     missing = _missing(view, ranks)
     if missing:
         return Status.INCOMPLETE, missing
-    if firing:
-        return Status.DEGRADED, [a.message for a in firing]
+    notable = [a.message for a in firing if a.severity != Severity.INFO]
+    if notable:
+        return Status.DEGRADED, notable
     if view.frame is None:
         return Status.UNKNOWN, ["no step yet"]
     return Status.HEALTHY, []
@@ -212,4 +217,6 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> list[str]:
         reasons.append(f"{view.unresolved} records without their manifest")
     if view.frame is not None and view.frame.coverage < 1.0 and not reasons:
         reasons.append(f"last step has {view.frame.coverage:.0%} of its ranks")
+    if view.frame is not None and view.frame.num_partial:
+        reasons.append(f"pieces of {view.frame.num_partial} layers missing at the last step")
     return reasons

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,10 +11,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradwatch_server.core.frames import BoolArray, FloatArray, Frame
+from gradwatch_wire.gains import AMPLIFYING_GAIN, DAMPING_GAIN
 from gradwatch_wire.health import EXPLODING_THRESHOLD, VANISHING_THRESHOLD, Severity
 
 Steps = Annotated[int, Field(ge=1, le=100_000)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 class _Rule(BaseModel):
@@ -31,6 +35,24 @@ class NonfiniteRule(_Rule):
     """Any NaN or Inf in a layer's gradient."""
 
     severity: Severity = Field(Severity.CRITICAL, description="Severity of its alerts.")
+    skipped_severity: Severity = Field(
+        Severity.INFO, description="Severity instead where a GradScaler skips the step."
+    )
+    skips: Steps = Field(
+        2, description="Skipped frames in a row from which on it is `skips_severity`."
+    )
+    skips_severity: Severity = Field(
+        Severity.WARNING, description="Severity of several skipped frames in a row."
+    )
+    min_loss_scale: Limit = Field(
+        1.0, description="Loss scale below which it is `severity` all the same."
+    )
+
+    def of_skip(self, loss_scale: float, in_a_row: int) -> Severity:
+        """Return the severity of a non-finite frame whose step the scaler skipped."""
+        if not loss_scale >= self.min_loss_scale:
+            return self.severity
+        return self.skips_severity if in_a_row >= self.skips else self.skipped_severity
 
 
 class ExplodingRule(_Rule):
@@ -69,6 +91,29 @@ class VanishingRule(_Rule):
         return self
 
 
+class GainRule(_Rule):
+    """Gains between blocks outside `low` to `high` on more than `share` of the transitions."""
+
+    low: Limit = Field(DAMPING_GAIN, description="Gain below which a transition damps.")
+    high: Limit = Field(AMPLIFYING_GAIN, description="Gain above which a transition amplifies.")
+    share: Share = Field(0.5, description="Share of the measured transitions that is too many.")
+    clear: Share = Field(
+        0.25, description="Share of them at or below which the flow is calm again."
+    )
+    for_steps: Steps = Field(3, description=_Rule.model_fields["for_steps"].description)
+    severity: Severity = Field(Severity.WARNING, description="Severity of its alerts.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> GainRule:
+        if self.low >= self.high:
+            msg = f"low ({self.low:g}) must be below high ({self.high:g})"
+            raise ValueError(msg)
+        if self.clear > self.share:
+            msg = f"clear ({self.clear:g}) must not be above share ({self.share:g})"
+            raise ValueError(msg)
+        return self
+
+
 class Rules(BaseModel):
     """All rules, as the `[rules]` table of `gradwatch.toml` sets them."""
 
@@ -77,15 +122,17 @@ class Rules(BaseModel):
     nonfinite: NonfiniteRule = NonfiniteRule()
     exploding: ExplodingRule = ExplodingRule()
     vanishing: VanishingRule = VanishingRule()
+    gain: GainRule = GainRule()
 
 
-RuleName = Literal["nonfinite", "exploding", "vanishing"]
-Rule = NonfiniteRule | ExplodingRule | VanishingRule
+LayerRuleName = Literal["nonfinite", "exploding", "vanishing"]
+RuleName = Literal[LayerRuleName, "gain"]
+Rule = NonfiniteRule | ExplodingRule | VanishingRule | GainRule
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of one frame.
+    """What one rule says of one frame, of each layer; of the run, it is as if of one layer.
 
     Args:
         raised: (layers,) above the raising threshold.
@@ -118,7 +165,7 @@ def flags(frame: Frame, rules: Rules) -> Flags:
     return Flags(nonfinite, exploding, vanishing)
 
 
-def verdict(name: RuleName, frame: Frame, marked: Flags, rules: Rules) -> Verdict:
+def verdict(name: LayerRuleName, frame: Frame, marked: Flags, rules: Rules) -> Verdict:
     """Judge one frame by one rule."""
     if name == "nonfinite":
         return Verdict(marked.nonfinite, marked.nonfinite, frame.present)
@@ -130,10 +177,42 @@ def verdict(name: RuleName, frame: Frame, marked: Flags, rules: Rules) -> Verdic
     return Verdict(marked.vanishing, held, measured)
 
 
-def worst_layer(name: RuleName, frame: Frame, marked: BoolArray) -> int:
+def worst_layer(name: LayerRuleName, frame: Frame, marked: BoolArray) -> int:
     """Return the index of the marked layer that breaks the rule most."""
     indices = np.flatnonzero(marked)
     if name == "nonfinite":
         return int(indices[-1])
     values: FloatArray = frame.l2_max if name == "exploding" else -frame.l2_min
     return int(indices[np.argmax(values[indices])])
+
+
+def severity(name: LayerRuleName, frame: Frame, rules: Rules, in_a_row: int) -> Severity:
+    """Return how much it matters that a rule found *frame* bad, as it did so many before it."""
+    if name == "nonfinite" and frame.loss_scale is not None:
+        return rules.nonfinite.of_skip(frame.loss_scale, in_a_row)
+    rule: Rule = getattr(rules, name)
+    return rule.severity
+
+
+def gain_verdict(gains: Sequence[float | None], rule: GainRule) -> Verdict:
+    """Judge the gains of one step; transitions without a gain are not among those judged."""
+    judged = [gain for gain in gains if gain is not None]
+    share = sum(_is_outside(gain, rule) for gain in judged) / len(judged) if judged else 0.0
+    raised, held, seen = np.array([[share > rule.share], [share > rule.clear], [bool(judged)]])
+    return Verdict(raised, held, seen)
+
+
+def worst_gain(gains: Sequence[float | None], rule: GainRule) -> int:
+    """Return the transition with the gain farthest from 1, as a factor, of those outside."""
+    factors = [
+        _factor(gain) if gain is not None and _is_outside(gain, rule) else -1.0 for gain in gains
+    ]
+    return factors.index(max(factors))
+
+
+def _is_outside(gain: float, rule: GainRule) -> bool:
+    return not rule.low <= gain <= rule.high
+
+
+def _factor(gain: float) -> float:
+    return max(gain, 1.0 / gain) if gain else math.inf

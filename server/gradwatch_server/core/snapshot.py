@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from gradwatch_server.core.alerts import Alert
 from gradwatch_server.core.attempts import Attempt, Session
 from gradwatch_server.core.fold import Run
-from gradwatch_server.core.frames import Frame
+from gradwatch_server.core.frames import BoolArray, Frame
+from gradwatch_server.core.gains import GainFrame
 from gradwatch_server.core.origin import FirstBad
 from gradwatch_server.core.rules import Flags
 from gradwatch_server.core.windows import Series
@@ -56,13 +57,16 @@ class RunView:
     world: int
     names: tuple[str, ...]
     numel: tuple[int, ...]
+    groups: Mapping[str, BoolArray]  # (layers,) each, named ones as declared
     series: Series
     frame: Frame | None
     flags: Flags | None
+    gains: GainFrame | None
     first_bad: FirstBad | None
     ranks: tuple[RankView, ...]
     alerts: tuple[Alert, ...]
     events: Mapping[str, int]
+    skipped_steps: int  # the most that any rank told of
     stored: int
     lost: int
     late: int
@@ -84,15 +88,18 @@ def view_run(run: Run) -> RunView:
             for a in run.attempts
         ),
         world=attempt.world,
-        names=tuple(attempt.names),
-        numel=tuple(attempt.numel),
+        names=tuple(attempt.layers.names),
+        numel=tuple(attempt.layers.numel),
+        groups=dict(attempt.layers.groups()),
         series=attempt.window.series(),
         frame=attempt.last_frame,
         flags=attempt.last_flags,
+        gains=attempt.last_gains,
         first_bad=attempt.first_bad,
         ranks=ranks,
         alerts=tuple(alert for a in reversed(run.attempts) for alert in a.book.alerts()),
         events=Counter(attempt.events),
+        skipped_steps=max((s.num_skipped for s in attempt.sessions.values()), default=0),
         stored=run.num_stored,
         lost=run.num_lost,
         late=attempt.num_late,

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.frames import L2, FloatArray, Frame, IndexArray
+from gradwatch_server.core.frames import L2, BoolArray, FloatArray, Frame, IndexArray
 
 WINDOW_STEPS: Final = 512
 
@@ -19,8 +19,9 @@ class Series:
     """Numbers per step over the window, oldest first, (steps,) each."""
 
     steps: IndexArray
-    total_norm: FloatArray
-    score: FloatArray
+    total_norm: FloatArray  # NaN where it was, or is not known
+    known: BoolArray  # whether the total norm is
+    score: FloatArray  # NaN where no layer could be judged
     coverage: FloatArray
     loss: FloatArray  # NaN where no rank gave one
 
@@ -32,8 +33,8 @@ class Window:
         self._capacity = steps
         self._kept: list[int] = []  # rows of `COLUMNS` that were ever measured
         self._values = np.full((min(_FIRST_ROWS, steps), 0, 0), np.nan)
-        # Rows per step: step, total norm, score, coverage, loss. A float64 keeps every step exact.
-        self._steps = np.zeros((5, steps))
+        # Rows per step, those of `Series`. A float64 keeps every step exact.
+        self._steps = np.zeros((6, steps))
         self._count = 0
 
     def __len__(self) -> int:
@@ -49,7 +50,9 @@ class Window:
         self._values[at, :, :layers] = frame.columns[self._kept]
         self._values[at, :, layers:] = np.nan
         loss = np.nan if frame.loss is None else frame.loss
-        self._steps[:, at] = (frame.step, frame.total_norm, score, frame.coverage, loss)
+        known = frame.total_norm is not None
+        norm = frame.total_norm if known else np.nan
+        self._steps[:, at] = (frame.step, norm, known, score, frame.coverage, loss)
         self._count += 1
 
     def before(self, layer: int, most: int) -> tuple[tuple[int, float], ...]:
@@ -66,8 +69,8 @@ class Window:
         """Return a copy of the numbers per step."""
         rows = self._steps[:, self._order()]
         rows.flags.writeable = False
-        steps, total_norm, score, coverage, loss = rows
-        return Series(steps.astype(np.int64), total_norm, score, coverage, loss)
+        steps, total_norm, known, score, coverage, loss = rows
+        return Series(steps.astype(np.int64), total_norm, known > 0.0, score, coverage, loss)
 
     def _order(self) -> IndexArray:
         count = len(self)

@@ -28,7 +28,7 @@ from gradwatch_server.shell.ingest import Ingest, Message
 from gradwatch_server.shell.log import RECORD_KINDS, Line, Log
 from gradwatch_wire import Ack, Beat, Hello, Refuse, Welcome
 from gradwatch_wire import Alert as AlertRecord
-from gradwatch_wire.health import RUN_NAME_RULE, RankState, is_run_name
+from gradwatch_wire.health import RUN_NAME_RULE, AlertState, RankState, is_run_name
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
@@ -336,4 +336,7 @@ class Engine(threading.Thread):
 
 
 def _event_row(alert: Alert) -> tuple[str, str, str, str]:
-    return alert.id, str(alert.state), alert.run, json.dumps(jsonable(alert.to_dict()))
+    """Return what is stored once per alert and change: firing, each higher severity, resolved."""
+    rose = alert.state is AlertState.FIRING and alert.raised_step is not None
+    change = f"{alert.state}:{alert.severity}" if rose else str(alert.state)
+    return alert.id, change, alert.run, json.dumps(jsonable(alert.to_dict()))

@@ -14,6 +14,8 @@ from fastapi import FastAPI, Header, HTTPException, Query
 from starlette.responses import StreamingResponse
 
 from gradwatch_server.core.alerts import isotime
+from gradwatch_server.core.gains import describe_gains
+from gradwatch_server.core.groups import describe_groups
 from gradwatch_server.core.health import health
 from gradwatch_server.core.snapshot import RunView
 from gradwatch_server.shell import problems
@@ -96,6 +98,16 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
     async def run_health(run: str) -> problems.Json:
         return problems.Json(_health(_view(board, run), board, now_ns()))
 
+    @app.get("/runs/{run}/gains", summary="How the gradient grows from block to block")
+    async def run_gains(run: str) -> problems.Json:
+        view = _view(board, run)
+        return problems.Json(_named(view) | describe_gains(view.gains))
+
+    @app.get("/runs/{run}/groups", summary="Norms of the named groups, and their ratios")
+    async def run_groups(run: str) -> problems.Json:
+        view = _view(board, run)
+        return problems.Json(_named(view) | describe_groups(view))
+
     @app.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
     async def run_alerts(run: str, state: AlertState | None = None) -> problems.Json:
         alerts = _view(board, run).alerts
@@ -146,6 +158,10 @@ def _view(board: Board, run: str) -> RunView:
     return view
 
 
+def _named(view: RunView) -> dict[str, Any]:
+    return {"run": view.name, "attempt": view.attempt}
+
+
 def _health(view: RunView, board: Board, now: int) -> dict[str, Any]:
     return health(view, board.heard, now, board.fault)
 
@@ -165,6 +181,7 @@ def _details(view: RunView) -> dict[str, Any]:
         "created_at": isotime(view.created_ns),
         "frames": view.frames,
         "events": dict(view.events),
+        "skipped_steps": view.skipped_steps,
         "attempts": [
             {
                 "attempt": attempt.number,

@@ -140,7 +140,7 @@ class Log:
             )
 
     def add_alert_events(self, events: Sequence[tuple[str, str, str, str]]) -> int:
-        """Store `(alert id, state, run, JSON)` once each, and return the newest cursor.
+        """Store `(alert id, change, run, JSON)` once each, and return the newest cursor.
 
         Raises:
             sqlite3.Error: If the disk is full or fails; nothing was written then.

@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerts import Alert
+from gradwatch_server.core.assembler import Gathered
 from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
 from gradwatch_server.core.fold import State
-from gradwatch_server.core.frames import COLUMNS, Frame, RankPart, merge
+from gradwatch_server.core.frames import COLUMNS_READ, Frame, Layout, RankPart
 from gradwatch_server.core.health import health
+from gradwatch_server.core.layers import Layers
+from gradwatch_server.core.merging import merge
 from gradwatch_server.core.snapshot import view_run
-from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record, Stats
+from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, Stats
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
+
+SCALARS = ("loss", "local_probe", "batch_size", "loss_scale", "first_nonfinite_step")
 
 Numbers = Sequence[float]
 
@@ -38,10 +43,10 @@ def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
 def stats_of(step: int, l2: Numbers, **changes: Any) -> Stats:
     """Return one rank's statistics; `nans=[...]` and the like are columns, `loss=` a scalar."""
     columns = {"l2": Column.pack("<f8", l2)}
-    for name in COLUMNS:
+    for name in COLUMNS_READ:
         if name in changes:
             columns[name] = Column.pack("<f8", changes.pop(name))
-    given = {name: changes.pop(name, None) for name in ("loss", "local_probe")}
+    given = {name: changes.pop(name, None) for name in SCALARS}
     scalars = {name: float(value) for name, value in given.items() if value is not None}
     settings: dict[str, Any] = {"manifest_id": 1, "scalars": scalars, "columns": columns}
     return Stats(step=step, **settings | changes)
@@ -104,8 +109,18 @@ class Cluster:
         values = [l2] * len(self.names) if isinstance(l2, (int, float)) else l2
         return self.send(rank, stats_of(step, values, **changes))
 
-    def event(self, rank: int, name: str) -> list[Alert]:
-        return self.send(rank, Event(name=name, step=0))
+    def event(self, rank: int, name: str, step: int = 0) -> list[Alert]:
+        return self.send(rank, Event(name=name, step=step))
+
+    def gains(self, rank: int, step: int, *norms: float, **changes: Any) -> list[Alert]:
+        """Norms at blocks that are called `b0`, `b1`, and so on."""
+        blocks = tuple(f"b{i}" for i in range(len(norms)))
+        settings: dict[str, Any] = {
+            "blocks": blocks,
+            "norm_type": "l2",
+            "norms": Column.pack("<f8", norms),
+        }
+        return self.send(rank, Gains(step=step, **settings | changes))
 
     def bye(self, rank: int, reason: str = "closed") -> list[Alert]:
         return self.send(rank, Bye(reason=reason))
@@ -182,14 +197,26 @@ def make_stats() -> Callable[..., Stats]:
 
 
 def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
-    """Return a part of a frame; *index* places its layers, all others are columns or fields."""
+    """Return a part of a frame; *index* places its layers, *shards* says what a rank holds of them.
+
+    All others are columns or fields.
+    """
     values = {"l2": np.array(l2, dtype=np.float64)}
-    for name in COLUMNS:
+    for name in COLUMNS_READ:
         if name in settings:
             values[name] = np.array(settings.pop(name), dtype=np.float64)
     index = np.array(settings.pop("index", range(len(values["l2"]))), dtype=np.int64)
+    layout = Layout(index, layout_of(settings.pop("shards", ())).pieces)
     defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
-    return RankPart(rank=rank, index=index, values=values, **defaults | settings)
+    return RankPart(rank=rank, layout=layout, values=values, **defaults | settings)
+
+
+def layout_of(shards: Sequence[str]) -> Layout:
+    """Return what a manifest with these shards comes to."""
+    names = [f"layer {i}" for i in range(len(shards))]
+    layout = Layers().declare(manifest_of(names, shards=tuple(shards)))
+    assert layout is not None
+    return layout
 
 
 @pytest.fixture(scope="session")
@@ -201,9 +228,9 @@ def make_part() -> Callable[..., RankPart]:
 def make_frame() -> Callable[..., Frame]:
     """Merge parts into a frame: `make_frame(part, part, world=2, step=7)`."""
 
-    def make(*parts: RankPart, step: int = 7, world: int | None = None) -> Frame:
-        layers = max((int(part.index.max(initial=-1)) + 1 for part in parts), default=0)
+    def make(*parts: RankPart, step: int = 7, after: int = -1, world: int | None = None) -> Frame:
+        layers = max((int(part.layout.index.max(initial=-1)) + 1 for part in parts), default=0)
         ranks = len({part.rank for part in parts})
-        return merge(step, START_NS, parts, layers, world or ranks)
+        return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
 
     return make

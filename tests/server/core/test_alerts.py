@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.alerts import MAX_KEPT, MAX_NAMED_LAYERS, alert_id, isotime, printable
+from gradwatch_server.core.alerts import alert_id, isotime, printable
+from gradwatch_server.core.book import MAX_KEPT, MAX_NAMED_LAYERS
 from gradwatch_wire.health import AlertState
 
 NAN = math.nan
@@ -274,6 +275,90 @@ def test_the_id_is_that_of_run_attempt_rule_group_and_first_step(cluster: Any) -
 def test_the_id_is_the_same_for_ever() -> None:
     """Ids in stores of older versions must be found again: the recipe never changes."""
     assert alert_id("gpt2-small", 1, "nonfinite", "all", 412) == "3705bfb9e7b23eb6"
+
+
+@pytest.mark.parametrize(
+    ("frames", "severities"),
+    [
+        # (norm, loss scale) per step; what the alert says after each.
+        ([(NAN, 1024.0)], ["info"]),
+        ([(NAN, 1024.0), (NAN, 512.0)], ["info", "warning"]),
+        ([(NAN, 1024.0), (1.0, 512.0), (NAN, 512.0)], ["info", "info", "info"]),
+        ([(NAN, 2.0), (NAN, 1.0), (NAN, 0.5)], ["info", "warning", "critical"]),
+        ([(NAN, 0.5)], ["critical"]),
+        ([(NAN, NAN)], ["critical"]),
+        ([(NAN, 8.0), (NAN, 4.0), (1.0, 2.0), (NAN, 2.0)], ["info", *["warning"] * 3]),
+        ([(NAN, None)], ["critical"]),
+        ([(NAN, 1024.0), (NAN, None)], ["info", "critical"]),
+    ],
+)
+def test_a_step_that_a_scaler_skips_matters_less(
+    cluster: Any, frames: list[Any], severities: list[str]
+) -> None:
+    """One is routine, several in a row are not, and with the scale used up it is as without."""
+    job = cluster(names=("a",)).start()
+    shown = []
+    for step, (norm, scale) in enumerate(frames):
+        job.step(step, [norm], loss_scale=scale)
+        (alert,) = job.attempt.book.alerts()
+        shown.append(alert.severity)
+
+    assert shown == severities
+    # An event for the first, and one for each rise.
+    steps = [step for step in range(len(frames)) if severities[: step + 1].count(shown[step]) == 1]
+    assert [(a.severity, a.raised_step) for a in job.alerts] == [
+        (severities[step], step or None) for step in steps
+    ]
+
+
+def test_what_a_skipped_step_matters_can_be_set(cluster: Any) -> None:
+    """Each of the rule's own settings."""
+    job = cluster(names=("a",)).start()
+    job.rules(
+        nonfinite={
+            "skipped_severity": "warning",
+            "skips": 3,
+            "skips_severity": "critical",
+            "min_loss_scale": 0.25,
+        }
+    )
+    shown = []
+    for step in range(3):
+        job.step(step, NAN, loss_scale=0.5)
+        shown.append(str(job.attempt.book.alerts()[0].severity))
+
+    assert shown == ["warning", "warning", "critical"]
+
+
+def test_a_scaler_makes_no_other_rule_milder(cluster: Any) -> None:
+    """An explosion that is finite was not skipped."""
+    job = cluster(names=("a",)).start()
+    for step in range(2):
+        job.step(step, [500.0], loss_scale=1024.0)
+
+    assert [(a.rule, str(a.severity)) for a in job.alerts] == [("exploding", "critical")]
+
+
+def test_trouble_between_reports_is_told_with_its_own_step(cluster: Any) -> None:
+    """The alert and its id go by the step that was bad, not by that of the report."""
+    job = cluster(names=("a", "b")).start()
+    job.step(10)
+    (alert,) = job.step(20, l2_max=[1.0, NAN], first_nonfinite_step=13)
+
+    assert (alert.first_step, alert.origin.step, alert.origin.layer) == (13, 13, "b")
+    assert (alert.fired_step, alert.last_step) == (20, 20)
+    assert alert.id == alert_id("gpt", 1, "nonfinite", "all", 13)
+    assert job.health()["first_bad"] == {"step": 13, "rank": 0, "layer": "b", "kind": "nan"}
+
+
+def test_an_explosion_between_reports_fires(cluster: Any) -> None:
+    """Though the norm at the report is calm."""
+    job = cluster(names=("a",)).start()
+    for step in (10, 20):
+        job.step(step, [1.0], l2_max=[500.0])
+
+    assert told(job.alerts) == [("exploding", "firing", 20, None)]
+    assert job.health()["worst_layers"] == [{"name": "a", "why": "exploding", "l2": 500.0}]
 
 
 def test_an_origin_shows_the_steps_before(cluster: Any) -> None:

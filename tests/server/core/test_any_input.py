@@ -8,7 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.frames import COLUMNS
+from gradwatch_server.core.frames import COLUMNS_READ
+from gradwatch_server.core.gains import describe_gains
+from gradwatch_server.core.groups import describe_groups
+from gradwatch_server.core.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import ITEMSIZE
 from gradwatch_wire.jsonable import jsonable
@@ -21,6 +24,10 @@ NUMBERS = st.floats() | st.sampled_from(
 )
 STEPS = st.integers(0, 6) | st.sampled_from([MAX_STEP, MAX_STEP - 1])
 IDS = st.sampled_from([1, 1, 1, 2, 3])
+SHARDS = st.sampled_from(["", "0/2", "1/2", "Shard(0) 0/2", "Shard(0) 1/2", "x 0/1", "2/65536"])
+SCALARS = st.sampled_from(
+    ["loss", "local_probe", "lr", "batch_size", "loss_scale", "first_nonfinite_step"]
+)
 
 
 @st.composite
@@ -44,6 +51,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
         if names
         else Column("<u8", b""),
         dtypes=("float32",) * len(names),
+        shards=draw(
+            st.just(()) | st.lists(SHARDS, min_size=len(names), max_size=len(names)).map(tuple)
+        ),
         groups=draw(st.dictionaries(NAMES, indices.map(tuple), max_size=3)),
         order=draw(st.sampled_from(["forward", "registration", "\n"])),
     )
@@ -53,7 +63,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 def stats(draw: st.DrawFn) -> Stats:
     count = draw(st.sampled_from([2, 2, 2, 0, 1, 3, 5]))  # the job declares two layers
     parts = draw(st.sampled_from([1, 1, 1, 2, 64]))
-    names = st.sampled_from([*COLUMNS, "l2", "of a newer version"])
+    names = st.sampled_from([*COLUMNS_READ, "l2", "of a newer version"])
     return Stats(
         manifest_id=draw(IDS),
         step=draw(STEPS),
@@ -64,12 +74,18 @@ def stats(draw: st.DrawFn) -> Stats:
                 max_size=2,
             )
         ),
-        scalars=draw(
-            st.dictionaries(st.sampled_from(["loss", "local_probe", "lr"]), NUMBERS, max_size=3)
-        ),
+        scalars=draw(st.dictionaries(SCALARS, NUMBERS | STEPS.map(float), max_size=4)),
         columns=draw(st.dictionaries(names, columns(count), max_size=4)),
         part=draw(st.integers(0, parts - 1)),
         parts=parts,
+    )
+
+
+@st.composite
+def gains(draw: st.DrawFn) -> Gains:
+    blocks = draw(st.sampled_from([(), ("x",), ("x", "y"), ("x", "y", "x", "z")]))
+    return Gains(
+        step=draw(STEPS), blocks=blocks, norm_type=draw(NAMES), norms=draw(columns(len(blocks)))
     )
 
 
@@ -78,14 +94,8 @@ RECORDS = st.one_of(
     stats(),
     stats(),
     stats(),
-    st.builds(Event, name=NAMES, step=STEPS),
-    st.builds(
-        Gains,
-        step=STEPS,
-        blocks=st.just(("x",)),
-        norm_type=NAMES,
-        norms=columns(1),
-    ),
+    st.builds(Event, name=NAMES | st.just("skipped_step"), step=STEPS),
+    gains(),
 )
 RANKS = st.integers(0, 1)
 DEEDS = st.lists(
@@ -105,7 +115,7 @@ DEEDS = st.lists(
 def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: list[Any]) -> None:
     """No exception and no numeric warning; health and alerts are strict JSON and fit the wire."""
     job = cluster(world=2, names=("a", "b"))
-    job.rules(exploding={"for_steps": 1}, vanishing={"for_steps": 1})
+    job.rules(exploding={"for_steps": 1}, vanishing={"for_steps": 1}, gain={"for_steps": 1})
     job.start()
     for deed, rank, value in deeds:
         if deed == "send":
@@ -114,9 +124,11 @@ def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: l
             value = decode(frames).record  # noqa: PLW2901 - the same, from the wire
         getattr(job, deed)(rank, value)
     job.wait(6)
-    health = jsonable(job.health())
+    view = view_run(job.state.runs["gpt"])
 
-    assert json.loads(json.dumps(health, allow_nan=False)) == health
+    for answer in (job.health(), describe_gains(view.gains), describe_groups(view)):
+        shown = jsonable(answer)
+        assert json.loads(json.dumps(shown, allow_nan=False)) == shown
     for alert in (*job.alerts, *job.attempt.book.alerts()):
         plain = alert.to_dict()
         json.dumps(jsonable(plain), allow_nan=False)

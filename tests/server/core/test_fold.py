@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core import attempts
+from gradwatch_server.core import attempts, layers
 from gradwatch_server.core.fold import State
 from gradwatch_server.core.snapshot import view_run
 from gradwatch_wire.health import RankState
@@ -130,7 +130,8 @@ def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
     job.start()
     first = job.state.runs["gpt"].attempts[0]
 
-    assert (first.last_frame, first.last_flags, first.names, first.numel) == (None, None, [], [])
+    assert (first.last_frame, first.last_flags, first.last_gains) == (None, None, None)
+    assert (first.layers.names, first.layers.numel) == ([], [])
     assert first.window._values.size == 0
     assert all(not session.manifests for session in first.sessions.values())
 
@@ -244,15 +245,29 @@ def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
     assert (counts["e0"], counts["other"], len(counts)) == (2, 5, attempts.MAX_EVENT_NAMES + 1)
 
 
+def test_skipped_steps_are_counted_once(cluster: Any) -> None:
+    """Each rank tells of each of its optimizers; the step was skipped all the same once."""
+    job = cluster(world=2).start()
+    for step in (3, 3, 7):
+        for rank in (0, 1):
+            job.event(rank, "skipped_step", step)
+    job.event(1, "skipped_step", 9)
+    job.event(0, "mark", 11)
+    view = view_run(job.state.runs["gpt"])
+
+    assert view.skipped_steps == 3
+    assert view.events["skipped_step"] == 7
+
+
 def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that would go beyond is not taken in; its records are unresolved, others fine."""
-    monkeypatch.setattr(attempts, "MAX_LAYERS", 5)
+    monkeypatch.setattr(layers, "MAX_LAYERS", 5)
     job = cluster(names=("a", "b", "c")).start()
     job.declare(0, ["d", "e", "f"], manifest_id=2)
     job.stats(0, 0, [1.0] * 3, manifest_id=2)
     job.stats(0, 1, [1.0] * 3, manifest_id=1)
 
-    assert job.attempt.names == ["a", "b", "c"]
+    assert job.attempt.layers.names == ["a", "b", "c"]
     assert job.closed == [1]
     assert job.health()["records"]["unresolved"] == 2
 
@@ -268,6 +283,20 @@ def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.Mo
 
     assert list(manifests) == list(range(45, 50))
     assert job.closed == [0]
+
+
+def test_manifests_of_shards_count_for_what_they_hold(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which piece of each layer a rank has takes memory, too."""
+    monkeypatch.setattr(attempts, "MAX_MANIFEST_LAYERS", 100)
+    job = cluster(names=("a", "b"), world=2).start()
+    for number in range(2, 50):
+        job.declare(0, manifest_id=number)
+        job.declare(1, manifest_id=number, shards=("0/2", "0/2"))
+
+    assert len(job.attempt.sessions[0].manifests) == 5
+    assert len(job.attempt.sessions[1].manifests) == 4
 
 
 # Any log at all: what a random cluster does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core import frames
-from gradwatch_server.core.frames import COLUMNS, total_norm
+from gradwatch_server.core import assembler
+from gradwatch_server.core.frames import COLUMNS, Layout
+from gradwatch_server.core.merging import total_norm
 
 
 def test_a_frame_waits_for_all_live_ranks(cluster: Any) -> None:
@@ -164,7 +166,7 @@ def test_frames_close_when_too_many_records_wait(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank may run ahead by its backlog, but not without bound: the oldest frames close."""
-    monkeypatch.setattr(frames, "MAX_HELD_RECORDS", 40)
+    monkeypatch.setattr(assembler, "MAX_HELD_RECORDS", 40)
     job = cluster(world=2).start()
 
     for step in range(40):
@@ -259,7 +261,7 @@ def test_layers_come_and_go(cluster: Any) -> None:
     job.declare(0, ["b", "late"], manifest_id=2)
 
     job.stats(0, 1, [5.0, 6.0], manifest_id=2)
-    assert job.attempt.names == ["a", "b", "late"]
+    assert job.attempt.layers.names == ["a", "b", "late"]
     assert job.frame.present.tolist() == [False, True, True]
     assert np.isnan(job.frame.l2_max).tolist() == [True, False, False]
     job.stats(0, 2, [1.0, 2.0], manifest_id=1)
@@ -307,6 +309,87 @@ def test_the_loss_is_the_mean_of_the_ranks_that_gave_one(cluster: Any) -> None:
     assert math.isnan(nan)
     assert large == pytest.approx(1e308)
     assert job.attempt.first_bad.step == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "mean"),
+    [
+        ([(1.0, 30.0), (4.0, 10.0)], 1.75),
+        ([(1.0, 30.0), (4.0, 10.0), (None, None)], 1.75),
+        ([(1.0, 30.0), (4.0, None)], 2.5),
+        ([(1.0, 30.0), (4.0, 0.0)], 2.5),
+        ([(1.0, 30.0), (4.0, math.nan)], 2.5),
+        ([(1.0, 30.0), (4.0, math.inf)], 2.5),
+        ([(1.0, 1e308), (3.0, 1e308), (2.0, 1e308)], 2.0),
+        ([(1e308, 2.0), (1e308, 2.0)], 1e308),
+    ],
+)
+def test_the_loss_is_weighted_by_samples_where_all_count_theirs(
+    make_part: Any, make_frame: Any, given: list[Any], mean: float
+) -> None:
+    """A rank with more samples weighs more; with one number missing all weigh the same."""
+    parts = []
+    for rank, (loss, size) in enumerate(given):
+        scalars = {"loss": loss, "batch_size": size}
+        parts.append(
+            make_part([1.0], rank=rank, scalars={k: v for k, v in scalars.items() if v is not None})
+        )
+
+    assert make_frame(*parts).loss == pytest.approx(mean)
+
+
+def test_the_largest_norm_is_that_of_all_collections_since_the_last_record(
+    make_part: Any, make_frame: Any
+) -> None:
+    """An explosion between two reports is judged; what vanishes, and the total, are of the step."""
+    frame = make_frame(
+        make_part([1.0, 2.0, 3.0], l2_max=[1.0, 500.0, 1.0]), make_part([1.0, 1.0, 3.5], rank=1)
+    )
+
+    assert frame.l2_max.tolist() == [1.0, 500.0, 3.5]
+    assert frame.l2_min.tolist() == [1.0, 1.0, 3.0]
+    assert frame.columns[0].tolist() == [1.0, 2.0, 3.5]
+    assert frame.total_norm == pytest.approx(math.hypot(1.0, 1.0, 3.5))
+    assert not frame.nonfinite.any()
+
+
+@pytest.mark.parametrize("peak", [math.nan, math.inf])
+def test_a_nonfinite_collection_before_the_last_is_seen(
+    make_part: Any, make_frame: Any, peak: float
+) -> None:
+    """Though the last one is fine again, on whichever rank, of one layout or of two."""
+    bad, good = make_part([1.0, 1.0], l2_max=[1.0, peak]), make_part([1.0, 1.0], rank=1)
+    alike = dataclasses.replace(good, layout=bad.layout)
+    for parts, order in itertools.product(([bad, good], [bad, alike]), ((0, 1), (1, 0))):
+        frame = make_frame(*(parts[at] for at in order))
+
+        assert frame.nonfinite.tolist() == [False, True]
+        assert frame.parts[order.index(0)].nonfinite.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("named", "step"),
+    [
+        ((5.0,), 5),
+        ((7.0, 4.0), 4),
+        ((math.nan, 6.0), 6),
+        ((math.nan,), 7),
+        ((math.inf,), 7),
+        ((8.0,), 7),
+        ((3.0,), 7),
+        ((-1.0, 1e300), 7),
+    ],
+)
+def test_the_bad_step_is_the_earliest_that_was_collected_for_this_frame(
+    make_part: Any, make_frame: Any, named: tuple[float, ...], step: int
+) -> None:
+    """After the frame before it and not after itself; what else a record names is not believed."""
+    parts = [
+        make_part([math.nan], rank=rank, scalars={"first_nonfinite_step": value})
+        for rank, value in enumerate(named)
+    ]
+
+    assert make_frame(*parts, step=7, after=3).bad_step == step
 
 
 def test_the_total_norm_is_that_of_the_largest_rank(make_part: Any, make_frame: Any) -> None:
@@ -378,14 +461,14 @@ def test_a_frame_is_what_a_plain_loop_makes_of_its_records(
     make_part: Any, make_frame: Any, parts: list[Any]
 ) -> None:
     """Layer by layer: the extremes, a NaN norm before all, counts that are there, bad if any is."""
-    arrays = [np.array(layout, dtype=np.int64) for layout in LAYOUTS]
+    layouts = [Layout(np.array(layout, dtype=np.int64)) for layout in LAYOUTS]
     made, seen = [], []
     for rank, (which, l2, more) in enumerate(parts):
         count = len(LAYOUTS[which])
         part = make_part(
             l2[:count], rank=rank, **{name: values[:count] for name, values in more.items()}
         )
-        made.append(dataclasses.replace(part, index=arrays[which]))  # shared, as ranks do
+        made.append(dataclasses.replace(part, layout=layouts[which]))  # shared, as ranks do
         for place, layer in enumerate(LAYOUTS[which]):
             seen.append((layer, l2[place], {name: v[place] for name, v in more.items()}))
     frame = make_frame(*made)

@@ -125,6 +125,15 @@ def all_lost(job: Any) -> None:
     job.lose(0)
 
 
+def skipped(job: Any) -> None:
+    job.step(0, NAN, loss_scale=1024.0)
+
+
+def skipped_twice(job: Any) -> None:
+    skipped(job)
+    job.step(1, NAN, loss_scale=512.0)
+
+
 def records_lost(job: Any) -> None:
     job.step(0)
     job.gap(0, 3)
@@ -176,6 +185,8 @@ def ended_with_losses(job: Any) -> None:
             "critical",
             ["NaN in the gradient of c at step 0 on a rank that cannot be known"],
         ),
+        (skipped, "healthy", []),
+        (skipped_twice, "degraded", ["NaN in the gradient of c at step 0"]),
         (ended, "ended", []),
         (ended_badly, "ended", ["NaN in the gradient of c at step 0"]),
         (ended_with_losses, "ended", ["3 records lost"]),

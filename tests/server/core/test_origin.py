@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -76,6 +77,162 @@ def test_a_lone_rank_with_another_number_is_named_by_it(make_part: Any, make_fra
     frame = make_frame(make_part([1.0], rank=6), make_part([NAN], rank=5))
 
     assert nonfinite_ranks(frame) == (5,)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_bad_piece_does_not_tell_whose_fault_it_is(
+    make_part: Any, make_frame: Any, world: int
+) -> None:
+    """A reduce-scatter puts any rank's NaN where the piece lies; the holder is not named."""
+    parts = [
+        make_part([norm], rank=rank, shards=[f"Shard(0) {rank}/2"], labels={"reduction": "mean"})
+        for rank, norm in enumerate((1.0, NAN))
+    ]
+    assert nonfinite_ranks(make_frame(*parts, world=world)) == ()
+
+    parts[0] = dataclasses.replace(parts[0], scalars={"loss": NAN})
+    assert nonfinite_ranks(make_frame(*parts, world=world)) == (0,)
+
+
+def test_a_bad_piece_of_what_was_not_reduced_is_its_ranks_own(
+    make_part: Any, make_frame: Any
+) -> None:
+    """Then nobody else could have put it there."""
+    parts = [
+        make_part([norm], rank=rank, shards=[f"{rank}/2"], labels={"reduction": "none"})
+        for rank, norm in enumerate((1.0, NAN))
+    ]
+
+    assert nonfinite_ranks(make_frame(*parts)) == (1,)
+
+
+LOCAL_TABLE = [
+    ("one is bad", [[1.0, NAN], [1.0, 1.0]], (0,)),
+    ("all are bad", [[1.0, NAN], [1.0, INF]], (0, 1)),
+    ("none is: the reduction overflowed", [[1.0, 1e38], [1.0, 1e38]], ()),
+    ("a layer that is fine has none", [[NAN, 1.0], [1.0, 1.0]], ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("local", "ranks"), [row[1:] for row in LOCAL_TABLE], ids=[row[0] for row in LOCAL_TABLE]
+)
+def test_the_gradient_before_the_reduction_decides(
+    make_part: Any, make_frame: Any, local: list[list[float]], ranks: tuple[int, ...]
+) -> None:
+    """Layer `b` is NaN on all ranks afterwards; their own gradients say who it was."""
+    parts = [make_part([1.0, NAN], rank=r, local_l2=own) for r, own in enumerate(local)]
+
+    assert nonfinite_ranks(make_frame(*parts)) == ranks
+
+
+def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
+    make_part: Any, make_frame: Any
+) -> None:
+    """A loss that is reported may be another one; without a bad local gradient it decides."""
+    scalars = [{"loss": 1.0}, {"loss": NAN}]
+
+    def ranks(*local: float) -> Any:
+        return nonfinite_ranks(
+            make_frame(
+                *(
+                    make_part([NAN], rank=r, local_l2=[norm], scalars=scalars[r])
+                    for r, norm in enumerate(local)
+                )
+            )
+        )
+
+    assert ranks(NAN, 1.0) == (0,)
+    assert ranks(1.0, 1.0) == (1,)
+
+
+EXPLODING_TABLE = [
+    ("one breaks the limit", [500.0, 1.0, 1.0], 3, (0,)),
+    ("several do", [500.0, 1.0, 101.0], 3, (0, 2)),
+    ("none does, one stands out", [1.0, 90.0, 2.0], 3, (1,)),
+    ("none does, and who is missing might", [1.0, 90.0, 2.0], 4, (0, 1, 2)),
+    ("none does, none stands out", [80.0, 90.0, 85.0], 3, (0, 1, 2)),
+    ("not finite is not large", [NAN, 90.0, 85.0], 3, (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("local", "world", "ranks"),
+    [row[1:] for row in EXPLODING_TABLE],
+    ids=[row[0] for row in EXPLODING_TABLE],
+)
+def test_an_explosion_is_of_the_rank_whose_own_gradient_is_large(
+    make_part: Any, make_frame: Any, local: list[float], world: int, ranks: tuple[int, ...]
+) -> None:
+    """Otherwise of all ranks that show it."""
+    parts = [make_part([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(local)]
+    frame = make_frame(*parts, world=world)
+    origin = find_origin("exploding", frame, frame.present, Rules(), ("a",))
+
+    assert origin.ranks == ranks
+
+
+def test_one_rank_without_its_own_gradient_may_be_the_one(make_part: Any, make_frame: Any) -> None:
+    """That another stands out among the rest proves nothing."""
+    local = [{"local_l2": [norm]} for norm in (1.0, 90.0, 2.0)]
+    parts = [make_part([200.0], rank=r, **own) for r, own in enumerate([*local, {}])]
+    frame = make_frame(*parts)
+
+    assert find_origin("exploding", frame, frame.present, Rules(), ("a",)).rank is None
+
+
+@pytest.mark.parametrize(("name", "norm"), [("exploding", 500.0), ("vanishing", 1e-9)])
+def test_a_large_or_small_piece_is_nobodys(
+    make_part: Any, make_frame: Any, name: Any, norm: float
+) -> None:
+    """It was reduced over all ranks before it was cut."""
+
+    def ranks(reduction: str) -> Any:
+        parts = [
+            make_part([own], rank=r, shards=[f"{r}/2"], labels={"reduction": reduction})
+            for r, own in enumerate((norm, 0.0))
+        ]
+        frame = make_frame(*parts)
+        return find_origin(name, frame, frame.present, Rules(), ("a",)).ranks
+
+    assert ranks("mean") == ()
+    assert 0 in ranks("none")
+
+
+def test_an_explosion_between_reports_is_of_the_ranks_that_had_it(
+    make_part: Any, make_frame: Any
+) -> None:
+    """By the largest norm since the last record, which is also the value."""
+    frame = make_frame(make_part([1.0], l2_max=[300.0], rank=4), make_part([1.0], rank=5))
+    origin = find_origin("exploding", frame, frame.present, Rules(), ("a",))
+
+    assert (origin.ranks, origin.value) == ((4,), 300.0)
+
+
+def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later(
+    make_part: Any, make_frame: Any
+) -> None:
+    """By the next report all layers are NaN: which was first is not known, one alone is."""
+    scalars = {"first_nonfinite_step": 5.0}
+
+    def first_bad(peak: list[float]) -> Any:
+        frame = make_frame(make_part([1.0, 1.0], l2_max=peak, scalars=scalars), after=3)
+        found = find_first_bad(frame, ("a", "b"), Rules())
+        assert found is not None
+        return found.step, found.layer
+
+    assert first_bad([NAN, NAN]) == (5, None)
+    assert first_bad([NAN, 1.0]) == (5, "a")
+
+
+def test_only_ranks_that_were_bad_first_are_named(make_part: Any, make_frame: Any) -> None:
+    """One that was bad at a later collection is not where it began."""
+    parts = [
+        make_part([1.0], rank=rank, l2_max=[NAN], scalars={"first_nonfinite_step": step})
+        for rank, step in enumerate((6.0, 5.0))
+    ]
+
+    assert nonfinite_ranks(make_frame(*parts, after=3)) == (1,)
 
 
 @pytest.mark.parametrize("bad", [[0, 1, 2, 3], [0, 2], [3], [1, 3]])

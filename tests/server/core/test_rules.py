@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gradwatch_server.core.rules import Rules, flags, verdict, worst_layer
+from gradwatch_server.core.rules import (
+    GainRule,
+    Rules,
+    flags,
+    gain_verdict,
+    verdict,
+    worst_gain,
+    worst_layer,
+)
 from gradwatch_wire.health import Severity
 
 ABOVE = float(np.nextafter(100.0, math.inf))
@@ -141,6 +149,50 @@ def test_the_worst_layer_breaks_the_rule_most(make_part: Any, make_frame: Any) -
     assert worst_layer("vanishing", frame, vanishing) == 5
 
 
+@pytest.mark.parametrize(
+    ("gains", "raised", "held", "seen"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], False, False, True),
+        ([2.0, 0.5], False, False, True),
+        ([3.0, 1.0, 1.0, 1.0], False, False, True),
+        ([3.0, 0.4, 1.0, 1.0], False, True, True),
+        ([3.0, 0.4, 3.0, 1.0], True, True, True),
+        ([3.0, None, None], True, True, True),
+        ([1.0, None, None], False, False, True),
+        ([math.inf, 0.0, 1.0], True, True, True),
+        ([None, None], False, False, False),
+        ([], False, False, False),
+    ],
+)
+def test_gains_are_judged_by_how_many_are_outside(
+    gains: list[float | None], raised: bool, held: bool, seen: bool
+) -> None:
+    """More than half of those there are raise it, a quarter or less is calm."""
+    judged = gain_verdict(gains, GainRule())
+
+    assert (judged.raised[0], judged.held[0], judged.seen[0]) == (raised, held, seen)
+
+
+@pytest.mark.parametrize(
+    ("gains", "worst"),
+    [
+        ([3.0, 5.0, 4.0], 1),
+        ([3.0, 0.1, 5.0], 1),
+        ([None, 1e9, math.inf], 2),
+        ([0.0, 1e9], 0),
+        ([1.9, 0.4, None], 1),
+    ],
+)
+def test_the_worst_gain_is_the_farthest_from_one(gains: list[float | None], worst: int) -> None:
+    """As a factor: a tenth is as far as ten times."""
+    assert worst_gain(gains, GainRule()) == worst
+
+
+def test_the_worst_gain_is_one_that_broke_the_rule() -> None:
+    """With a range that is not even about 1, a gain inside may be farther from it."""
+    assert worst_gain([0.1, 3.0], GainRule(low=0.05)) == 1
+
+
 def test_defaults_are_those_of_the_design() -> None:
     """Limits, patience and severities as `docs/rules.md` lists them."""
     rules = Rules()
@@ -153,7 +205,8 @@ def test_defaults_are_those_of_the_design() -> None:
         3,
     )
     assert rules.nonfinite.severity == rules.exploding.severity == Severity.CRITICAL
-    assert rules.vanishing.severity == Severity.WARNING
+    assert rules.vanishing.severity == rules.gain.severity == Severity.WARNING
+    assert (rules.gain.low, rules.gain.high, rules.gain.share) == (0.5, 2.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +224,11 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"vanishing": {"for_steps": 0}}, "vanishing.for_steps", "greater than or equal to 1"),
         ({"nonfinite": {"clear_steps": 1e9}}, "nonfinite.clear_steps", "less than or equal"),
         ({"nonfinite": {"severity": "fatal"}}, "nonfinite.severity", "'warning'"),
+        ({"nonfinite": {"skips": 0}}, "nonfinite.skips", "greater than or equal to 1"),
+        ({"nonfinite": {"min_loss_scale": 0}}, "nonfinite.min_loss_scale", "greater than 0"),
+        ({"gain": {"low": 2, "high": 2}}, "gain", "low (2) must be below high (2)"),
+        ({"gain": {"share": 0.5, "clear": 0.6}}, "gain", "clear (0.6) must not be above share"),
+        ({"gain": {"share": 1}}, "gain.share", "less than 1"),
         ({"nonfinite": {"enabled": "maybe"}}, "nonfinite.enabled", "boolean"),
     ],
 )

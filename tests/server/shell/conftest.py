@@ -129,20 +129,20 @@ class Peer:
             if answer.acked >= (self.seq if upto is None else upto):
                 return answer
 
-    def declare(self, names: Sequence[str] = ("a", "b")) -> None:
-        manifest = Manifest(
-            manifest_id=1,
-            names=tuple(names),
-            numel=Column.pack("<u8", [10] * len(names)),
-            dtypes=("float32",) * len(names),
-            order="forward",
-        )
-        self.send(manifest)
+    def declare(self, names: Sequence[str] = ("a", "b"), **changes: Any) -> None:
+        settings: dict[str, Any] = {
+            "manifest_id": 1,
+            "names": tuple(names),
+            "numel": Column.pack("<u8", [10] * len(names)),
+            "dtypes": ("float32",) * len(names),
+            "order": "forward",
+        }
+        self.send(Manifest(**settings | changes))
 
-    def attach(self, names: Sequence[str] = ("a", "b")) -> Peer:
+    def attach(self, names: Sequence[str] = ("a", "b"), **changes: Any) -> Peer:
         """Greet, and declare the layers."""
         self.greet()
-        self.declare(names)
+        self.declare(names, **changes)
         self.acked()
         return self
 

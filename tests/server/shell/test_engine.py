@@ -288,7 +288,7 @@ def test_time_closes_a_frame_without_any_record(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The aggregator writes that time passed, once a second, only while a frame waits."""
-    monkeypatch.setattr("gradwatch_server.core.frames.LATENESS_NS", 1_000_000_000)
+    monkeypatch.setattr("gradwatch_server.core.assembler.LATENESS_NS", 1_000_000_000)
     running = start()
     peer = peers(running.endpoint, world=2).attach()
     peer.steps(0, 1.0)
@@ -375,6 +375,28 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> N
 
     (event,) = running.store.after(0)
     assert (event.alert["first_step"], event.alert["fired_step"]) == (0, 1)
+
+
+def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peers: Any) -> None:
+    """Three skipped steps, of which the last has used up the loss scale."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    for step, scale in enumerate((2.0, 1.0)):
+        peer.stats(step, (NAN, 1.0), loss_scale=scale)
+    peer.acked()
+    running.shows(frames=2)
+
+    running = start(endpoint=running.endpoint)
+    peer.greet()
+    peer.stats(2, (NAN, 1.0), loss_scale=0.5)
+    peer.acked()
+    running.shows(frames=3)
+
+    events = [event.alert for event in running.store.after(0)]
+    assert len({event["id"] for event in events}) == 1
+    assert [(e["state"], e["severity"], e["raised_step"]) for e in events] == [
+        ("firing", "info", None), ("firing", "warning", 1), ("firing", "critical", 2)
+    ]  # fmt: skip
 
 
 def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, peers: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gradwatch_wire import Beat, Bye, __version__
+from gradwatch_wire import Beat, Bye, Column, Event, Gains, __version__
 from gradwatch_wire.jsonable import jsonable
 
 NAN = math.nan
@@ -90,6 +90,8 @@ def test_the_api_describes_itself(service: Any) -> None:
         "/runs",
         "/runs/{run}",
         "/runs/{run}/health",
+        "/runs/{run}/gains",
+        "/runs/{run}/groups",
         "/runs/{run}/alerts",
         "/runs/{run}/alerts/stream",
         "/alerts",
@@ -189,8 +191,92 @@ def test_a_run_shows_its_attempts_layers_and_events(
         (1, 1, 1),
         (2, 1, 1),
     ]
-    assert shown["events"] == {}
+    assert (shown["events"], shown["skipped_steps"]) == ({}, 0)
     assert shown["created_at"] <= shown["attempts"][0]["started_at"] <= shown["updated_at"]
+
+
+def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str, wait_until: Any) -> None:
+    """Those of the last step that all ranks have sent; well formed before there are any."""
+    peer = attach()
+    path = f"/runs/{run}/gains"
+    empty = service.json(path)
+    assert {key: empty[key] for key in ("run", "attempt", "step", "norm_type")} == {
+        "run": run,
+        "attempt": 1,
+        "step": None,
+        "norm_type": None,
+    }
+    assert (empty["blocks"], empty["transitions"], empty["ranks"]) == ([], [], [])
+    assert set(empty["summary"]) >= {"mean_gain", "num_healthy", "num_missing"}
+
+    norms = Column.pack("<f8", [6.0, 2.0, 0.0])
+    peer.send(Gains(step=3, blocks=("x", "y", "z"), norm_type="l1", norms=norms))
+    answer = wait_until(lambda: service.json(path)["step"] == 3 and service.json(path))
+
+    assert (answer["norm_type"], answer["ranks"]) == ("l1", [0])
+    assert [block["name"] for block in answer["blocks"]] == ["x", "y", "z"]
+    assert answer["transitions"][1] == {
+        "from": "y",
+        "to": "z",
+        "gain": "Infinity",
+        "log_gain": "Infinity",
+        "category": "vanishing",
+    }
+    assert answer["summary"]["num_amplifying"] == 1
+
+
+def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run: str) -> None:
+    """In full at their own route, each pair once in health; NaN is a string."""
+    groups = {"host": (0,), "seed": (1,)}
+    peer = peers(service.ingest, run=run).attach(groups=groups)
+    peer.steps(0, 4.0)
+    report = health(step=0)
+    answer = service.json(f"/runs/{run}/groups")
+
+    assert report["groups"] == {"seed/host": 0.25}
+    assert answer == {
+        "run": run,
+        "attempt": 1,
+        "step": 0,
+        "groups": [
+            {"name": "host", "layers": 1, "numel": 10, "l2": 4.0},
+            {"name": "seed", "layers": 1, "numel": 10, "l2": 1.0},
+        ],
+        "ratios": {"seed/host": 0.25, "host/seed": 4.0},
+    }
+    peer.steps(1, NAN)
+    assert health(step=1)["groups"] == {"seed/host": "NaN"}
+
+
+def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any, run: str) -> None:
+    """Over the wire and out of HTTP: the norm of the whole."""
+    ranks = [
+        peers(service.ingest, run=run, rank=rank, world=2).attach(
+            ["w"], shards=(f"Shard(0) {rank}/2",)
+        )
+        for rank in (0, 1)
+    ]
+    for peer, norm in zip(ranks, (300.0, 400.0), strict=True):
+        peer.stats(0, (norm,))
+        peer.acked()
+    report = health(step=0)
+
+    assert report["worst_layers"] == [{"name": "w", "why": "exploding", "l2": 500.0}]
+    assert report["gradient_norm"]["last"] == 500.0
+
+
+def test_skipped_steps_are_counted(service: Any, attach: Any, run: str, wait_until: Any) -> None:
+    """Of a GradScaler, as the client tells of them."""
+    peer = attach()
+    for step in (4, 4, 9):
+        data = {"loss_scale": 1024.0, "optimizer": 0}
+        peer.send(Event(name="skipped_step", step=step, data=data))
+    peer.acked()
+
+    shown = wait_until(
+        lambda: service.json(f"/runs/{run}")["skipped_steps"] and service.json(f"/runs/{run}")
+    )
+    assert (shown["skipped_steps"], shown["events"]) == (2, {"skipped_step": 3})
 
 
 def test_alerts_of_a_run_can_be_asked_for_by_state(
@@ -239,7 +325,7 @@ def newest(service: Any) -> int:
     return cursor
 
 
-@pytest.mark.parametrize("path", ["", "/health", "/alerts", "/alerts/stream"])
+@pytest.mark.parametrize("path", ["", "/health", "/gains", "/groups", "/alerts", "/alerts/stream"])
 @pytest.mark.parametrize(
     "name", ["nope", "a%20b", "%00", "%2e%2e%2fetc", "<script>", "x" * 4_000, "%ff%fe", "é"]
 )

@@ -1,0 +1,115 @@
+"""The assembler: what the ranks sent of one step is gathered, and steps close in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final, Generic, TypeVar
+
+LATENESS_NS: Final = 5_000_000_000
+"""A step closes without the ranks that are this much behind its first record."""
+
+MAX_HELD_RECORDS: Final = 8_192
+"""A step also closes without them when the open ones hold this many records, or 16 per rank:
+after an outage one rank may send its whole backlog before another is connected again."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[T]):
+    """What came of one step.
+
+    Args:
+        step: The step.
+        after: The step that closed before it, -1 for none.
+        received_ns: When the last of it came in.
+        items: One per record.
+    """
+
+    step: int
+    after: int
+    received_ns: int
+    items: tuple[T, ...]
+
+
+@dataclass(slots=True)
+class _Open(Generic[T]):
+    first_ns: int
+    last_ns: int
+    items: dict[tuple[int, int], T] = field(default_factory=dict)  # by rank and part
+    complete_ranks: set[int] = field(default_factory=set)
+
+
+class Assembler(Generic[T]):
+    """Collects what ranks send of the open steps of one attempt and closes these in order."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Open[T]] = {}
+        self._steps: list[int] = []  # heap of the open steps
+        self._newest: dict[int, int] = {}  # rank -> its newest step
+        self._num_held = 0
+        self._awaited = -1  # the rank that the oldest step was last seen to wait for
+        self.last_closed = -1
+
+    def __bool__(self) -> bool:
+        """Whether steps wait."""
+        return bool(self._open)
+
+    def add(
+        self, rank: int, item: T, *, step: int, now_ns: int, part: int = 0, parts: int = 1
+    ) -> bool:
+        """Take in one record; return False when its step is closed already or has its like."""
+        if step <= self.last_closed:
+            return False
+        found = self._open.get(step)
+        if found is None:
+            found = self._open[step] = _Open(now_ns, now_ns)
+            heappush(self._steps, step)
+        elif (rank, part) in found.items:
+            return False
+        found.items[rank, part] = item
+        self._num_held += 1
+        found.last_ns = now_ns
+        if part == parts - 1:
+            found.complete_ranks.add(rank)
+        self.note(rank, step)
+        return True
+
+    def note(self, rank: int, step: int) -> None:
+        """Note that a rank has come to *step*: it sends nothing more of those before."""
+        self._newest[rank] = max(step, self._newest.get(rank, -1))
+
+    def close(self, expected: set[int], now_ns: int, world: int) -> Iterator[Gathered[T]]:
+        """Close, oldest first, each step that has all *expected* ranks or waited long enough.
+
+        A rank is done with a step once it sent all parts of it or anything newer: its records
+        come in order.
+        """
+        while self._open:
+            step = self._steps[0]
+            found = self._open[step]
+            waiting = self._is_waiting(step, found, expected)
+            overdue = now_ns - found.first_ns > LATENESS_NS or self._num_held > max(
+                MAX_HELD_RECORDS, 16 * world
+            )
+            if waiting and not overdue:
+                return
+            del self._open[heappop(self._steps)]
+            self._num_held -= len(found.items)
+            after, self.last_closed = self.last_closed, step
+            yield Gathered(step, after, found.last_ns, tuple(found.items.values()))
+
+    def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:
+        """Tell whether a rank is to come. With each record this is asked; mostly one answers it."""
+        if self._awaited in expected and self._lacks(self._awaited, step, found):
+            return True
+        for rank in expected:
+            if self._lacks(rank, step, found):
+                self._awaited = rank
+                return True
+        return False
+
+    def _lacks(self, rank: int, step: int, found: _Open[T]) -> bool:
+        return rank not in found.complete_ranks and self._newest.get(rank, -1) <= step

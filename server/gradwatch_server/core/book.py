@@ -1,0 +1,172 @@
+"""The life of an alert: inactive, pending, firing, resolved. One per rule and group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.alerts import Alert, alert_id, message
+from gradwatch_server.core.frames import BoolArray, Frame
+from gradwatch_server.core.gains import GainFrame
+from gradwatch_server.core.rules import Flags, LayerRuleName, Rule, RuleName, Rules
+from gradwatch_server.core.sightings import Context, Sighting, sight, sight_gains
+from gradwatch_wire.health import AlertState, Severity
+
+LAYER_RULES: Final[tuple[LayerRuleName, ...]] = ("nonfinite", "exploding", "vanishing")
+
+MAX_NAMED_LAYERS: Final = 20
+
+MAX_KEPT: Final = 256
+"""Resolved alerts kept in memory per attempt; the store keeps them all."""
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the book remembers of one alert while it is pending or firing."""
+
+    alert: Alert
+    layers: BoolArray
+    bad_steps: int = 1  # in a row
+    good_steps: int = 0
+
+    def among(self, marked: BoolArray) -> BoolArray:
+        """Return those marked layers that were bad before; more layers may exist by now."""
+        known: BoolArray = np.zeros_like(marked)
+        known[: len(self.layers)] = marked[: len(self.layers)] & self.layers
+        return known
+
+    def extend(self, bad: BoolArray, sighting: Sighting) -> None:
+        """Note another bad step, the layers it adds, and how much it matters by now."""
+        self.bad_steps, self.good_steps = self.bad_steps + 1, 0
+        if len(self.layers) < len(bad):
+            self.layers = np.pad(self.layers, (0, len(bad) - len(self.layers)))
+        if (bad & ~self.layers).any():
+            self.layers = self.layers | bad
+            layers, num_layers = _named(self.layers, sighting.names)
+            self.alert = replace(self.alert, layers=layers, num_layers=num_layers)
+        severity = _worse(self.alert.severity, sighting.severity(self.bad_steps))
+        self.alert = replace(self.alert, last_step=sighting.step, severity=severity)
+
+    def raised_to(self, severity: Severity, sighting: Sighting) -> bool:
+        """Tell whether the firing alert matters more than *severity* by now, and note the step."""
+        if self.alert.state is not AlertState.FIRING or self.alert.severity == severity:
+            return False
+        self.alert = replace(self.alert, raised_step=sighting.step, updated_ns=sighting.received_ns)
+        return True
+
+    def rest(self) -> None:
+        """Note a good step."""
+        self.bad_steps, self.good_steps = 0, self.good_steps + 1
+
+
+@dataclass(slots=True)
+class Book:
+    """All alerts of one attempt."""
+
+    _lives: dict[tuple[RuleName, str], _Life] = field(default_factory=dict)
+    _resolved: list[Alert] = field(default_factory=list)
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Return pending and firing alerts, then resolved ones, newest first."""
+        live = sorted((life.alert for life in self._lives.values()), key=_age, reverse=True)
+        return (*live, *reversed(self._resolved))
+
+    def update(
+        self, frame: Frame, marked: Flags, rules: Rules, context: Context
+    ) -> Iterator[Alert]:
+        """Judge one frame; yield each alert that now fires, rises or is resolved."""
+        for name in LAYER_RULES:
+            rule: Rule = getattr(rules, name)
+            if not rule.enabled or (not self._lives and not getattr(marked, name).any()):
+                continue
+            for sighting in sight(name, frame, marked, rules, context):
+                yield from self._step(sighting, rule, context)
+
+    def update_gains(self, frame: GainFrame, rules: Rules, context: Context) -> Iterator[Alert]:
+        """Do the same by the gains of one step."""
+        if rules.gain.enabled:
+            yield from self._step(sight_gains(frame, rules), rules.gain, context)
+
+    def _step(self, sighting: Sighting, rule: Rule, context: Context) -> Iterator[Alert]:
+        key, own = (sighting.rule, sighting.group), sighting.verdict
+        life = self._lives.get(key)
+        if life is None:
+            if not own.raised.any():
+                return
+            life = self._lives[key] = _begin(sighting, context)
+        elif life.alert.state is AlertState.PENDING:
+            if own.raised.any():
+                life.extend(own.raised, sighting)
+            elif life.among(own.seen).any():
+                del self._lives[key]
+                return
+        elif (bad := own.raised | life.among(own.held)).any():
+            severity = life.alert.severity
+            life.extend(bad, sighting)
+            if life.raised_to(severity, sighting):
+                yield life.alert
+        elif life.among(own.seen).any():
+            life.rest()
+        yield from self._transition(life, rule, sighting)
+
+    def _transition(self, life: _Life, rule: Rule, sighting: Sighting) -> Iterator[Alert]:
+        alert = life.alert
+        if alert.state is AlertState.PENDING and life.bad_steps >= rule.for_steps:
+            life.alert = _restate(alert, AlertState.FIRING, sighting)
+            yield life.alert
+        elif alert.state is AlertState.FIRING and life.good_steps >= rule.clear_steps:
+            del self._lives[sighting.rule, sighting.group]
+            resolved = _restate(alert, AlertState.RESOLVED, sighting)
+            self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
+            yield resolved
+
+
+def _age(alert: Alert) -> tuple[int, str]:
+    return alert.first_step, alert.id
+
+
+def _begin(sighting: Sighting, context: Context) -> _Life:
+    raised = sighting.verdict.raised
+    origin = sighting.origin(raised)
+    layers, num_layers = _named(raised, sighting.names)
+    alert = Alert(
+        id=alert_id(context.run, context.attempt, sighting.rule, sighting.group, origin.step),
+        run=context.run,
+        attempt=context.attempt,
+        rule=sighting.rule,
+        group=sighting.group,
+        severity=sighting.severity(1),
+        state=AlertState.PENDING,
+        first_step=origin.step,
+        fired_step=None,
+        raised_step=None,
+        resolved_step=None,
+        last_step=sighting.step,
+        origin=origin,
+        layers=layers,
+        num_layers=num_layers,
+        updated_ns=sighting.received_ns,
+        message="",
+    )
+    return _Life(alert=replace(alert, message=message(alert)), layers=raised.copy())
+
+
+def _restate(alert: Alert, state: AlertState, sighting: Sighting) -> Alert:
+    step = {"fired_step" if state is AlertState.FIRING else "resolved_step": sighting.step}
+    changed = replace(alert, state=state, updated_ns=sighting.received_ns, **step)  # type: ignore[arg-type]  # mypy cannot type a computed keyword
+    return replace(changed, message=message(changed))
+
+
+def _named(layers: BoolArray, names: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """Return the first names of the layers that are marked, and how many there are."""
+    if not names:
+        return (), 0
+    marked = np.flatnonzero(layers)
+    return tuple(names[i] for i in marked[:MAX_NAMED_LAYERS]), len(marked)
+
+
+def _worse(one: Severity, other: Severity) -> Severity:
+    return max(one, other, key=list(Severity).index)

@@ -1,0 +1,111 @@
+"""Sightings: what each rule says of a frame, with what an alert of it would have to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from gradwatch_server.core.frames import BoolArray, Frame
+from gradwatch_server.core.gains import GainFrame
+from gradwatch_server.core.origin import Origin, find_gain_origin, find_layer, find_origin
+from gradwatch_server.core.rules import (
+    Flags,
+    LayerRuleName,
+    RuleName,
+    Rules,
+    Verdict,
+    gain_verdict,
+    severity,
+    verdict,
+)
+from gradwatch_server.core.windows import Window
+from gradwatch_wire.health import Severity
+
+ALL_LAYERS: Final = "all"
+"""The group of the layers that are in no named group."""
+
+BLOCKS: Final = "blocks"
+"""The group of the rule about the flow between blocks."""
+
+NUM_BEFORE: Final = 5
+"""Frames before the first bad one that an origin shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the rules need to know of the attempt that a frame belongs to."""
+
+    run: str
+    attempt: int
+    names: tuple[str, ...]
+    groups: Mapping[str, BoolArray]  # (layers,) each
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one rule says of one group at one step.
+
+    Args:
+        rule: Name of the rule.
+        group: Name of the group.
+        step: The step.
+        received_ns: When the last record of it came in.
+        verdict: The layers that are bad, or one flag each for a rule that is about the run.
+        names: Of the layers of the verdict; none if it is about the run.
+        origin: Says where what is raised began.
+        severity: How much it matters, by how many times in a row it is bad.
+    """
+
+    rule: RuleName
+    group: str
+    step: int
+    received_ns: int
+    verdict: Verdict
+    names: tuple[str, ...]
+    origin: Callable[[BoolArray], Origin]
+    severity: Callable[[int], Severity]
+
+
+def sight(
+    name: LayerRuleName, frame: Frame, marked: Flags, rules: Rules, context: Context
+) -> Iterator[Sighting]:
+    """Judge a frame by a rule about layers, each group by itself."""
+    judged = verdict(name, frame, marked, rules)
+    for group, members in context.groups.items():
+        yield Sighting(
+            rule=name,
+            group=group,
+            step=frame.step,
+            received_ns=frame.received_ns,
+            verdict=Verdict(judged.raised & members, judged.held & members, judged.seen),
+            names=context.names,
+            origin=partial(_origin, name, frame, rules, context),
+            severity=partial(severity, name, frame, rules),
+        )
+
+
+def sight_gains(frame: GainFrame, rules: Rules) -> Sighting:
+    """Judge the gains of a step."""
+    return Sighting(
+        rule="gain",
+        group=BLOCKS,
+        step=frame.step,
+        received_ns=frame.received_ns,
+        verdict=gain_verdict(frame.gains, rules.gain),
+        names=(),
+        origin=lambda _: find_gain_origin(frame, rules.gain),
+        severity=lambda _: rules.gain.severity,
+    )
+
+
+def _origin(
+    name: LayerRuleName, frame: Frame, rules: Rules, context: Context, raised: BoolArray
+) -> Origin:
+    origin = find_origin(name, frame, raised, rules, context.names)
+    index = find_layer(name, frame, raised)
+    if index is None:
+        return origin
+    return replace(origin, before=context.window.before(index, NUM_BEFORE))
