@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-WORKER = Path(__file__).with_name("worker.py")
+HERE = Path(__file__).parent
 COMMAND = Path(sys.executable).with_name("gradwatch")
 
 
@@ -77,11 +77,11 @@ class Aggregator:
 class Job:
     """The worker processes of one training job."""
 
-    def __init__(self, ingest: str, world: int, arguments: list[str]) -> None:
+    def __init__(self, ingest: str, world: int, worker: str, arguments: list[str]) -> None:
         port = str(free_port())
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, WORKER, *arguments],
+                [sys.executable, HERE / worker, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -146,11 +146,11 @@ def aggregator(tmp_path: Path, environ: dict[str, str]) -> Iterator[Aggregator]:
 
 @pytest.fixture
 def train(aggregator: Aggregator) -> Iterator[Callable[..., Job]]:
-    """Start a training job: `train(world, "--run", "name", ...)`."""
+    """Start a training job: `train(world, "--run", "name", ..., worker="worker.py")`."""
     jobs: list[Job] = []
 
-    def start(world: int, *arguments: str) -> Job:
-        jobs.append(Job(aggregator.ingest, world, list(arguments)))
+    def start(world: int, *arguments: str, worker: str = "worker.py") -> Job:
+        jobs.append(Job(aggregator.ingest, world, worker, list(arguments)))
         return jobs[-1]
 
     yield start

@@ -1,0 +1,33 @@
+"""Sharded training on real gloo processes: the aggregator's norms are those of the whole model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("way", "world"),
+    [("fsdp", 2), ("fsdp", 4), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4)],
+)
+def test_the_norms_of_shards_add_up_to_those_of_the_unsharded_model(
+    aggregator: Any, train: Any, way: str, world: int
+) -> None:
+    """Total and per layer within 1e-5, with uneven and empty shards, and no collective of ours."""
+    aggregator.start()
+    job = train(world, "--run", "cut", "--way", way, worker="sharded_worker.py")
+    reports = [json.loads(output.splitlines()[-1]) for output in job.wait()]
+    expected = reports[0]
+    health = aggregator.health("cut")
+    groups = aggregator.get("/runs/cut/groups").json()["groups"]
+
+    assert [report["faults"] for report in reports] == [""] * world
+    assert health["step"] == 2
+    assert health["window"]["coverage"] == 1.0
+    assert health["records"]["unresolved"] == health["records"]["late"] == 0
+    assert health["gradient_norm"]["last"] == pytest.approx(expected["total"], rel=1e-5)
+    assert {g["name"]: g["l2"] for g in groups} == pytest.approx(expected["layers"], rel=1e-5)
+    assert health["layers"]["total"] == len(expected["layers"])
+    assert health["reasons"] == []
