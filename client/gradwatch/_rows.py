@@ -22,8 +22,8 @@ from gradwatch._gradients import chunks, count_nonfinite, flats
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""
 
-BLOCK_ROWS: Final = 256
-"""Rows reduced at once: 1 MB of float32, which stays in the cache from call to call."""
+BLOCK_ROWS: Final = 512
+"""Rows reduced at once: 2 MB of float32, which stays in the cache from call to call."""
 
 NORM_ROWS: Final = 4096
 """Rows reduced at once where one pass is all there is: no cache is needed, fewer calls are."""
@@ -31,8 +31,8 @@ NORM_ROWS: Final = 4096
 DIRECT_ROWS: Final = 32
 """From this many rows on a tensor is worth calls of its own."""
 
-_FLUSH_ROWS: Final = 8192
-"""Rows whose sums wait for being put together by tensor: 160 KB."""
+_FLUSH_ROWS: Final = 32_768
+"""Rows whose sums wait for being put together by tensor: 3 MB with their copies."""
 
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
@@ -62,6 +62,7 @@ class _Table:
         self._gradients = gradients
         self._columns = columns
         self._dtype = dtype
+        self._bits = torch.int64 if dtype is torch.float64 else torch.int32
         self._magnitudes = bool({"l1", "linf", "zeros"} & set(columns))
         self._zeros = "zeros" in columns
         names = ["l2", *["l1", "linf"] * self._magnitudes, *["zeros"] * self._zeros]
@@ -86,7 +87,8 @@ class _Table:
                 self._share(place, gradient if gradient.dim() == 1 else gradient.view(-1))
                 continue
             for rows, rest in _cut(gradient):
-                self._add_own(place, rows)
+                if rows.numel():
+                    self._add_own(place, rows)
                 self._share(place, rest)
         self._add_shared()
         self._flush()
@@ -109,9 +111,9 @@ class _Table:
 
     def _add_own(self, place: int, rows: Tensor) -> None:
         """Reduce rows that belong to one tensor, where they lie."""
-        for block in rows.split(BLOCK_ROWS if self._magnitudes else NORM_ROWS):
-            if len(block):
-                self._reduce(block, [place], [len(block)])
+        in_place = rows.dtype is self._dtype and not self._magnitudes
+        for block in rows.split(NORM_ROWS if in_place else BLOCK_ROWS):
+            self._reduce(block, [place], [block.shape[0]])
 
     def _add_shared(self) -> None:
         """Copy the listed pieces into the scratch, each from a row of its own on."""
@@ -125,25 +127,32 @@ class _Table:
 
     def _reduce(self, block: Tensor, owners: list[int], counts: list[int]) -> None:
         """Reduce (rows, WIDTH) of which each owner has so many, in their order."""
+        rows = block.shape[0]
+        # The norm first: it leaves the block in the cache for what reads it next.
+        own = block if block.dtype is self._dtype else self._absolute(block, rows)
+        self._rows["l2"].append(torch.linalg.vector_norm(own, dim=1))
         if self._magnitudes:
-            block = self._absolute(block)
-            self._rows["l1"].append(block.sum(1))
-            self._rows["linf"].append(block.amax(1))
-        self._rows["l2"].append(torch.linalg.vector_norm(block, dim=1, dtype=self._dtype))
-        if self._zeros:
-            # A smallest magnitude above zero rules zeros out; a NaN does not.
-            without = block.amin().item() > 0.0
-            zeros = self._no_zeros[: len(block)] if without else block.eq_(0.0).sum(1)
-            self._rows["zeros"].append(zeros)
+            magnitudes = self._absolute(block, rows) if own is block else own
+            self._rows["l1"].append(magnitudes.sum(1))
+            # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing
+            # whole numbers takes half the time.
+            bits = magnitudes.view(self._bits)
+            smallest, largest = bits.aminmax()
+            peaks = largest.expand(rows) if len(owners) == 1 else bits.amax(1)
+            self._rows["linf"].append(peaks.view(self._dtype))
+            if self._zeros:
+                none = smallest.item() > 0
+                zeros = self._no_zeros[:rows] if none else magnitudes.eq_(0.0).sum(1)
+                self._rows["zeros"].append(zeros)
         self._owners += owners
         self._counts += counts
-        self._num_rows += len(block)
+        self._num_rows += rows
         if self._num_rows >= _FLUSH_ROWS:
             self._flush()
 
-    def _absolute(self, block: Tensor) -> Tensor:
+    def _absolute(self, block: Tensor, rows: int) -> Tensor:
         """Put the magnitudes of a block into the scratch."""
-        room = self._scratch[: len(block)]
+        room = self._scratch if rows == BLOCK_ROWS else self._scratch[:rows]
         if block.dtype is self._dtype:
             return torch.abs(block, out=room)
         return room.copy_(block).abs_()
