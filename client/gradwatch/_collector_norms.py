@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gradwatch._statistics import statistics
+from gradwatch._statistics import Statistics, statistics
 
 
 def measure(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> dict[str, Tensor]:
@@ -25,16 +26,24 @@ def measure(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> di
     for place, gradient in enumerate(gradients):
         places.setdefault(gradient.device, []).append(place)
     if len(places) == 1:
-        return statistics(gradients, columns).values
+        return _announced(statistics(gradients, columns))
     device = home(gradients)
     ordered: dict[str, list[Tensor]] = {name: [torch.empty(0)] * len(gradients) for name in columns}
     for mine in places.values():
-        found = statistics([gradients[place] for place in mine], columns).values
+        found = _announced(statistics([gradients[place] for place in mine], columns))
         for name in columns:
             moved = found[name].to(device, non_blocking=True)
             for place, value in zip(mine, moved.unbind(), strict=True):
                 ordered[name][place] = value
     return {name: torch.stack(values) for name, values in ordered.items()}
+
+
+def _announced(found: Statistics) -> dict[str, Tensor]:
+    """Return the values; warn if a slower path had to take over. Python shows that once."""
+    if found.declined:
+        why = f"gradwatch: statistics by a slower path, {found.path}; {found.declined}"
+        warnings.warn(why, RuntimeWarning, stacklevel=3)
+    return found.values
 
 
 def home(gradients: Sequence[Tensor]) -> torch.device:

@@ -22,8 +22,12 @@ from gradwatch._gradients import chunks, count_nonfinite, flats
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""
 
-BLOCK_ROWS: Final = 512
-"""Rows reduced at once: 2 MB of float32, which stays in the cache from call to call."""
+BLOCK_ROWS: Final = 1024
+"""Rows of one tensor that are reduced at once: 4 MB of float32, which stay in the cache from call
+to call; with fewer the calls themselves begin to count."""
+
+SHARED_ROWS: Final = 512
+"""Rows of several small tensors that are reduced at once."""
 
 NORM_ROWS: Final = 4096
 """Rows reduced at once where one pass is all there is: no cache is needed, fewer calls are."""
@@ -100,7 +104,7 @@ class _Table:
         if not numel:
             return
         count = -(-numel // WIDTH)
-        if self._num_shared + count > BLOCK_ROWS:
+        if self._num_shared + count > SHARED_ROWS:
             self._add_shared()
         self._num_shared += count
         self._pieces.append(piece)

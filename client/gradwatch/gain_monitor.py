@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
+from gradwatch._collector_norms import measure
 from gradwatch._gain_report import HEADING, describe_flow
 from gradwatch._gradients import dense
-from gradwatch._statistics import statistics
 from gradwatch_wire.gains import (
     GAIN_EPS,
     NORM_TYPES,
@@ -248,9 +248,9 @@ def _norm(gradient: Tensor, norm_type: str) -> Tensor:
     """Return a 0-d float64 tensor on the gradient's device, computed there."""
     stored = dense(gradient)
     if norm_type != "mean":
-        return statistics([stored], (norm_type,)).values[norm_type][0]
+        return measure([stored], (norm_type,))[norm_type][0]
     numel = gradient.numel() if gradient.is_sparse else stored.numel()
-    return statistics([stored], ("l1",)).values["l1"][0] / max(numel, 1)
+    return measure([stored], ("l1",))["l1"][0] / max(numel, 1)
 
 
 def _read(norms: Sequence[Tensor | None]) -> list[float | None]:

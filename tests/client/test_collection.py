@@ -104,6 +104,19 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     assert isinstance(second, Stats)
 
 
+def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
+    """Each device's numbers are packed there; which layers they are of is kept (row A12)."""
+    elsewhere = torch.device("meta")
+    made = [torch.ones(2), torch.ones(3, device=elsewhere), torch.ones(4)]
+    taken = sample(made, ("l2", "zeros"), None)
+
+    assert taken.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
+    assert {device: values["l2"].shape for device, values in taken.values.items()} == {
+        torch.device("cpu"): (2,), elsewhere: (1,)
+    }  # fmt: skip
+    assert taken.values[elsewhere]["zeros"].device == elsewhere
+
+
 def test_what_is_packed_is_a_copy_in_float64() -> None:
     """The one who gave it may change it at once."""
     single = torch.tensor([0.1, 0.2], dtype=torch.float64)

@@ -680,6 +680,19 @@ def test_the_surrogate_is_the_norm_of_all_gradients(model: nn.Sequential) -> Non
         compute_grad_norm_surrogate([])  # type: ignore[arg-type]
 
 
+def test_a_slower_path_is_warned_of_with_its_cause(
+    model: nn.Sequential, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing falls back silently (row B6)."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no rows today")
+
+    monkeypatch.setattr("gradwatch._statistics.row_statistics", broken)
+    with pytest.warns(RuntimeWarning, match="slower path, public; rows: .*no rows today"):
+        collect_seed_gradients(model.parameters())
+
+
 def test_threads_collect_at_once() -> None:
     """Each gets the numbers of its own parameters."""
     groups = [params_with(*(of_norm(float(n)) for n in range(1, k + 2))) for k in range(8)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from gradwatch._statistics import COLUMNS
 from gradwatch_server.core.rules import Rules
 from gradwatch_server.shell.cli import app
 from gradwatch_server.shell.http import make_app
@@ -100,6 +101,36 @@ def test_the_keys_of_health_are_all_explained() -> None:
 
     assert len(keys) > 15
     assert set(keys) - {"run", "updated_at", "world"} <= explained
+
+
+STATISTICS = {
+    "Columns": (*COLUMNS, "l2_max", "l2_mean", "local_l2"),
+    "Scalars": ("loss", "batch_size", "lr", "loss_scale", "step_time_s", "local_probe")
+    + ("collections", "first_nonfinite_step"),
+    "Labels": ("point", "scaled", "reduction", "path"),
+    "Paths": ("rows", "triton", "foreach", "public"),
+}
+
+
+@pytest.mark.parametrize("table", STATISTICS)
+def test_every_number_label_and_path_has_its_line_and_no_other_has_one(table: str) -> None:
+    """In docs/statistics.md."""
+    section = _page("statistics.md").split(f"\n## {table}")[1].split("\n## ")[0]
+    written = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+    assert sorted(written) == sorted(STATISTICS[table])
+
+
+def test_the_client_sends_no_number_and_no_label_that_is_not_explained() -> None:
+    """Read off the sources."""
+    client = ROOT / "client" / "gradwatch"
+    sources = "".join(path.read_text("utf-8") for path in client.glob("_*.py"))
+    scalars = set(re.findall(r'(?:numbers|tensors)\["(\w+)"\]', sources))
+    labels = sources.split("labels={")[1].split("}")[0]
+
+    assert len(scalars) > 4
+    assert scalars <= set(STATISTICS["Scalars"])
+    assert set(re.findall(r'"(\w+)":', labels)) == set(STATISTICS["Labels"])
 
 
 def test_links_between_pages_lead_somewhere() -> None:
