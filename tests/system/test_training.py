@@ -57,6 +57,28 @@ def test_gradients_out_of_range_on_all_ranks_fire_and_stay_firing_to_the_end(
     assert health["score"]["min"] < 1.0
 
 
+def test_gains_groups_and_local_norms_reach_their_pages(aggregator: Any, train: Any) -> None:
+    """From hooks in the training processes to `/gains`, `/groups` and the origin of an alert."""
+    aggregator.start()
+    train(2, "--run", "more", "--more", "--fault", "local-weight", "--fault-rank", "1").wait()
+
+    gains = aggregator.get("/runs/more/gains").json()
+    groups = aggregator.get("/runs/more/groups").json()
+    health = aggregator.health("more")
+
+    assert gains["step"] == groups["step"] == 39
+    assert [block["name"] for block in gains["blocks"]] == ["0", "1", "2", "3"]
+    assert gains["ranks"] == [0, 1]
+    assert all(transition["gain"] > 0.0 for transition in gains["transitions"])
+    assert sum(n for key, n in gains["summary"].items() if key.startswith("num_")) == 3
+    assert {group["name"]: group["numel"] for group in groups["groups"]} == {
+        "host": 32 * 64 + 64 + 64 * 64 + 64,
+        "seed": 64 * 10 + 10,
+    }
+    assert health["groups"]["seed/host"] == groups["ratios"]["seed/host"] > 0.0
+    assert health["first_bad"] == {"step": 20, "rank": 1, "layer": "2.weight", "kind": "nan"}
+
+
 def test_a_healthy_run_raises_nothing(aggregator: Any, train: Any) -> None:
     """No news is good news, and complete."""
     aggregator.start()

@@ -28,6 +28,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fault-rank", type=int, default=0)
     parser.add_argument("--kill-at", type=int, default=-1)
     parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
+    parser.add_argument("--more", action="store_true", help="blocks, groups, local norms")
     return parser.parse_args()
 
 
@@ -42,7 +43,15 @@ def main() -> None:
     inner = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), middle, last)
     model = DistributedDataParallel(inner) if world > 1 else inner
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    watch = gradwatch.attach(model, optimizer, run=args.run, buffer_bytes=args.buffer_bytes)
+    watch = gradwatch.attach(
+        model,
+        optimizer,
+        run=args.run,
+        buffer_bytes=args.buffer_bytes,
+        blocks=inner if args.more else None,
+        groups={"host": "[02].*", "seed": "3.*"} if args.more else None,
+        local=args.more,
+    )
     faulty = {"now": False}
     if args.fault == "local-weight":
         middle.weight.register_hook(lambda g: g * float("nan") if faulty["now"] else g)
