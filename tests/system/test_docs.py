@@ -105,8 +105,10 @@ def test_the_keys_of_health_are_all_explained() -> None:
 
 STATISTICS = {
     "Columns": (*COLUMNS, "l2_max", "l2_mean", "local_l2"),
-    "Scalars": ("loss", "batch_size", "lr", "loss_scale", "step_time_s", "local_probe")
-    + ("collections", "first_nonfinite_step"),
+    "Scalars": (
+        *("loss", "batch_size", "lr", "loss_scale", "step_time_s", "local_probe"),
+        *("collections", "first_nonfinite_step"),
+    ),
     "Labels": ("point", "scaled", "reduction", "path"),
     "Paths": ("rows", "triton", "foreach", "public"),
 }
