@@ -163,10 +163,18 @@ def _short(text: str) -> str:
 def _find_reduction(modules: Sequence[nn.Module], world: int) -> str:
     """Return how the ranks' gradients are put together by the end of the backward pass."""
     wrappers: list[type] = [nn.parallel.DistributedDataParallel]
-    # Before anyone has imported FSDP2, no module is one.
+    parts = [part for module in modules for part in module.modules()]
+    # Before anyone has imported FSDP, no module is one.
     if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
-        wrappers += [fsdp.FSDPModule, fsdp.FullyShardedDataParallel]
-    if any(isinstance(module, tuple(wrappers)) for top in modules for module in top.modules()):
+        wrappers.append(fsdp.FSDPModule)
+        if any(isinstance(part, fsdp.FullyShardedDataParallel) for part in parts):
+            # Its shards do not say of which layer they are which part.
+            msg = (
+                "model: FullyShardedDataParallel cannot be watched; "
+                "use torch.distributed.fsdp.fully_shard"
+            )
+            raise ValueError(msg)
+    if any(isinstance(part, tuple(wrappers)) for part in parts):
         return "mean"
     return "none" if world == 1 else "unknown"
 

@@ -240,3 +240,14 @@ def test_the_optimizer_may_be_left_out_or_be_an_empty_list(aggregator: Any, atta
 
     assert {stats.scalars.get("lr") for stats in aggregator.of(Stats)} == {None}
     assert len(aggregator.of(Manifest)) == 3
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+def test_the_first_fsdp_is_refused(one_process: None) -> None:
+    """A flat shard's norm would pass for that of a layer."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
+
+    with pytest.raises(ValueError, match=r"^model: FullyShardedDataParallel .* use .*fully_shard$"):
+        gradwatch.attach(model, run="test")
