@@ -98,10 +98,13 @@ def test_a_healthy_run_raises_nothing(aggregator: Any, train: Any) -> None:
 def test_nothing_is_lost_over_kills_of_the_aggregator(
     aggregator: Any, train: Any, wait_until: Any
 ) -> None:
-    """Acknowledged means committed, and what was not acknowledged is sent again."""
+    """Ten of them: acknowledged means committed, and what was not is sent again."""
     aggregator.start()
-    job = train(2, "--run", "kills", "--steps", "300", "--fault", "batch", "--fault-step", "250")
-    for step in (40, 100, 180):
+    job = train(
+        *(2, "--run", "kills", "--steps", "800", "--pause-s", "0.03"),
+        *("--fault", "batch", "--fault-step", "750"),
+    )
+    for step in range(40, 700, 66):
         wait_until(lambda step=step: _step(aggregator, "kills") >= step, f"step {step}")
         aggregator.stop(signal.SIGKILL)
         aggregator.start()
@@ -109,8 +112,8 @@ def test_nothing_is_lost_over_kills_of_the_aggregator(
 
     health = aggregator.health("kills")
 
-    assert health["records"] == {"stored": 2 * 302, "lost": 0, "late": 0, "unresolved": 0}
-    assert health["step"] == 299
+    assert health["records"] == {"stored": 2 * 802, "lost": 0, "late": 0, "unresolved": 0}
+    assert health["step"] == 799
     assert health["attempt"] == 1
     events = aggregator.get("/alerts").json()
     assert [(e["cursor"], e["state"]) for e in events] == [(1, "firing"), (2, "resolved")]
@@ -157,17 +160,17 @@ def test_an_aggregator_that_comes_late_gets_everything(aggregator: Any, train: A
 def test_a_stopped_aggregator_neither_stops_training_nor_loses_records(
     aggregator: Any, train: Any, wait_until: Any
 ) -> None:
-    """SIGSTOP: connections stay open, nothing answers."""
+    """SIGSTOP for 30 s: connections stay open, nothing answers."""
     aggregator.start()
-    job = train(1, "--run", "stopped", "--steps", "400")
+    job = train(1, "--run", "stopped", "--steps", "1600", "--pause-s", "0.02")
     wait_until(lambda: _step(aggregator, "stopped") >= 20, "step 20")
     aggregator.send(signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(30)
     assert job.ranks[0].poll() is None
     aggregator.send(signal.SIGCONT)
     job.wait()
 
-    assert aggregator.health("stopped")["records"]["stored"] == 402
+    assert aggregator.health("stopped")["records"]["stored"] == 1602
     assert aggregator.health("stopped")["records"]["lost"] == 0
 
 

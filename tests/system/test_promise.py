@@ -1,0 +1,131 @@
+"""The promise of the README, one test for each of its claims, with real processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gradwatch
+from gradwatch_wire import decode_record
+
+
+@pytest.fixture
+def watch(aggregator: Any) -> Iterator[gradwatch.Watch]:
+    """A watch in this very process, with one layer that has a gradient."""
+    aggregator.start()
+    model = torch.nn.Linear(8, 8)
+    model(torch.ones(1, 8)).sum().backward()
+    made = gradwatch.attach(model, run="promise", endpoint=aggregator.ingest)
+    assert isinstance(made, gradwatch.Watch)
+    yield made
+    made.close()
+
+
+def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
+    """How often each sequenced record is in the log that a killed aggregator left behind."""
+    found: Counter[tuple[bytes, int]] = Counter()
+    log = sqlite3.connect(directory / "gradwatch.db")
+    for (payload,) in log.execute("SELECT payload FROM log WHERE payload IS NOT NULL"):
+        envelope = decode_record(payload)
+        if envelope.seq:
+            found[envelope.session, envelope.seq] += 1
+    log.close()
+    return found
+
+
+def last_step(aggregator: Any) -> int:
+    """The run's last step, -1 before it is known."""
+    answer = aggregator.get("/runs/promise/health")
+    step = answer.json()["step"] if answer.is_success else None
+    return -1 if step is None else int(step)
+
+
+def acked_by(watch: gradwatch.Watch) -> int:
+    """How many records the client has been told are stored."""
+    return int(watch.stats()["acked"])
+
+
+def test_training_never_waits(aggregator: Any, train: Any, wait_until: Any) -> None:
+    """The aggregator is stopped in the middle and stays so: all steps are taken, then it closes."""
+    aggregator.start()
+    job = train(2, "--run", "promise", "--steps", "100")
+    wait_until(lambda: aggregator.get("/runs/promise").is_success, "the run")
+    aggregator.send(signal.SIGSTOP)
+
+    for output in job.wait():
+        match = re.search(r"collected=100 closed_s=([\d.]+)", output)
+        assert match
+        assert float(match[1]) < 2.6  # what closing may take with nobody there
+
+
+@pytest.mark.parametrize("buffer_bytes", [32 << 20, 1 << 16])
+def test_every_record_is_stored_once_or_counted_as_lost_under_its_run_and_rank(
+    aggregator: Any, train: Any, wait_until: Any, buffer_bytes: int
+) -> None:
+    """Over two kills of the aggregator and an outage, with a ring that is large enough, or not."""
+    aggregator.start()
+    job = train(
+        *(2, "--run", "promise", "--steps", "400", "--pause-s", "0.02"),
+        *("--buffer-bytes", str(buffer_bytes)),
+    )
+    for step in (40, 120):
+        wait_until(lambda step=step: last_step(aggregator) >= step, f"step {step}")
+        aggregator.stop(signal.SIGKILL)
+        aggregator.start()
+    job.wait()
+    health = aggregator.health("promise")
+    aggregator.stop(signal.SIGKILL)
+    log = in_the_log(aggregator.directory)
+
+    produced = 402  # a manifest, the steps, a goodbye
+    assert set(log.values()) == {1}
+    assert [rank["stored"] + rank["lost"] for rank in health["ranks"]] == [produced, produced]
+    assert health["records"]["stored"] == len(log)
+    assert [rank["state"] for rank in health["ranks"]] == ["ended", "ended"]
+
+
+def test_acknowledged_means_committed(
+    aggregator: Any, watch: gradwatch.Watch, wait_until: Any
+) -> None:
+    """SIGKILL at some moment under load: what the client was told is stored is in the log."""
+    for _ in range(3):
+        before = acked_by(watch)
+        for _ in range(300):
+            watch.collect()
+        wait_until(lambda before=before: acked_by(watch) > before + 50, "some acknowledged")
+        acked = acked_by(watch)
+        aggregator.stop(signal.SIGKILL)
+        log = in_the_log(aggregator.directory)
+        (session,) = {session for session, _ in log}
+
+        assert {(session, seq) for seq in range(1, acked + 1)} <= set(log)
+        aggregator.start()
+
+
+@pytest.mark.parametrize("environ", [{"GRADWATCH_SESSION_TIMEOUT_S": "1"}])
+def test_a_killed_worker_shows_as_ended_uncleanly(
+    aggregator: Any, train: Any, wait_until: Any
+) -> None:
+    """Of two ranks one is killed: it is `lost`, and what it had sent is kept."""
+    aggregator.start()
+    job = train(2, "--run", "promise", "--kill-at", "20", "--fault-rank", "1")
+    job.ranks[1].wait(60)
+
+    def states() -> dict[int, str]:
+        ranks = aggregator.health("promise")["ranks"]
+        return {rank["rank"]: rank["state"] for rank in ranks}
+
+    wait_until(lambda: states().get(1) == "lost", "rank 1 is lost")
+    health = aggregator.health("promise")
+
+    assert health["status"] == "incomplete"
+    assert health["ranks"][1]["stored"] > 0
+    assert "ranks gone without a goodbye: 1" in health["reasons"]
