@@ -79,6 +79,25 @@ def client(quick: Quick = False, rounds: Rounds = 11) -> None:
     _run("client", quick=quick, rounds=rounds)
 
 
+@app.command()
+def reliability(
+    quick: Quick = False,
+    records: Annotated[int, typer.Option(min=1000, help="For the memory of both.")] = 1_000_000,
+) -> None:
+    """Lost, doubled, recovered: faults with real processes; the call and the memory besides."""
+    _run("reliability", quick=quick, records=records)
+
+
+@app.command()
+def recovery(
+    quick: Quick = False,
+    rounds: Rounds = 5,
+    runs: Annotated[int, typer.Option(min=1, help="Runs, each with a full window.")] = 100,
+) -> None:
+    """Seconds until a killed aggregator is ready again, beside the start of an empty one."""
+    _run("recovery", quick=quick, rounds=rounds, runs=runs)
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""

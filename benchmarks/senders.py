@@ -198,7 +198,7 @@ def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
         "point": "collect",
         "reduction": "mean",
         "scaled": False,
-        "path": "cpu_rows",
+        "path": "rows",
     }
     for step in range(work.steps):
         scalars = {"loss": numbers.random(), "lr": 1e-3, "step_time_s": 0.1}

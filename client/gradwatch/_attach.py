@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from gradwatch._config import Identity, find_endpoint, find_identity, is_disabled
 from gradwatch._faults import Faults, logger
+from gradwatch._keys import find_key
 from gradwatch._layers import (
     Group,
     Layer,
@@ -29,6 +30,7 @@ from gradwatch._order import is_compiled
 from gradwatch._plan import Plan
 from gradwatch._protocol import Protocol
 from gradwatch._sender import Sender
+from gradwatch._spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._statistics import COLUMNS
 from gradwatch._watch import Watch
 from gradwatch_wire import Hello, Json, __version__
@@ -45,6 +47,7 @@ def attach(
     *,
     run: str | None = None,
     endpoint: str | None = None,
+    keys: str | os.PathLike[str] | None = None,
     every: int = 1,
     groups: Mapping[str, Group] | None = None,
     include: Patterns = None,
@@ -56,6 +59,8 @@ def attach(
     local: bool = False,
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
+    spill: str | os.PathLike[str] | None = None,
+    spill_bytes: int = SPILL_BYTES,
 ) -> Watch | NullWatch:
     """Watch the gradients of a model while it trains.
 
@@ -71,6 +76,8 @@ def attach(
             job id, else, in a single process, a generated one.
         endpoint: Where the aggregator listens. Default: `GRADWATCH_ENDPOINT`, else
             `tcp://127.0.0.1:5555`.
+        keys: The key file, made by `gradwatch keys`, for an aggregator that asks who sends.
+            Default: `GRADWATCH_KEYS`, else none.
         every: Optimizer steps between collections.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
@@ -90,6 +97,11 @@ def attach(
         on_alert: Called with each alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
+        spill: Directory for records that are not acknowledged yet, so that they outlive this
+            process and an outage longer than `buffer_bytes`. What an earlier process of this run
+            and rank left there is sent first. Default: `GRADWATCH_SPILL`, else none.
+        spill_bytes: Disk space that this process may take there. When it is taken the oldest
+            records give way and are counted.
 
     Returns:
         The watch; one that does nothing if `GRADWATCH_DISABLED` is set.
@@ -103,6 +115,7 @@ def attach(
         return NullWatch()
     optimizers = _checked_optimizers(optimizer)
     _check_arguments(every, report_every, scaler, on_alert, buffer_bytes)
+    _check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
     _check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
@@ -122,9 +135,11 @@ def attach(
         local=bool(local),
     )
     faults = Faults()
-    target = find_endpoint(endpoint)
-    protocol = Protocol(os.urandom(SESSION_BYTES), _hello(identity), buffer_bytes)
-    sender = Sender(protocol, target, faults, on_alert)
+    target, key = find_endpoint(endpoint), find_key(keys)
+    session, hello, directory = os.urandom(SESSION_BYTES), _hello(identity), find_directory(spill)
+    files = Spill(directory, session, hello, spill_bytes, faults) if directory else None
+    protocol = Protocol(session, hello, buffer_bytes, files)
+    sender = Sender(protocol, target, faults, on_alert, key, files)
     watch = Watch(plan, sender, faults)
     sender.start()
     logger.info(

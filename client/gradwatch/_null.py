@@ -26,8 +26,9 @@ class NullWatch:
 
     def stats(self) -> dict[str, int | str]:
         """Return the counters of a watch that never did anything."""
-        names = ("collected", "dropped", "sent", "acked", "evicted", "pending", "faults")
-        return dict.fromkeys(names, 0) | {"last_error": ""}
+        names = ("collected", "dropped", "oversize", "sent", "acked", "evicted", "pending")
+        more = ("spilled", "spill_dropped", "replayed", "faults")
+        return dict.fromkeys((*names, *more), 0) | {"last_error": ""}
 
     def __enter__(self) -> Self:
         """Return itself."""

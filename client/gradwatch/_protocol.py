@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 from typing import Final
+from typing import Protocol as Interface
 
 from gradwatch._manifests import MAX_MANIFESTS
 from gradwatch._ring import Ring, Stored
@@ -18,7 +19,6 @@ from gradwatch_wire import (
     Envelope,
     Hello,
     Json,
-    Kind,
     Manifest,
     Record,
     Refuse,
@@ -46,10 +46,25 @@ class Phase(Enum):
     REFUSED = "refused"
 
 
+class Overflow(Interface):
+    """Where records are kept too, so that the ring may forget them."""
+
+    def add(self, item: Stored) -> None:
+        """Keep a record."""
+
+    def find(self, seq: int) -> Stored | None:
+        """Return the first record from number *seq* on, None if there is none."""
+
+    def release(self, acked: int) -> None:
+        """Forget all up to *acked*."""
+
+
 class Protocol:
     """One session: HELLO until WELCOME, then records in order until acknowledged."""
 
-    def __init__(self, session: bytes, hello: Hello, max_bytes: int) -> None:
+    def __init__(
+        self, session: bytes, hello: Hello, max_bytes: int, overflow: Overflow | None = None
+    ) -> None:
         self.phase = Phase.GREETING
         self.counters: Counter[str] = Counter()
         self.refused = ""
@@ -57,10 +72,12 @@ class Protocol:
         self._session = session
         self._hello = hello
         self._ring = Ring(max_bytes)
-        self._manifests: dict[int, bytes] = {}  # id -> body, in case the aggregator forgot them
+        self._overflow = overflow
+        self._manifests: dict[int, Stored] = {}  # by id, in case the aggregator forgot them
         self._max_record_bytes = MAX_RECORD_BYTES
         self._boot_id = b""
         self._acked = 0
+        self._floor = 1  # all before is acknowledged, or cannot be supplied any more
         self._cursor = 1
         self._rewound: tuple[bytes, int] | None = None
         self._hello_at = float("-inf")
@@ -80,19 +97,26 @@ class Protocol:
     def append(self, record: Record, time_ns: int) -> bool:
         """Number a record and keep it until it is acknowledged or has to give way.
 
-        Return False if it is larger than the aggregator reads.
+        Return False if it is larger than the aggregator reads; then its number counts as lost.
         """
         kind, body = encode_body(record)
         if len(body) + 64 > self._max_record_bytes:  # 64: the envelope around it
             self.counters["oversize"] += 1
+            self.skip(1)
             return False
+        self.counters["evicted"] += self._ring.append(kind, time_ns, body)
+        item = Stored(self._ring.last, kind, time_ns, body)
         if isinstance(record, Manifest):
-            self._manifests[record.manifest_id] = body
+            self._manifests[record.manifest_id] = item
             if len(self._manifests) > MAX_MANIFESTS:
                 del self._manifests[next(iter(self._manifests))]
-        self.counters["evicted"] += self._ring.append(kind, time_ns, body)
-        self._cursor = max(self._cursor, self._ring.low)
+        if self._overflow is not None:
+            self._overflow.add(item)
         return True
+
+    def skip(self, count: int) -> None:
+        """Number records that will never be, so that the aggregator declares them lost."""
+        self._ring.skip(count)
 
     def due(self, now_s: float) -> list[bytes] | None:
         """Return the HELLO that is due, if one is."""
@@ -116,11 +140,13 @@ class Protocol:
 
     def peek(self) -> list[bytes] | None:
         """Return the next record to send, if one may be sent; `sent` moves on."""
-        # What gave way counts as no longer on its way, or a long outage would never end.
-        first = max(self._acked + 1, self._ring.low)
-        if self.phase is not Phase.OPEN or self._cursor - first >= MAX_IN_FLIGHT:
+        if self.phase is not Phase.OPEN or self._cursor - self._floor >= MAX_IN_FLIGHT:
             return None
-        item = self._ring.get(self._cursor)
+        item = self._supply(self._cursor)
+        if item is None and self._cursor == self._floor <= self._ring.last:
+            # Nobody can supply these numbers any more: go on behind them, and say so by `low`.
+            item = self._supply_from(self._cursor)
+            self._floor = self._cursor = self._ring.last + 1 if item is None else item.seq
         return None if item is None else self._join(item)
 
     def sent(self) -> None:
@@ -146,17 +172,17 @@ class Protocol:
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
         if welcome.acked < self._acked:
             # A new log never saw the manifests that the old one acknowledged.
-            for body in reversed(self._manifests.values()):
-                if not self._ring.holds(body):
-                    self._ring.put_back(Kind.MANIFEST, 0, body)
+            for item in reversed(self._manifests.values()):
+                if item.seq > welcome.acked:
+                    self._ring.put_back(item)
         self.phase = Phase.OPEN
         self._boot_id = welcome.boot_id
         self._max_record_bytes = welcome.max_record_bytes
         self._acked = min(welcome.acked, self._ring.last)
         self._rewound = None
         self._progress_at = now_s
-        self.counters["acked"] += self._ring.release(self._acked)
-        self._cursor = max(self._acked + 1, self._ring.low)
+        self._release(self._acked)
+        self._floor = self._cursor = self._acked + 1
 
     def _acknowledge(self, ack: Ack, now_s: float) -> None:
         if ack.boot_id != self._boot_id:
@@ -169,22 +195,41 @@ class Protocol:
         if acked > self._acked:
             self._acked = acked
             self._progress_at = now_s
-        self.counters["acked"] += self._ring.release(acked)
-        self._cursor = max(self._cursor, acked + 1)
+        self._release(acked)
+        self._floor = max(self._floor, acked + 1)
+        self._cursor = max(self._cursor, self._floor)
         where = (ack.boot_id, acked)
         if ack.rewind and self._rewound != where:
             # Once per place: more of the same answers are still on their way.
             self._rewound = where
-            self._cursor = max(acked + 1, self._ring.low)
+            self._cursor = self._floor
 
     def _is_stuck(self, now_s: float) -> bool:
-        if self._cursor <= self._acked + 1:
+        if self._cursor == self._floor:
             self._progress_at = now_s
         return now_s - self._progress_at > ACK_TIMEOUT_S
 
+    def _release(self, acked: int) -> None:
+        self.counters["acked"] += self._ring.release(acked)
+        if self._overflow is not None:
+            self._overflow.release(acked)
+
+    def _supply(self, seq: int) -> Stored | None:
+        """Return the record of a number, wherever it is kept; None if nowhere."""
+        item = self._ring.get(seq)
+        if item is None and self._overflow is not None and seq < self._ring.last:
+            item = self._overflow.find(seq)
+        return item if item is not None and item.seq == seq else None
+
+    def _supply_from(self, seq: int) -> Stored | None:
+        """Return the first record from number *seq* on; the ring has none before it."""
+        kept = None if self._overflow is None else self._overflow.find(seq)
+        if kept is not None and kept.seq < self._ring.low:
+            return kept
+        return self._ring.get(self._ring.low)
+
     def _join(self, item: Stored) -> list[bytes]:
-        low = self._ring.low
-        return join(item.kind, self._session, item.seq, low, item.time_ns, item.body)
+        return join(item.kind, self._session, item.seq, self._floor, item.time_ns, item.body)
 
     def _frames(self, record: Record) -> list[bytes]:
         return encode(Envelope(session=self._session, record=record))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from gradwatch_wire import Kind
@@ -19,12 +19,16 @@ class Stored:
 
 
 class Ring:
-    """A queue of consecutive sequence numbers; when it is full, the oldest give way."""
+    """A queue in the order of sequence numbers; when it is full, the oldest give way.
+
+    What gives way leaves a hole: its number is never given to another record, or the loss of
+    one that the aggregator never saw would be hidden.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = 0
-        self._items: deque[Stored] = deque()
+        self._items: OrderedDict[int, Stored] = OrderedDict()  # by number
         self._next_seq = 1
 
     def __len__(self) -> int:
@@ -34,7 +38,7 @@ class Ring:
     @property
     def low(self) -> int:
         """The lowest sequence number that can still be supplied."""
-        return self._items[0].seq if self._items else self._next_seq
+        return next(iter(self._items), self._next_seq)
 
     @property
     def last(self) -> int:
@@ -44,8 +48,8 @@ class Ring:
     def append(self, kind: Kind, time_ns: int, body: bytes) -> int:
         """Number a record and keep it; return how many had to go for it.
 
-        Manifests stay, for without them no later record could be read: each takes the number of
-        one that went. Where they would fill half of the ring, the oldest of them go too.
+        Manifests stay, for without them no later record could be read. Where they would fill half
+        of the ring, the oldest of them go too.
         """
         kept: deque[Stored] = deque()
         kept_bytes = num_evicted = 0
@@ -62,44 +66,37 @@ class Ring:
         self._push(Stored(self._next_seq, kind, time_ns, body))
         self._next_seq += 1
         for item in reversed(kept):
-            self.put_back(item.kind, item.time_ns, item.body)
+            self.put_back(item)
         return num_evicted
 
-    def put_back(self, kind: Kind, time_ns: int, body: bytes) -> bool:
-        """Put a record before all others, under the number just below; False if there is none.
+    def skip(self, count: int) -> None:
+        """Give out numbers for records that there will not be: they count as lost."""
+        self._next_seq += count
 
-        That number belonged to a record that gave way, or that a lost log had acknowledged. Where
-        the aggregator has stored it after all, it has what came before it too, and this record is
-        a duplicate.
-        """
-        seq = self.low - 1
-        if seq < 1:
+    def put_back(self, item: Stored) -> bool:
+        """Put a record that was here before all others again; False if one of its number waits."""
+        if item.seq >= self.low:
             return False
-        self._items.appendleft(Stored(seq, kind, time_ns, body))
-        self.size_bytes += len(body)
+        self._push(item)
+        self._items.move_to_end(item.seq, last=False)
         return True
-
-    def holds(self, body: bytes) -> bool:
-        """Tell whether a manifest of these bytes waits."""
-        return any(item.kind is Kind.MANIFEST and item.body == body for item in self._items)
 
     def release(self, acked: int) -> int:
         """Forget all up to *acked*; return how many those were."""
         before = len(self._items)
-        while self._items and self._items[0].seq <= acked:
+        while self._items and self.low <= acked:
             self._pop()
         return before - len(self._items)
 
     def get(self, seq: int) -> Stored | None:
         """Return a record that waits, or None."""
-        index = seq - self.low
-        return self._items[index] if 0 <= index < len(self._items) else None
+        return self._items.get(seq)
 
     def _push(self, item: Stored) -> None:
-        self._items.append(item)
+        self._items[item.seq] = item
         self.size_bytes += len(item.body)
 
     def _pop(self) -> Stored:
-        item = self._items.popleft()
+        _, item = self._items.popitem(last=False)
         self.size_bytes -= len(item.body)
         return item

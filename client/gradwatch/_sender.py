@@ -16,8 +16,12 @@ from typing import Protocol as Interface
 import zmq
 
 from gradwatch._faults import Faults
+from gradwatch._handshakes import Handshakes
+from gradwatch._keys import use_key
 from gradwatch._protocol import Phase, Protocol
+from gradwatch._spill import Leftovers, Spill
 from gradwatch_wire import Bye, Json, Manifest, ProtocolError, Record, decode
+from gradwatch_wire.keyfile import ClientKey
 
 WAKE_MS: Final = 20
 CLOSE_S: Final = 2.0
@@ -69,6 +73,8 @@ class Sender(threading.Thread):
         endpoint: str,
         faults: Faults,
         on_alert: Callable[[dict[str, Json]], object] | None,
+        key: ClientKey | None = None,
+        spill: Spill | None = None,
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
         self.protocol = protocol
@@ -80,6 +86,10 @@ class Sender(threading.Thread):
         self._endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
+        self._key = key
+        self.spill = spill
+        self.leftovers: Leftovers | None = None
+        self._unnumbered = 0  # collections dropped since the last one that was taken
         self._stepped_at = time.monotonic()
         self._bye: Bye | None = None
         self._closing = threading.Event()
@@ -92,6 +102,7 @@ class Sender(threading.Thread):
             if len(self.waiting) > MAX_WAITING:
                 oldest = self.waiting.popleft()
                 self.num_dropped += 1
+                self._unnumbered += 1
                 self.waiting[0].manifests[:0] = oldest.manifests
                 dropped = True
         if dropped:
@@ -108,20 +119,37 @@ class Sender(threading.Thread):
         """Own the socket from the first connection to the last acknowledgement."""
         context = zmq.Context()
         socket = context.socket(zmq.DEALER)
+        handshakes = Handshakes(socket, self._endpoint)
         try:
             for option, value in _OPTIONS.items():
                 socket.setsockopt(option, value)
             # Only where it is asked for: with it a name may resolve to where nobody listens.
             socket.setsockopt(zmq.IPV6, int("[" in self._endpoint))
+            if self._key is not None:
+                use_key(socket, self._key)
             socket.connect(self._endpoint)
+            if self.spill is not None:
+                spill = self.spill
+                self.leftovers = Leftovers(spill.directory, spill.hello, self._faults)
             while not self._closing.is_set():
                 self._round(socket)
+                if handshakes.check(time.monotonic()):
+                    self._faults.note("not let in", self._whose_key())
             self._drain(socket)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
         finally:
+            handshakes.close()
             socket.close(linger=0)
             context.term()
+            if self.spill is not None:
+                self.spill.close(finished=not self.protocol.pending)
+            if self.leftovers is not None:
+                self.leftovers.close()
+
+    def _whose_key(self) -> str:
+        key = "this process has none" if self._key is None else "this process's is not known there"
+        return f"the aggregator at {self._endpoint} asks for another key (GRADWATCH_KEYS); {key}"
 
     def _drain(self, socket: zmq.Socket[bytes]) -> None:
         deadline = time.monotonic() + CLOSE_S
@@ -129,7 +157,11 @@ class Sender(threading.Thread):
             self._round(socket)
         if self.waiting:
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
-            self.waiting.clear()  # nothing comes after BYE
+            with self._lock:
+                self.num_dropped += len(self.waiting)
+                self._unnumbered += len(self.waiting)
+                self.waiting.clear()  # nothing comes after BYE
+        self._number_dropped()
         if self._bye is not None:
             self.protocol.append(self._bye, time.time_ns())
         while not self.protocol.drained and time.monotonic() < deadline:
@@ -139,6 +171,8 @@ class Sender(threading.Thread):
         if socket.poll(WAKE_MS):
             self._hear(socket)
         self._gather()
+        if self.spill is not None:
+            self.spill.flush()
         now_s = time.monotonic()
         greeting = self.protocol.due(now_s)
         beat = self.protocol.beat(self.last_step, now_s - self._stepped_at, now_s)
@@ -146,6 +180,8 @@ class Sender(threading.Thread):
             self.protocol.greeted(now_s)
         if beat is not None:
             _send(socket, beat)
+        if self.leftovers is not None and not self._closing.is_set():
+            self.leftovers.send(lambda frames: _send(socket, frames), _BATCH, now_s)
         for _ in range(_BATCH):
             frames = self.protocol.peek()
             if frames is None or not _send(socket, frames):
@@ -159,7 +195,10 @@ class Sender(threading.Thread):
             except zmq.Again:
                 break
             try:
-                self.protocol.receive(decode(frames), time.monotonic())
+                envelope = decode(frames)
+                self.protocol.receive(envelope, time.monotonic())
+                if self.leftovers is not None:
+                    self.leftovers.receive(envelope, time.monotonic())
             except ProtocolError as error:
                 self._faults.note("answer not understood", error)
         self._tell()
@@ -188,11 +227,21 @@ class Sender(threading.Thread):
                         self._faults.note("oversize", f"a {type(record).__name__} was left out")
             except Exception as error:  # noqa: BLE001 - costs this record, not the next
                 self._faults.note("record", repr(error))
+                self.protocol.skip(1)
 
     def _next(self) -> Waiting | None:
         """Take the oldest collection if its numbers have arrived."""
         with self._lock:
-            return self.waiting.popleft() if self.waiting and self.waiting[0].ready() else None
+            taken = self.waiting.popleft() if self.waiting and self.waiting[0].ready() else None
+        if taken is not None:
+            self._number_dropped()
+        return taken
+
+    def _number_dropped(self) -> None:
+        """Give each dropped collection a number, so that it is declared lost in its place."""
+        with self._lock:
+            dropped, self._unnumbered = self._unnumbered, 0
+        self.protocol.skip(dropped)
 
 
 def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:

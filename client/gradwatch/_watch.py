@@ -99,17 +99,25 @@ class Watch:
         """Return counters of this watch.
 
         They are steps `collected`; collections `dropped` because the device or the sender did not
-        keep up; records `sent`, `acked`, `evicted` before they were acknowledged, `pending`;
-        `faults` and the `last_error`.
+        keep up; records `oversize` for the aggregator, `sent`, `acked`, `evicted` from memory
+        before they were acknowledged, `pending`; with spill files also records `spilled` to disk,
+        `spill_dropped` from there before they were acknowledged, `replayed` from those of an
+        earlier process; `faults` and the `last_error`. What is dropped, oversize, or evicted and
+        not spilled, the aggregator counts as lost.
         """
         counters = self._sender.protocol.counters
+        spill, leftovers = self._sender.spill, self._sender.leftovers
         return {
             "collected": self._recorder.num_collected,
             "dropped": self._sender.num_dropped,
+            "oversize": counters["oversize"],
             "sent": counters["sent"],
             "acked": counters["acked"],
             "evicted": counters["evicted"],
             "pending": self._sender.protocol.pending + len(self._sender.waiting),
+            "spilled": spill.num_written if spill else 0,
+            "spill_dropped": spill.num_dropped if spill else 0,
+            "replayed": leftovers.num_sent if leftovers else 0,
             "faults": self._faults.counts.total(),
             "last_error": self._faults.last,
         }

@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gradwatch._protocol import ACK_TIMEOUT_S, Protocol
+from gradwatch._protocol import ACK_TIMEOUT_S, Overflow, Protocol
+from gradwatch._ring import Stored
 from gradwatch_server.core.ledger import Ledger, Ruling
 from gradwatch_wire import (
     Ack,
@@ -76,7 +77,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         hello = Hello(run="test", rank=0, world=1)
-        self.client = Protocol(SESSION, hello, self.max_bytes)
+        self.client = Protocol(SESSION, hello, self.max_bytes, self.overflow())
         self.server = Server()
         self.connected = True
         self.up: deque[list[bytes]] = deque()
@@ -84,6 +85,10 @@ class Machine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.num_manifests = 0
         self.num_stats = 0
+        self.num_skipped = 0
+
+    def overflow(self) -> Overflow | None:
+        return None
 
     # What the training process does.
 
@@ -108,6 +113,11 @@ class Machine(RuleBasedStateMachine):
                 dtypes=("float32",),
             )
             self.client.append(record, 0)
+
+    @rule(count=st.integers(1, 3))
+    def drop(self, count: int) -> None:
+        self.num_skipped += count
+        self.client.skip(count)
 
     @rule(seconds=st.sampled_from([0.02, 0.5, ACK_TIMEOUT_S + 0.1]))
     def wait(self, seconds: float) -> None:
@@ -191,6 +201,7 @@ class Machine(RuleBasedStateMachine):
     # How it ends: the trouble is over, and there is time.
 
     def teardown(self) -> None:
+        self.declare()  # as BYE does, it tells of numbers given up before it
         for _ in range(400):
             self.now_s += 0.3
             self.all_is_well(1000)
@@ -203,10 +214,12 @@ class Machine(RuleBasedStateMachine):
 
     def everything_is_stored_or_declared_lost(self) -> None:
         assert self.client.drained
-        produced = self.num_manifests + self.num_stats
+        produced = self.num_manifests + self.num_stats + self.num_skipped
         lost = sum(last - first + 1 for first, last in self.server.gaps)
         assert produced == len(self.server.log) + lost
-        assert lost <= self.client.counters["evicted"]
+        assert lost <= self.client.counters["evicted"] + self.num_skipped
+        manifests = [e.record for e in self.server.log if isinstance(e.record, Manifest)]
+        assert len(manifests) == len({manifest.manifest_id for manifest in manifests})
 
     def what_is_stored_can_be_read(self) -> None:
         declared = set()
@@ -217,5 +230,35 @@ class Machine(RuleBasedStateMachine):
                 assert envelope.record.manifest_id in declared
 
 
+class Everything:
+    """Keeps records until they are acknowledged, however many there are."""
+
+    def __init__(self) -> None:
+        self.items: list[Stored] = []
+
+    def add(self, item: Stored) -> None:
+        self.items.append(item)
+
+    def find(self, seq: int) -> Stored | None:
+        return next((item for item in self.items if item.seq >= seq), None)
+
+    def release(self, acked: int) -> None:
+        self.items = [item for item in self.items if item.seq > acked]
+
+
+class SpillingMachine(Machine):
+    """The same, with a place for what the ring cannot hold."""
+
+    def overflow(self) -> Overflow | None:
+        return Everything()
+
+    def everything_is_stored_or_declared_lost(self) -> None:
+        super().everything_is_stored_or_declared_lost()
+        lost = sum(last - first + 1 for first, last in self.server.gaps)
+        assert lost == self.num_skipped
+
+
 TestProtocol = Machine.TestCase
 TestProtocol.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestSpilling = SpillingMachine.TestCase
+TestSpilling.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)

@@ -125,6 +125,7 @@ def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_se
     sender.close("closed")
 
     assert [event.step for event in aggregator.of(Event)] == [0, 2]
+    assert aggregator.lost == [(2, 2)]
     assert dict(faults.counts) == {"record": 1}
     assert faults.last == "record: ValueError('oops')"
 
@@ -151,7 +152,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
 
     class TooLate(Collected):
         def ready(self) -> bool:
-            return bool(sender.protocol._ring.last == 2)  # the goodbye has its number
+            return bool(sender.protocol._ring.last == 3)  # the goodbye has its number
 
     sender.put(Collected(0))
     sender.put(TooLate(1))
@@ -161,7 +162,24 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
 
     assert 0.9 < time.monotonic() - started < CLOSE_S
     assert [type(e.record) for e in aggregator.stored] == [Event, Bye]
-    assert faults.counts["dropped"] == 1
+    assert faults.counts["dropped"] == sender.num_dropped == 1
+    assert aggregator.lost == [(2, 2)]
+
+
+def test_each_dropped_collection_is_declared_lost_in_its_place(
+    aggregator: Any, make_sender: Any
+) -> None:
+    """The numbers of those that were sent have a hole where it would have been."""
+    sender, _ = make_sender(aggregator.endpoint)
+    for step in range(MAX_WAITING + 10):
+        sender.put(Collected(step))
+    sender.start()
+    sender.close("closed")
+
+    first, *rest = aggregator.of(Event)
+    assert (first.step, len(rest)) == (10, MAX_WAITING - 1)
+    assert aggregator.lost == [(1, 10)]
+    assert aggregator.stored[-1].seq == MAX_WAITING + 11
 
 
 def test_an_aggregator_that_starts_later_gets_everything(
@@ -198,8 +216,8 @@ def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
 
     assert [type(e.record) for e in second.stored] == [Manifest, Stats, Bye]
     assert second.layers(second.of(Stats)[0]) == second.layers(first.of(Stats)[0])
-    assert second.stored[0].seq == 3
-    assert second.lost == [(1, 2)]
+    assert second.stored[0].seq == 1
+    assert second.lost == [(2, 3)]
 
 
 def has_ipv6() -> bool:

@@ -23,7 +23,8 @@ class Alert:
         run: Name of the run.
         attempt: Attempt of the run, from 1.
         rule: Name of the rule.
-        group: Group of layers, `all` without named groups; `blocks` of the rule `gain`.
+        group: Group of layers, `all` without named groups; `blocks` of the rule `gain`, `records`
+            of `records_lost`.
         severity: `info`, `warning` or `critical`; it may rise while the alert fires.
         state: `pending`, `firing` or `resolved`.
         first_step: First bad step, the one of the origin.
@@ -106,11 +107,16 @@ def _gain(origin: Origin) -> str:
     return f"gradient gain of {_place(origin)} is {_compared(origin)}"
 
 
+def _records_lost(origin: Origin) -> str:
+    return f"{origin.value:.0f} record{'' if origin.value == 1 else 's'} lost"
+
+
 _WORDS: Final[dict[RuleName, Callable[[Origin], str]]] = {
     "nonfinite": _nonfinite,
     "exploding": _norm,
     "vanishing": _norm,
     "gain": _gain,
+    "records_lost": _records_lost,
 }
 
 

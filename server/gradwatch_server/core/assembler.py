@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 LATENESS_NS: Final = 5_000_000_000
 """A step closes without the ranks that are this much behind its first record."""
@@ -100,6 +100,31 @@ class Assembler(Generic[T]):
             self._num_held -= len(found.items)
             after, self.last_closed = self.last_closed, step
             yield Gathered(step, after, found.last_ns, tuple(found.items.values()))
+
+    def freeze(self, item: Callable[[T], Any]) -> dict[str, Any]:
+        """Return plain data, from which `thaw` makes an assembler that goes on alike."""
+        return {
+            "open": [
+                [step, found.first_ns, found.last_ns, sorted(found.complete_ranks)]
+                + [[rank, part, item(own)] for (rank, part), own in found.items.items()]
+                for step, found in self._open.items()
+            ],
+            "newest": list(self._newest.items()),
+            "last_closed": self.last_closed,
+        }
+
+    @classmethod
+    def thaw(cls, plain: dict[str, Any], item: Callable[[Any], T]) -> Assembler[T]:
+        """Return the assembler that `freeze` described."""
+        made: Assembler[T] = cls()
+        for step, first_ns, last_ns, complete, *items in plain["open"]:
+            found = made._open[step] = _Open(first_ns, last_ns, complete_ranks=set(complete))
+            found.items = {(rank, part): item(own) for rank, part, own in items}
+            made._num_held += len(items)
+            heappush(made._steps, step)
+        made._newest = dict(plain["newest"])
+        made.last_closed = plain["last_closed"]
+        return made
 
     def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:
         """Tell whether a rank is to come. With each record this is asked; mostly one answers it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gradwatch_server.core.book import Book
 from gradwatch_server.core.frames import COLUMNS_READ, Frame, Layout, RankPart
 from gradwatch_server.core.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.layers import Layers, numbers
+from gradwatch_server.core.losses import Losses, LostRange
 from gradwatch_server.core.merging import merge
 from gradwatch_server.core.origin import FirstBad, find_first_bad
 from gradwatch_server.core.rules import Flags, Rules, flags
@@ -22,6 +23,7 @@ from gradwatch_server.core.sightings import ALL_LAYERS, Context
 from gradwatch_server.core.windows import Window
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState, health_score
+from gradwatch_wire.replayed import is_replayed
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
@@ -69,6 +71,7 @@ class Session:
     last_step: int = -1
     reason: str = ""
     manifests: dict[int, Declared] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
 
 
 class Attempt:
@@ -79,6 +82,7 @@ class Attempt:
         self.number = number
         self.job = hello.job
         self.world = hello.world
+        self.replayed = is_replayed(hello)  # its sessions all come from spill files
         self.started_ns = started_ns
         self.updated_ns = started_ns
         self.sessions: dict[int, Session] = {}
@@ -93,20 +97,24 @@ class Attempt:
         self.num_frames = 0
         self.num_late = 0
         self.retired = False
-        self._frames: Assembler[RankPart] = Assembler()
-        self._gains: Assembler[RankGains] = Assembler()
+        self.open_frames: Assembler[RankPart] = Assembler()
+        self.open_gains: Assembler[RankGains] = Assembler()
         self._alive: set[int] = set()
         self._context: Context | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether frames are open."""
-        return bool(self._frames or self._gains)
+        return bool(self.open_frames or self.open_gains)
 
     def is_another(self, hello: Hello) -> bool:
         """Tell whether *hello* is of another launch of the run than this attempt."""
         launch = (hello.job, hello.world)
-        return hello.rank in self.sessions or launch != (self.job, self.world)
+        return (
+            hello.rank in self.sessions
+            or launch != (self.job, self.world)
+            or is_replayed(hello) != self.replayed
+        )
 
     def join(self, session: Session) -> None:
         """Add a rank's session."""
@@ -146,15 +154,16 @@ class Attempt:
     def add_stats(self, session: Session, stats: Stats, received_ns: int) -> None:
         """Take in one rank's statistics of one step."""
         session.last_step = stats.step
+        session.losses.resume(stats.step)
         if self.retired:
             self.num_late += 1
             return
         rank = session.hello.rank
-        self._gains.note(rank, stats.step)  # it may measure none
+        self.open_gains.note(rank, stats.step)  # it may measure none
         part = _read(session, stats)
         if part is None:
             session.num_unresolved += 1
-        elif not self._frames.add(
+        elif not self.open_frames.add(
             rank,
             part,
             step=stats.step,
@@ -168,8 +177,18 @@ class Attempt:
         """Take in one rank's gains of one step."""
         rank = session.hello.rank
         own = RankGains(rank, gains.blocks, gains.norm_type, numbers(gains.norms))
-        if self.retired or not self._gains.add(rank, own, step=gains.step, now_ns=received_ns):
+        if self.retired or not self.open_gains.add(rank, own, step=gains.step, now_ns=received_ns):
             self.num_late += 1
+
+    def add_loss(
+        self, session: Session, first: int, last: int, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
+        """Note that records of a session are lost."""
+        after = session.last_step if session.last_step >= 0 else None
+        lost = LostRange(first, last, after)
+        session.losses.add(lost)
+        rank = session.hello.rank
+        yield from self.book.update_losses(rank, lost, now_ns, rules, self._describe())
 
     def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the frames that are due and judge them."""
@@ -187,9 +206,9 @@ class Attempt:
             session.manifests.clear()
 
     def _close(self, expected: set[int], now_ns: int, rules: Rules) -> Iterator[Alert]:
-        for gathered in self._frames.close(expected, now_ns, self.world):
+        for gathered in self.open_frames.close(expected, now_ns, self.world):
             yield from self._judge(merge(gathered, len(self.layers.names), self.world), rules)
-        for gains in self._gains.close(expected, now_ns, self.world):
+        for gains in self.open_gains.close(expected, now_ns, self.world):
             self.last_gains = merge_gains(gains)
             yield from self.book.update_gains(self.last_gains, rules, self._describe())
 
@@ -205,7 +224,8 @@ class Attempt:
             self.first_bad = find_first_bad(frame, context.names, rules)
         yield from self.book.update(frame, marked, rules, context)
         self.window.add(frame, _score(frame, marked))
-        self.last_frame, self.last_flags = frame, marked
+        # Without the records: nobody asks for them any more, and those of many ranks are large.
+        self.last_frame, self.last_flags = replace(frame, parts=()), marked
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from gradwatch_server.core.alerts import Alert, alert_id, message
 from gradwatch_server.core.frames import BoolArray, Frame
 from gradwatch_server.core.gains import GainFrame
+from gradwatch_server.core.losses import LostRange, extended
+from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.rules import Flags, LayerRuleName, Rule, RuleName, Rules
-from gradwatch_server.core.sightings import Context, Sighting, sight, sight_gains
+from gradwatch_server.core.sightings import (
+    RECORDS,
+    Context,
+    Sighting,
+    sight,
+    sight_gains,
+    sight_loss,
+    sight_no_loss,
+)
 from gradwatch_wire.health import AlertState, Severity
 
 LAYER_RULES: Final[tuple[LayerRuleName, ...]] = ("nonfinite", "exploding", "vanishing")
@@ -74,6 +84,23 @@ class Book:
         live = sorted((life.alert for life in self._lives.values()), key=_age, reverse=True)
         return (*live, *reversed(self._resolved))
 
+    def freeze(self, of_alert: Callable[[Alert], Any]) -> dict[str, Any]:
+        """Return plain data for `thaw`."""
+        lives = [
+            [*key, of_alert(life.alert), pack(life.layers), life.bad_steps, life.good_steps]
+            for key, life in self._lives.items()
+        ]
+        return {"lives": lives, "resolved": [of_alert(alert) for alert in self._resolved]}
+
+    @classmethod
+    def thaw(cls, plain: dict[str, Any], to_alert: Callable[[Any], Alert]) -> Book:
+        """Return the book that `freeze` described."""
+        made = cls(_resolved=[to_alert(alert) for alert in plain["resolved"]])
+        for rule, group, alert, layers, bad_steps, good_steps in plain["lives"]:
+            life = _Life(to_alert(alert), unpack(layers), bad_steps, good_steps)
+            made._lives[rule, group] = life
+        return made
+
     def update(
         self, frame: Frame, marked: Flags, rules: Rules, context: Context
     ) -> Iterator[Alert]:
@@ -84,6 +111,21 @@ class Book:
                 continue
             for sighting in sight(name, frame, marked, rules, context):
                 yield from self._step(sighting, rule, context)
+        if rules.records_lost.enabled and ("records_lost", RECORDS) in self._lives:
+            yield from self._step(sight_no_loss(frame, rules), rules.records_lost, context)
+
+    def update_losses(
+        self, rank: int, lost: LostRange, now_ns: int, rules: Rules, context: Context
+    ) -> Iterator[Alert]:
+        """Note a declared loss; yield the alert if it is the first of its episode."""
+        if not rules.records_lost.enabled:
+            return
+        life = self._lives.get(("records_lost", RECORDS))
+        if life is not None:
+            origin = extended(life.alert.origin, rank, lost)
+            life.alert = replace(life.alert, origin=origin)
+        sighting = sight_loss(rank, lost, now_ns, rules)
+        yield from self._step(sighting, rules.records_lost, context)
 
     def update_gains(self, frame: GainFrame, rules: Rules, context: Context) -> Iterator[Alert]:
         """Do the same by the gains of one step."""
@@ -133,7 +175,13 @@ def _begin(sighting: Sighting, context: Context) -> _Life:
     origin = sighting.origin(raised)
     layers, num_layers = _named(raised, sighting.names)
     alert = Alert(
-        id=alert_id(context.run, context.attempt, sighting.rule, sighting.group, origin.step),
+        id=alert_id(
+            context.run,
+            context.attempt,
+            sighting.rule,
+            sighting.key or sighting.group,
+            origin.step,
+        ),
         run=context.run,
         attempt=context.attempt,
         rule=sighting.rule,

@@ -55,7 +55,15 @@ class RulesSet:
     rules: Mapping[str, Any]
 
 
-Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The attempts of a run up to *attempts* ended long ago and leave memory."""
+
+    run: str
+    attempts: int
+
+
+Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet | Forgotten
 
 
 @dataclass(frozen=True, slots=True)

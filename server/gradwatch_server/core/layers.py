@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2s
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gradwatch_server.core.frames import BoolArray, FloatArray, Layout, Pieces
+from gradwatch_server.core.frames import BoolArray, FloatArray, IndexArray, Layout, Pieces
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 from gradwatch_wire.shards import Shard, parse_shard
@@ -40,7 +41,10 @@ class Layers:
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist())
-        pieces = _pieces(manifest.shards)
+        return self.share(index, _pieces(manifest.shards))
+
+    def share(self, index: IndexArray, pieces: Pieces | None) -> Layout:
+        """Return the one layout of these layers and pieces."""
         key = index.tobytes()
         if pieces is not None:
             key += pieces.cut.tobytes() + pieces.piece.tobytes()
@@ -58,6 +62,20 @@ class Layers:
         if self._masks is None:
             self._masks = {name: self._mask(members) for name, members in self._groups.items()}
         return self._masks
+
+    def freeze(self) -> dict[str, Any]:
+        """Return plain data for `thaw`."""
+        groups = [[name, sorted(members)] for name, members in self._groups.items()]
+        return {"names": self.names, "numel": self.numel, "groups": groups}
+
+    @classmethod
+    def thaw(cls, plain: dict[str, Any]) -> Layers:
+        """Return the layers that `freeze` described."""
+        made = cls()
+        made.names, made.numel = list(plain["names"]), list(plain["numel"])
+        made._places = {name: place for place, name in enumerate(made.names)}
+        made._groups = {name: set(members) for name, members in plain["groups"]}
+        return made
 
     def _mask(self, members: set[int]) -> BoolArray:
         mask = np.zeros(len(self.names), dtype=np.bool_)

@@ -38,6 +38,10 @@ class Ledger:
         """Begin a session at sequence number 1."""
         self._expected.setdefault(session, 1)
 
+    def forget(self, session: bytes) -> None:
+        """Let a session go; if it comes back it is not known."""
+        self._expected.pop(session, None)
+
     def accepted(self, session: bytes) -> int:
         """Return the highest sequence number below which nothing is missing, 0 if unknown."""
         return self._expected.get(session, 1) - 1

@@ -114,6 +114,18 @@ class GainRule(_Rule):
         return self
 
 
+class RecordsLostRule(_Rule):
+    """Records that a rank can no longer supply: full buffers, or a collection that was dropped."""
+
+    for_steps: Annotated[int, Field(ge=1, le=1)] = Field(
+        1, description="It fires at once; no other value is allowed."
+    )
+    clear_steps: Steps = Field(
+        3, description="Consecutive frames without a new loss before a firing alert is resolved."
+    )
+    severity: Severity = Field(Severity.WARNING, description="Severity of its alerts.")
+
+
 class Rules(BaseModel):
     """All rules, as the `[rules]` table of `gradwatch.toml` sets them."""
 
@@ -123,11 +135,12 @@ class Rules(BaseModel):
     exploding: ExplodingRule = ExplodingRule()
     vanishing: VanishingRule = VanishingRule()
     gain: GainRule = GainRule()
+    records_lost: RecordsLostRule = RecordsLostRule()
 
 
 LayerRuleName = Literal["nonfinite", "exploding", "vanishing"]
-RuleName = Literal[LayerRuleName, "gain"]
-Rule = NonfiniteRule | ExplodingRule | VanishingRule | GainRule
+RuleName = Literal[LayerRuleName, "gain", "records_lost"]
+Rule = NonfiniteRule | ExplodingRule | VanishingRule | GainRule | RecordsLostRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +205,11 @@ def severity(name: LayerRuleName, frame: Frame, rules: Rules, in_a_row: int) -> 
         return rules.nonfinite.of_skip(frame.loss_scale, in_a_row)
     rule: Rule = getattr(rules, name)
     return rule.severity
+
+
+def loss_verdict(*, lost: bool) -> Verdict:
+    """Judge whether records were lost, by a declared loss or by a frame without one."""
+    return Verdict(*np.array([[lost], [lost], [True]]))
 
 
 def gain_verdict(gains: Sequence[float | None], rule: GainRule) -> Verdict:

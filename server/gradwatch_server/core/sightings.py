@@ -9,6 +9,7 @@ from typing import Final
 
 from gradwatch_server.core.frames import BoolArray, Frame
 from gradwatch_server.core.gains import GainFrame
+from gradwatch_server.core.losses import LostRange, loss_origin
 from gradwatch_server.core.origin import Origin, find_gain_origin, find_layer, find_origin
 from gradwatch_server.core.rules import (
     Flags,
@@ -17,6 +18,7 @@ from gradwatch_server.core.rules import (
     Rules,
     Verdict,
     gain_verdict,
+    loss_verdict,
     severity,
     verdict,
 )
@@ -28,6 +30,9 @@ ALL_LAYERS: Final = "all"
 
 BLOCKS: Final = "blocks"
 """The group of the rule about the flow between blocks."""
+
+RECORDS: Final = "records"
+"""The group of the rule about lost records."""
 
 NUM_BEFORE: Final = 5
 """Frames before the first bad one that an origin shows."""
@@ -57,6 +62,8 @@ class Sighting:
         names: Of the layers of the verdict; none if it is about the run.
         origin: Says where what is raised began.
         severity: How much it matters, by how many times in a row it is bad.
+        key: What the alert's id is made of in place of the group, where one step may see several
+            alerts of it begin.
     """
 
     rule: RuleName
@@ -67,6 +74,7 @@ class Sighting:
     names: tuple[str, ...]
     origin: Callable[[BoolArray], Origin]
     severity: Callable[[int], Severity]
+    key: str = ""
 
 
 def sight(
@@ -98,6 +106,36 @@ def sight_gains(frame: GainFrame, rules: Rules) -> Sighting:
         names=(),
         origin=lambda _: find_gain_origin(frame, rules.gain),
         severity=lambda _: rules.gain.severity,
+    )
+
+
+def sight_loss(rank: int, lost: LostRange, now_ns: int, rules: Rules) -> Sighting:
+    """Judge a declared loss."""
+    origin = loss_origin(rank, lost)
+    return Sighting(
+        rule="records_lost",
+        group=RECORDS,
+        step=origin.step,
+        received_ns=now_ns,
+        verdict=loss_verdict(lost=True),
+        names=(),
+        origin=lambda _: origin,
+        severity=lambda _: rules.records_lost.severity,
+        key=f"{RECORDS}/{rank}/{lost.first}",
+    )
+
+
+def sight_no_loss(frame: Frame, rules: Rules) -> Sighting:
+    """Judge a frame as one without a new loss."""
+    return Sighting(
+        rule="records_lost",
+        group=RECORDS,
+        step=frame.step,
+        received_ns=frame.received_ns,
+        verdict=loss_verdict(lost=False),
+        names=(),
+        origin=lambda _: Origin(frame.step, None, (), None, None, 0.0, None),
+        severity=lambda _: rules.records_lost.severity,
     )
 
 

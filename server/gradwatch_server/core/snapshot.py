@@ -11,6 +11,7 @@ from gradwatch_server.core.attempts import Attempt, Session
 from gradwatch_server.core.fold import Run
 from gradwatch_server.core.frames import BoolArray, Frame
 from gradwatch_server.core.gains import GainFrame
+from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.origin import FirstBad
 from gradwatch_server.core.rules import Flags
 from gradwatch_server.core.windows import Series
@@ -32,6 +33,7 @@ class RankView:
     lost: int
     unresolved: int
     reason: str
+    gaps: tuple[LostRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +127,5 @@ def _view_session(session: Session) -> RankView:
         lost=session.num_lost,
         unresolved=session.num_unresolved,
         reason=session.reason,
+        gaps=session.losses.ranges(),
     )

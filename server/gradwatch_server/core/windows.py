@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +13,24 @@ from gradwatch_server.core.frames import L2, BoolArray, FloatArray, Frame, Index
 WINDOW_STEPS: Final = 512
 
 _FIRST_ROWS: Final = 32
+
+CHUNK_ROWS: Final = 8
+"""Rows that are saved together: one frame more costs so many rows to write at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The rows of a window's ring from `number * CHUNK_ROWS` on, as far as they are written.
+
+    Args:
+        number: Which of them, from 0.
+        steps: (6, rows), those of `Series`.
+        columns: (rows, layers) of each column that is kept.
+    """
+
+    number: int
+    steps: FloatArray
+    columns: Sequence[FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,8 @@ class Window:
         # Rows per step, those of `Series`. A float64 keeps every step exact.
         self._steps = np.zeros((6, steps))
         self._count = 0
+        self._absent: set[int] = set()  # chunks
+        self._thawed = 0  # frames at the time of the save that they are from
 
     def __len__(self) -> int:
         """Number of frames in the window."""
@@ -71,6 +92,106 @@ class Window:
         rows.flags.writeable = False
         steps, total_norm, known, score, coverage, loss = rows
         return Series(steps.astype(np.int64), total_norm, known > 0.0, score, coverage, loss)
+
+    @property
+    def capacity(self) -> int:
+        """How many frames it holds at most."""
+        return self._capacity
+
+    @property
+    def num_added(self) -> int:
+        """How many frames were ever added."""
+        return self._count
+
+    def freeze(self) -> dict[str, Any]:
+        """Return plain data of all but the rows, for `thaw`."""
+        layers = self._values.shape[2]
+        return {
+            "capacity": self._capacity,
+            "count": self._count,
+            "kept": self._kept,
+            "layers": layers,
+        }
+
+    def changed(self, since: int) -> list[int]:
+        """Return the numbers of the chunks with frames added since *since* had been, in order."""
+        first = max(since, self._count - self._capacity)
+        rows = {row % self._capacity // CHUNK_ROWS for row in range(first, self._count)}
+        return sorted(rows)
+
+    def chunk(self, number: int) -> Chunk:
+        """Return a chunk that is not absent. The arrays are views."""
+        rows = slice(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, len(self)))
+        return Chunk(number, self._steps[:, rows], list(self._values[rows].swapaxes(0, 1)))
+
+    @classmethod
+    def thaw(cls, plain: dict[str, Any], steps: Iterable[tuple[int, FloatArray]]) -> Window:
+        """Return the window that was saved, all columns of it absent as yet.
+
+        Args:
+            plain: What `freeze` said.
+            steps: Number and `steps` of all its chunks.
+
+        Raises:
+            ValueError: If a chunk is missing or does not fit.
+        """
+        made = cls(plain["capacity"])
+        made._count = made._thawed = plain["count"]
+        made._kept = list(plain["kept"])
+        num_chunks = -(-len(made) // CHUNK_ROWS)
+        rows = min(max(_FIRST_ROWS, num_chunks * CHUNK_ROWS), plain["capacity"])
+        made._values = np.zeros((rows, len(made._kept), plain["layers"]))
+        found = []
+        for number, own in steps:
+            first = number * CHUNK_ROWS
+            made._steps[:, first : min(first + CHUNK_ROWS, len(made))] = own
+            found.append(number)
+        if sorted(found) != list(range(num_chunks)):
+            msg = f"chunks {found} of a window of {len(made)} frames"
+            raise ValueError(msg)
+        made._absent = set(found)
+        return made
+
+    def absent(self) -> list[int]:
+        """Return the chunks whose columns are yet to be filled in, those of new frames first.
+
+        Nothing may ask for the values of these frames before.
+        """
+        newest = (self._thawed - 1) % self._capacity // CHUNK_ROWS
+        num_chunks = -(-self._capacity // CHUNK_ROWS)
+        return sorted(self._absent, key=lambda number: (newest - number) % num_chunks)
+
+    def fill(self, number: int, columns: Sequence[FloatArray] = ()) -> None:
+        """Fill in a chunk that was absent: (rows, layers) each; without columns there is nothing.
+
+        Raises:
+            ValueError: If it does not fit.
+        """
+        first = number * CHUNK_ROWS
+        saved = min(self._thawed, self._capacity)
+        rows = np.arange(first, min(first + CHUNK_ROWS, saved))
+        # Those that newer frames were written over meanwhile stay.
+        own = (rows - self._thawed) % self._capacity >= self._count - self._thawed
+        block = np.full((int(own.sum()), *self._values.shape[1:]), np.nan)
+        for column, values in enumerate(columns):
+            if len(values) != len(rows):
+                msg = f"{len(values)} rows of the {len(rows)} of chunk {number}"
+                raise ValueError(msg)
+            block[:, column, : values.shape[1]] = values[own]
+        self._values[rows[own]] = block
+        self._absent.discard(number)
+
+    def resized(self, steps: int) -> Window:
+        """Return the same frames, as far as there is room, in a ring of another size."""
+        made = Window(steps)
+        order = self._order()[-steps:]
+        made._count, made._kept = len(order), self._kept
+        made._values = np.full(
+            (max(len(order), made._values.shape[0]), *self._values.shape[1:]), np.nan
+        )
+        made._values[: len(order)] = self._values[order]
+        made._steps[:, : len(order)] = self._steps[:, order]
+        return made
 
     def _order(self) -> IndexArray:
         count = len(self)

@@ -54,4 +54,6 @@ class AlertStore:
         return [AlertEvent(number, name, json.loads(body)) for number, name, body in rows]
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._uri, uri=True, timeout=5.0)
+        db = sqlite3.connect(self._uri, uri=True, timeout=5.0)
+        db.execute("PRAGMA query_only=1")
+        return db

@@ -20,7 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwatch_server.core.alerts import printable
+from gradwatch_server.shell.access import access
 from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.keys import DEFAULT_KEYS, add_client, make_keys
+from gradwatch_server.shell.replay import find_key, replay_files
 from gradwatch_server.shell.service import serve as run_service
 from gradwatch_server.shell.settings import Settings, load_settings
 from gradwatch_wire import __version__
@@ -55,6 +58,7 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 DEFAULT_URL = "http://127.0.0.1:8420"
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5555"
 
 
 def _setting(name: str, *flags: str) -> Any:
@@ -71,7 +75,7 @@ def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except GradwatchError as error:
-            print(f"gradwatch: {error}", file=sys.stderr)
+            print(f"gradwatch: {printable(str(error))}", file=sys.stderr)
             raise typer.Exit(1) from error
 
     return wrapped
@@ -97,10 +101,13 @@ def serve(
         Path | None,
         typer.Option(help="Settings file.", show_default="gradwatch.toml if there is one"),
     ] = None,
+    keys_dir: Annotated[Path | None, _setting("keys_dir")] = None,
     insecure: Annotated[bool | None, _setting("insecure", "--insecure")] = None,
 ) -> None:
     """Run the aggregator until it is told to stop."""
-    settings = load_settings(config, http=http, ingest=ingest, data=data, insecure=insecure)
+    settings = load_settings(
+        config, http=http, ingest=ingest, data=data, keys_dir=keys_dir, insecure=insecure
+    )
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -113,6 +120,33 @@ def serve(
         print(f"  data    {settings.data.resolve()}", flush=True)
 
     run_service(settings, announce)
+
+
+@app.command()
+@clear_errors
+def keys(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the aggregator's keys are, or are to be.")
+    ] = DEFAULT_KEYS,
+    client: Annotated[
+        str | None, typer.Option(help="Add a client of this name to the keys that are there.")
+    ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(help="A run, or pattern of runs, that this client may write; all without it."),
+    ] = None,
+) -> None:
+    """Make the keys and tokens that let clients and readers in from other machines."""
+    if client is None and run:
+        msg = "--run is for a client; name it with --client NAME"
+        raise GradwatchError(msg)
+    made = make_keys(directory) if client is None else [add_client(directory, client, run or ["*"])]
+    for path in made:
+        print(path)
+    if client is None:
+        print(f"aggregator: gradwatch serve --keys-dir {directory}")
+        print("training:   GRADWATCH_KEYS=FILE, a copy of client.key that only its owner can read")
+        print(f"readers:    GRADWATCH_TOKEN=TOKEN, one of those in {directory / 'tokens.toml'}")
 
 
 @app.command()
@@ -130,7 +164,7 @@ def runs(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     table = Table("run", "status", "step", "ranks", "score", "firing", "stored", "lost", box=None)
     for item in items:
         table.add_row(
-            Text(item["run"]),
+            _text(item["run"]),
             _coloured(item["status"]),
             str(item["step"]),
             f"{item['ranks']}/{item['world']}",
@@ -184,9 +218,29 @@ def tail(
         raise typer.Exit(0) from None
 
 
+@app.command()
+@clear_errors
+def replay(
+    files: Annotated[list[Path], typer.Argument(help="Spill files, or directories of them.")],
+    endpoint: Annotated[
+        str, typer.Option(envvar="GRADWATCH_ENDPOINT", help="Where the aggregator listens.")
+    ] = DEFAULT_ENDPOINT,
+    keys: Annotated[
+        Path | None, typer.Option(help="Key file of a client. [env var: GRADWATCH_KEYS]")
+    ] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Delete files whose records are all stored.")
+    ] = False,
+) -> None:
+    """Send the records that killed workers left on disk; none is stored twice."""
+    for sent in replay_files(files, endpoint, find_key(keys), remove=remove):
+        hello = sent.source.hello
+        print(f"{printable(hello.run)} rank {hello.rank}: {sent.num_sent} records sent, all stored")
+
+
 def _get(url: str, path: str) -> Any:
     try:
-        response = httpx.get(url.rstrip("/") + path, timeout=10.0, trust_env=False)
+        response = httpx.get(url.rstrip("/") + path, timeout=10.0, trust_env=False, **access())
     except UNREACHABLE as error:
         raise GradwatchError(_unreachable(url, error)) from error
     _check(response)
@@ -233,7 +287,9 @@ def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, 
         headers = {"Last-Event-ID": str(seen)}
         try:
             with (
-                httpx.Client(timeout=httpx.Timeout(10.0, read=45.0), trust_env=False) as client,
+                httpx.Client(
+                    timeout=httpx.Timeout(10.0, read=45.0), trust_env=False, **access()
+                ) as client,
                 httpx_sse.connect_sse(
                     client, "GET", url.rstrip("/") + path, headers=headers
                 ) as source,
@@ -251,7 +307,7 @@ def _follow(url: str, run: str | None, after: int | None) -> Iterator[dict[str, 
 
 
 def _coloured(status: str) -> Text:
-    return Text(status, style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
+    return Text(printable(status), style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
 
 
 def _text(value: object) -> Text:
@@ -260,8 +316,8 @@ def _text(value: object) -> Text:
 
 def _print_alert(event: dict[str, Any]) -> None:
     line = Text.assemble(
-        f"#{event['cursor']} {event['run']} ",
-        (f"{event['state']} {event['severity']} {event['rule']}: ", "bold"),
+        printable(f"#{event['cursor']} {event['run']} "),
+        (printable(f"{event['state']} {event['severity']} {event['rule']}: "), "bold"),
         printable(event["message"]),
     )
     console.print(line, soft_wrap=True)

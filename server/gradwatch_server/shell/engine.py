@@ -11,21 +11,33 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from gradwatch_server.core.alerts import Alert
-from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
-from gradwatch_server.core.fold import State
+from gradwatch_server.core.entries import (
+    Entry,
+    Forgotten,
+    Gap,
+    Lost,
+    Opened,
+    Received,
+    RulesSet,
+    Tick,
+)
 from gradwatch_server.core.ledger import Ledger, Ruling
 from gradwatch_server.core.rules import Rules
 from gradwatch_server.core.snapshot import RunView, view_run
-from gradwatch_server.shell.clock import now_ns
+from gradwatch_server.shell.clock import catch_up, now_ns
 from gradwatch_server.shell.errors import GradwatchError
 from gradwatch_server.shell.ingest import Ingest, Message
+from gradwatch_server.shell.keeper import Keeper
 from gradwatch_server.shell.log import RECORD_KINDS, Line, Log
+from gradwatch_server.shell.metrics import Meters
+from gradwatch_server.shell.retention import Keeping, long_ended
 from gradwatch_wire import Ack, Beat, Hello, Refuse, Welcome
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire.health import RUN_NAME_RULE, AlertState, RankState, is_run_name
@@ -40,6 +52,8 @@ PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
 
 RETRY_S: Final = 0.5
+FORGET_NS: Final = 60_000_000_000
+"""How often it is looked whether a run ended long ago."""
 
 MAX_HELLO_BYTES: Final = 8_192
 """A session's HELLO stays in memory for good; those of our client take some 300 bytes."""
@@ -82,35 +96,47 @@ class Engine(threading.Thread):
         session_timeout_s: float,
         on_alerts: Callable[[], None],
         on_failure: Callable[[], None],
+        keeping: Keeping | None = None,
     ) -> None:
         super().__init__(name="gradwatch-engine")
         self.board = Board()
+        self.meters = Meters()
         self.boot_id = os.urandom(BOOT_ID_BYTES)
         self._log = log
         self._ingest = ingest
+        self.refused: Mapping[str, int] = ingest.refused
         self._on_alerts = on_alerts
         self._on_failure = on_failure
         self._session_timeout_ns = int(session_timeout_s * 1e9)
-        self._state = State(window_steps)
+        self._keeping = keeping or Keeping()
+        self._window_steps = window_steps
         self._stopping = threading.Event()
         self._routes: dict[bytes, bytes] = {}  # session -> peer that last spoke for it
         self._dirty: set[str] = set()
         self._published_ns = 0
-        self._ticked_ns = now_ns()
+        self._ticked_ns = self._forgot_ns = now_ns()
+        self._withheld = False  # whether alerts were applied that are not stored
+        self._ledger = Ledger({})
         self._recover(rules)
         self._ledger = Ledger({s.id: s.acked for s in self._state.sessions.values()})
 
     def _recover(self, rules: Rules) -> None:
-        """Read the log, and take up where it ends.
+        """Read the newest checkpoint and the log behind it; begin anew if the file is damaged.
 
         Raises:
             GradwatchError: If it cannot be read or written.
         """
         try:
-            self._fold_log(rules)
+            try:
+                self._fold_log(rules)
+            except sqlite3.DatabaseError as error:
+                if not self._log.replace(error):
+                    raise
+                self._fold_log(rules)
         except sqlite3.Error as error:
             msg = f"cannot use the log {self._log.path}: {error}"
             raise GradwatchError(msg) from error
+        catch_up(max((s.last_ns for s in self._state.sessions.values()), default=0))
         # Nobody could be heard while we were away.
         now = now_ns()
         alive = (s.id for s in self._state.sessions.values() if s.state is RankState.ALIVE)
@@ -120,13 +146,16 @@ class Engine(threading.Thread):
 
     def _fold_log(self, rules: Rules) -> None:
         """Fold the log, put the rules in force into it, and store alerts a crash kept back."""
+        self._dirty.clear()
+        self._keeper = Keeper(self._log, self._keeping)
+        self._state = self._keeper.restore(self._window_steps)
         events: list[Alert] = []
-        for entry in self._log.replay():
-            events += self._apply(entry)
+        for offset, entry, ahead in self._keeper.tail(self._state):
+            events += self._apply(entry, offset, ahead)
         if rules != self._state.rules:
             entry = Entry(now_ns(), RulesSet(rules.model_dump(mode="json")))
             self._log.append([Line(entry)])
-            events += self._apply(entry)
+            events += self._apply(entry, self._log.last_offset)
         self.board.cursor = self._log.add_alert_events([_event_row(alert) for alert in events])
 
     def stop(self) -> None:
@@ -140,6 +169,8 @@ class Engine(threading.Thread):
         try:
             while not self._stopping.is_set():
                 self._round()
+            if not self._withheld:
+                self._keeper.finish(self._state)
         except Exception:
             logger.exception("the engine failed and stops")
             self.board.fault = "the engine failed; see the log"
@@ -150,15 +181,21 @@ class Engine(threading.Thread):
     def _round(self) -> None:
         lines: list[Line] = []
         answers: dict[bytes, Answer] = {}  # by session
+        began_s = 0.0
         for message in self._ingest.receive(POLL_MS):
+            began_s = began_s or time.perf_counter()
             self._take(message, now_ns(), lines, answers)
         now = now_ns()
         lines += self._housekeeping(now)
         if lines and not self._append(lines):
             return
         self._acknowledge(answers)
+        if began_s:
+            self.meters.lag.observe(time.perf_counter() - began_s)
         self._apply_all(lines)
         self._publish(now)
+        if not self._withheld:
+            self._keeper.work(now_ns(), self._state)
 
     def _take(
         self, message: Message, now: int, lines: list[Line], answers: dict[bytes, Answer]
@@ -166,6 +203,8 @@ class Engine(threading.Thread):
         """Judge one message: what goes into the log, and who is to be answered."""
         envelope = message.envelope
         session, record = envelope.session, envelope.record
+        if not self._is_owner(message):
+            return
         if isinstance(record, Hello):
             if not self._greet(message, record, now, lines):
                 return
@@ -180,7 +219,8 @@ class Engine(threading.Thread):
         elif type(record) in RECORD_KINDS:
             self._judge(message, now, lines, answers)
         else:
-            self._ingest.refuse("unexpected", f"{type(record).__name__} from a client")
+            why = f"{type(record).__name__} from a client"
+            self._ingest.refuse("unexpected", why, message.peer)
             return
         self.board.heard[session] = now
         self._routes[session] = message.peer
@@ -191,14 +231,30 @@ class Engine(threading.Thread):
         envelope = message.envelope
         judgement = self._ledger.judge(envelope.session, envelope.seq, envelope.low)
         if judgement.gap:
+            first, last = judgement.gap
+            self.meters.lost += last - first + 1
             lines.append(Line(Entry(now, Gap(envelope.session, *judgement.gap))))
         if judgement.ruling is Ruling.ACCEPT:
+            self.meters.stored += 1
+            self.meters.stored_bytes += len(message.raw)
             lines.append(Line(Entry(now, Received(envelope)), message.raw))
         elif judgement.ruling is Ruling.DUPLICATE:
             self.board.num_duplicates += 1
         answer = answers.setdefault(envelope.session, Answer(message.peer))
         # A rewind asked for is void once the missing record came after all.
         answer.rewind = judgement.ruling is Ruling.REWIND
+
+    def _is_owner(self, message: Message) -> bool:
+        """Tell whether who sent a message may write the run it is for; refuse it if not."""
+        envelope, client = message.envelope, message.client
+        known = self._state.sessions.get(envelope.session)
+        hello = known.hello if known is not None else envelope.record
+        if client is None or not isinstance(hello, Hello) or client.may_write(hello.run):
+            return True
+        reason = f"the key of client {client.name!a} may not write run {hello.run[:80]!a}"
+        self._ingest.refuse("owner", reason, message.peer)
+        self._ingest.reply(message.peer, envelope.session, Refuse(reason=reason))
+        return False
 
     def _greet(self, message: Message, hello: Hello, now: int, lines: list[Line]) -> bool:
         """Open the session if it is new; return False if it was refused."""
@@ -209,7 +265,7 @@ class Engine(threading.Thread):
         refusal = self._refusal(hello, len(message.raw))
         if refusal is not None:
             kind, reason = refusal
-            self._ingest.refuse(kind, reason)
+            self._ingest.refuse(kind, reason, message.peer)
             self._ingest.reply(message.peer, session, Refuse(reason=reason))
             return False
         self._ledger.open(session)
@@ -248,11 +304,20 @@ class Engine(threading.Thread):
         ]
         if any(run.current.waiting for run in self._state.runs.values()):
             lines.append(Line(Entry(now, Tick())))
-        return lines
+        return lines + self._forgetting(now)
+
+    def _forgetting(self, now: int) -> list[Line]:
+        """Let runs go that ended long ago."""
+        if now - self._forgot_ns < FORGET_NS:
+            return []
+        self._forgot_ns = now
+        gone = long_ended(self._state, self.board.heard, now, self._keeping.runs_max_age_s)
+        return [Line(Entry(now, body)) for body in gone]
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""
-        return self._insist(lambda: self._log.append(lines))
+        with self.meters.log_write.time():
+            return self._insist(lambda: self._log.append(lines))
 
     def _insist(self, write: Callable[[], None]) -> bool:
         """Write, and try again while the disk will not; return False if stopped before."""
@@ -284,15 +349,18 @@ class Engine(threading.Thread):
 
     def _apply_all(self, lines: Sequence[Line]) -> None:
         alerts: list[Alert] = []
-        for line in lines:
-            alerts += self._apply(line.entry)
+        for offset, line in enumerate(lines, self._log.last_offset - len(lines) + 1):
+            alerts += self._apply(line.entry, offset)
         if alerts:
             self._store_alerts(alerts)
 
-    def _apply(self, entry: Entry) -> list[Alert]:
+    def _apply(self, entry: Entry, offset: int, ahead: Sequence[str] = ()) -> list[Alert]:
         """Apply one entry. A fault of ours in it must not cost the entries behind it."""
         try:
-            alerts = self._state.apply(entry)
+            self._keeper.note(entry, offset, self._state)
+            if isinstance(entry.body, Forgotten):
+                self._let_go(entry.body)
+            alerts = self._state.apply(entry, ahead) if ahead else self._state.apply(entry)
         except Exception:
             if not self.board.num_apply_errors:
                 logger.exception("an entry of the log could not be applied (told once)")
@@ -310,6 +378,19 @@ class Engine(threading.Thread):
             case Tick() | RulesSet():
                 self._dirty.update(self._state.runs)
 
+    def _let_go(self, gone: Forgotten) -> None:
+        """Forget the sessions of attempts that leave memory, and the run if none is left."""
+        attempts = self._state.runs[gone.run].attempts
+        for attempt in attempts:
+            for session in attempt.sessions.values() if attempt.number <= gone.attempts else ():
+                self._ledger.forget(session.id)
+                self._routes.pop(session.id, None)
+                self.board.heard.pop(session.id, None)
+        if attempts[-1].number <= gone.attempts:
+            self._dirty.discard(gone.run)
+            rest = {name: view for name, view in self.board.runs.items() if name != gone.run}
+            self.board.runs = MappingProxyType(rest)
+
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         rows = [_event_row(alert) for alert in alerts]
 
@@ -317,6 +398,7 @@ class Engine(threading.Thread):
             self.board.cursor = self._log.add_alert_events(rows)
 
         if not self._insist(store):
+            self._withheld = True
             return  # the log has what they were derived from: the next start stores them
         self._on_alerts()
         for alert in alerts:

@@ -11,18 +11,28 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Query
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gradwatch_server.core.alerts import isotime
 from gradwatch_server.core.gains import describe_gains
 from gradwatch_server.core.groups import describe_groups
 from gradwatch_server.core.health import health
+from gradwatch_server.core.ranks import describe_ranks
 from gradwatch_server.core.snapshot import RunView
 from gradwatch_server.shell import problems
 from gradwatch_server.shell.alert_store import AlertEvent, AlertStore
 from gradwatch_server.shell.clock import now_ns
 from gradwatch_server.shell.engine import Board, Engine
 from gradwatch_server.shell.feed import Feed
+from gradwatch_server.shell.metrics import CONTENT_TYPE, Metrics
+from gradwatch_server.shell.security import (
+    MAX_STREAMS,
+    STREAM_TOKEN,
+    STREAM_TOKEN_S,
+    Slots,
+    StreamTokens,
+)
 from gradwatch_wire import __version__
 from gradwatch_wire.health import AlertState
 
@@ -41,8 +51,26 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
+    # FastAPI reads the status off the signature when it describes the API.
+    def __init__(self, events: AsyncIterator[str], slots: Slots, status_code: int = 200) -> None:
+        super().__init__(events, status_code, headers=UNBUFFERED)
+        self._slots = slots
 
-def make_app(engine: Engine, store: AlertStore, feed: Feed) -> FastAPI:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream, if there is a place."""
+        if not self._slots.take():
+            problem = problems.Problem(503, f"all {MAX_STREAMS} alert streams are taken")
+            await problem(scope, receive, send)
+            return
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._slots.free()
+
+
+def make_app(
+    engine: Engine, store: AlertStore, feed: Feed, stream_tokens: StreamTokens | None = None
+) -> FastAPI:
     """Build the app over a running engine."""
 
     @asynccontextmanager
@@ -63,6 +91,7 @@ def make_app(engine: Engine, store: AlertStore, feed: Feed) -> FastAPI:
     _add_service_routes(app, engine)
     _add_run_routes(app, engine.board, store)
     _add_streams(app, engine.board, feed)
+    _add_stream_tokens(app, stream_tokens or StreamTokens())
     return app
 
 
@@ -81,6 +110,12 @@ def _add_service_routes(app: FastAPI, engine: Engine) -> None:
             return problems.Problem(503, "the engine is not running")
         return {"status": "ready"}
 
+    metrics = Metrics(engine)
+
+    @app.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
+    def metrics_() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
 
 def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
     @app.get("/runs", summary="All runs, the last one heard of first")
@@ -97,6 +132,11 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
     @app.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
     async def run_health(run: str) -> problems.Json:
         return problems.Json(_health(_view(board, run), board, now_ns()))
+
+    @app.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")
+    async def run_ranks(run: str) -> problems.Json:
+        view = _view(board, run)
+        return problems.Json(_named(view) | describe_ranks(view, board.heard, now_ns()))
 
     @app.get("/runs/{run}/gains", summary="How the gradient grows from block to block")
     async def run_gains(run: str) -> problems.Json:
@@ -121,20 +161,28 @@ def _add_run_routes(app: FastAPI, board: Board, store: AlertStore) -> None:
 
 
 def _add_streams(app: FastAPI, board: Board, feed: Feed) -> None:
+    slots = Slots(MAX_STREAMS)
+
     @app.get(
         "/alerts/stream",
         response_class=EventStream,
         summary="Alert events as they happen; Last-Event-ID resumes with none missed or doubled",
     )
     async def stream(run: str | None = None, last_event_id: LastEventId = None) -> EventStream:
-        return EventStream(_follow(board, feed, last_event_id, run), headers=UNBUFFERED)
+        return EventStream(_follow(board, feed, last_event_id, run), slots)
 
     @app.get(
         "/runs/{run}/alerts/stream", response_class=EventStream, summary="The same for one run"
     )
     async def run_stream(run: str, last_event_id: LastEventId = None) -> EventStream:
         _view(board, run)
-        return EventStream(_follow(board, feed, last_event_id, run), headers=UNBUFFERED)
+        return EventStream(_follow(board, feed, last_event_id, run), slots)
+
+
+def _add_stream_tokens(app: FastAPI, stream_tokens: StreamTokens) -> None:
+    @app.post(STREAM_TOKEN, summary="A token that opens a stream, for its URL; soon worthless")
+    async def stream_token() -> problems.Json:
+        return problems.Json({"token": stream_tokens.issue(), "expires_in_s": STREAM_TOKEN_S})
 
 
 async def _follow(

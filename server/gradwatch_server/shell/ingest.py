@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from typing import Final
 import zmq
 
 from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.keys import Client, Keys
+from gradwatch_server.shell.throttle import Throttle
+from gradwatch_server.shell.zap import Zap, lock
 from gradwatch_wire import Envelope, ProtocolError, Record, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 
@@ -40,33 +44,38 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A decoded message and where its answer goes."""
+    """A decoded message, where its answer goes, and who sent it, if that is asked."""
 
     peer: bytes
     envelope: Envelope
     raw: bytes
+    client: Client | None = None
 
 
 class Ingest:
     """A bound ROUTER. Only the thread that calls `receive` may call the rest."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Bind.
+    def __init__(self, endpoint: str, keys: Keys | None = None) -> None:
+        """Bind; with *keys* only for the clients that they name.
 
         Raises:
             GradwatchError: If the endpoint is malformed or the address cannot be had.
         """
         self.refused: Counter[str] = Counter()
+        self._throttle = Throttle()
         self._context = zmq.Context()
+        # Before the port is open: whoever knocks is asked who it is.
+        self._zap = Zap(self._context, keys) if keys is not None else None
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+        if keys is not None:
+            lock(self._socket, keys)
         try:
             self._socket.bind(_wildcard(endpoint))
         except zmq.ZMQError as error:
-            self._socket.close()
-            self._context.term()
+            self.close()
             msg = (
                 f"cannot bind the ingest endpoint {endpoint}: {error.strerror}; "
                 "give a free one with --ingest, such as tcp://127.0.0.1:5555"
@@ -76,31 +85,62 @@ class Ingest:
 
     def receive(self, timeout_ms: int) -> Iterator[Message]:
         """Wait for messages at most *timeout_ms*, then yield what is there, up to a batch."""
-        if not self._socket.poll(timeout_ms):
+        if not self._wait(timeout_ms):
             return
-        size = 0
+        size, now_s = 0, time.monotonic()
         for _ in range(BATCH_MESSAGES):
             try:
-                peer, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                client, (peer, *frames) = self._next()
             except zmq.Again:
                 return
+            if self._zap is not None and client is None:
+                self.refuse("unknown key", "a message without a known key behind it", peer)
+                continue
+            if self._throttle.is_muted(peer, now_s):
+                self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
+                continue
             try:
                 envelope = decode(frames)
             except ProtocolError as error:
                 # Told apart, for a client of another version is no stray scanner.
                 version = error.where == "message.frame 0"
-                self.refuse("version" if version else "malformed", str(error))
+                self.refuse("version" if version else "malformed", str(error), peer)
                 continue
-            yield Message(peer, envelope, frames[1])
+            yield Message(peer, envelope, frames[1], client)
             size += len(frames[1])
             if size > BATCH_BYTES:
                 return
 
-    def refuse(self, kind: str, why: str) -> None:
-        """Count what was not taken; the log hears of each kind once."""
+    def _wait(self, timeout_ms: int) -> bool:
+        """Wait for a message, and let in whom we know; tell whether there is one."""
+        if self._zap is None:
+            return bool(self._socket.poll(timeout_ms))
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._zap.socket, zmq.POLLIN)
+        events = dict(poller.poll(timeout_ms))
+        if self._zap.socket in events:
+            self._zap.answer()
+        return self._socket in events
+
+    def _next(self) -> tuple[Client | None, list[bytes]]:
+        """Return who sent the next message, and its frames.
+
+        Raises:
+            zmq.Again: If there is none.
+        """
+        if self._zap is None:
+            return None, self._socket.recv_multipart(zmq.NOBLOCK)
+        frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        return self._zap.client(frames[-1]), [frame.bytes for frame in frames]
+
+    def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:
+        """Count what was not taken, also against *peer*; the log hears of each kind once."""
         if not self.refused[kind]:
             logger.warning("refused on the ingest port (%s, told once): %s", kind, ascii(why))
         self.refused[kind] += 1
+        if peer is not None:
+            self._throttle.strike(peer, time.monotonic())
 
     def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
         """Send a record to a peer; return False when it is gone or does not read."""
@@ -114,6 +154,8 @@ class Ingest:
     def close(self) -> None:
         """Close the port at once."""
         self._socket.close(linger=0)
+        if self._zap is not None:
+            self._zap.close()
         self._context.term()
 
 

@@ -6,7 +6,6 @@ returns; only then may a record be acknowledged. The file is read back by `repla
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import logging
@@ -22,6 +21,7 @@ import msgpack
 from gradwatch_server.core.entries import (
     Body,
     Entry,
+    Forgotten,
     Gap,
     Lost,
     Opened,
@@ -29,7 +29,10 @@ from gradwatch_server.core.entries import (
     RulesSet,
     Tick,
 )
+from gradwatch_server.shell.clock import now_ns
+from gradwatch_server.shell.database import is_damage, open_database, set_aside, transaction
 from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.filesystem import network_type
 from gradwatch_wire import (
     SEQUENCED,
     Bye,
@@ -48,11 +51,13 @@ logger = logging.getLogger(__name__)
 
 DATABASE_NAME: Final = "gradwatch.db"
 LOCK_NAME: Final = "gradwatch.lock"
-SCHEMA_VERSION: Final = 1
 FIRST_SAFE_SQLITE: Final = (3, 51, 3)
 
 # Kinds of the aggregator's own entries, far above those of the wire.
-_GAP, _LOST, _TICK, _RULES = 101, 102, 103, 104
+_GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+
+HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST), _RULES)
+"""What the rest of a log cannot be read without."""
 
 RECORD_KINDS: Final = {
     Manifest: Kind.MANIFEST,
@@ -62,38 +67,6 @@ RECORD_KINDS: Final = {
     Bye: Kind.BYE,
 }
 """The records that are logged, by class: the wire has more than one way to write a number."""
-
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS log (
-    log_offset  INTEGER PRIMARY KEY,
-    received_ns INTEGER NOT NULL,
-    kind        INTEGER NOT NULL,
-    session     BLOB,
-    payload     BLOB
-);
-CREATE TABLE IF NOT EXISTS alert_events (
-    cursor   INTEGER PRIMARY KEY AUTOINCREMENT,
-    alert_id TEXT NOT NULL,
-    state    TEXT NOT NULL,
-    run      TEXT NOT NULL,
-    body     TEXT NOT NULL,
-    UNIQUE (alert_id, state)
-);
-CREATE INDEX IF NOT EXISTS alert_events_of_run ON alert_events (run, cursor);
-"""
-
-_PRAGMAS: Final = (
-    "page_size=16384",  # before auto_vacuum, behind which it is ignored
-    "auto_vacuum=INCREMENTAL",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "wal_autocheckpoint=1000",
-    "journal_size_limit=67108864",
-    "cache_size=-65536",
-    "temp_store=MEMORY",
-    "mmap_size=0",
-    "busy_timeout=5000",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +80,22 @@ class Line:
 class Log:
     """The durable log of one data directory, held by one aggregator at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, allow_network_fs: bool = False) -> None:
         """Open or create the log.
 
         Raises:
-            GradwatchError: If the directory cannot be written, is in use, or holds no such log.
+            GradwatchError: If the directory cannot be written, is in use, is on a network file
+                system, or holds no such log.
         """
         self._lock = _lock(directory)
+        if not allow_network_fs and (kind := network_type(directory)) is not None:
+            self._lock.close()
+            msg = (
+                f"the data directory {directory} is on a network file system ({kind}), where the "
+                "log could be damaged; choose one on a local disk with --data, or accept it with "
+                "allow_network_fs"
+            )
+            raise GradwatchError(msg)
         self.path = directory / DATABASE_NAME
         if sqlite3.sqlite_version_info < FIRST_SAFE_SQLITE:
             logger.info(
@@ -121,23 +103,50 @@ class Log:
                 sqlite3.sqlite_version,
             )
         try:
-            self._db = _open(self.path)
+            self._db = open_database(self.path)
+            self.last_offset = self._find_last()
+        except GradwatchError:
+            self._lock.close()
+            raise
         except sqlite3.Error as error:
             self._lock.close()
             msg = f"cannot open the log {self.path}: {error}; move the file away to start afresh"
             raise GradwatchError(msg) from error
 
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The one connection that writes."""
+        return self._db
+
+    def _find_last(self) -> int:
+        (last,) = self._db.execute("SELECT coalesce(max(log_offset), 0) FROM log").fetchone()
+        return int(last)
+
+    def replace(self, why: sqlite3.Error) -> bool:
+        """Keep a damaged file under another name and go on with a new one.
+
+        Returns:
+            Whether the error says that the file is damaged; nothing is done if not.
+        """
+        if not is_damage(why):
+            return False
+        self._db.close()
+        set_aside(self.path, why)
+        self._db = open_database(self.path)
+        self.last_offset = 0
+        return True
+
     def append(self, lines: Sequence[Line]) -> None:
-        """Write lines and commit them, all or none.
+        """Write lines and commit them, all or none; `last_offset` is the last one's then.
 
         Raises:
             sqlite3.Error: If the disk is full or fails; nothing was written then.
         """
-        rows = [_row(line) for line in lines]
-        with self._transaction():
-            self._db.executemany(
-                "INSERT INTO log (received_ns, kind, session, payload) VALUES (?, ?, ?, ?)", rows
-            )
+        # SQLite's own numbers would begin again once the log was trimmed to nothing.
+        rows = [(offset, *_row(line)) for offset, line in enumerate(lines, self.last_offset + 1)]
+        with transaction(self._db):
+            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", rows)
+        self.last_offset += len(rows)
 
     def add_alert_events(self, events: Sequence[tuple[str, str, str, str]]) -> int:
         """Store `(alert id, change, run, JSON)` once each, and return the newest cursor.
@@ -146,25 +155,38 @@ class Log:
             sqlite3.Error: If the disk is full or fails; nothing was written then.
         """
         if events:
-            with self._transaction():
+            with transaction(self._db):
                 self._db.executemany(
                     # Not OR IGNORE, which takes a cursor away for each event that it ignores.
-                    "INSERT INTO alert_events (alert_id, state, run, body)"
-                    " SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS"
+                    "INSERT INTO alert_events (alert_id, state, run, body, stored_ns)"
+                    " SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS"
                     " (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)",
-                    events,
+                    [(*event, now_ns()) for event in events],
                 )
         (newest,) = self._db.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()
         return int(newest)
 
     def replay(self) -> Iterator[Entry]:
-        """Yield all entries, oldest first. A row that cannot be read is logged and passed over."""
+        """Yield all entries that are kept, oldest first."""
+        for _, entry in self.entries(0):
+            yield entry
+
+    def entries(self, after: int) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries behind an offset with theirs, oldest first.
+
+        A row that cannot be read is logged and passed over.
+
+        Raises:
+            sqlite3.Error: If the file cannot be read.
+        """
         rows = self._db.execute(
-            "SELECT log_offset, received_ns, kind, session, payload FROM log ORDER BY log_offset"
+            "SELECT log_offset, received_ns, kind, session, payload FROM log"
+            " WHERE log_offset > ? ORDER BY log_offset",
+            (after,),
         )
         for offset, received_ns, kind, session, payload in rows:
             try:
-                yield Entry(received_ns, _body(kind, session, payload))
+                yield offset, Entry(received_ns, _body(kind, session, payload))
             except Exception as error:  # noqa: BLE001 - a damaged row must not cost those behind it
                 logger.warning("log line %d cannot be read: %s", offset, error)
 
@@ -172,18 +194,6 @@ class Log:
         """Checkpoint, close the file and let the directory go."""
         self._db.close()
         self._lock.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            # SQLite may have rolled back by itself, on a full disk for one.
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
 
 def _lock(directory: Path) -> IO[str]:
@@ -211,20 +221,6 @@ def _lock(directory: Path) -> IO[str]:
     return lock
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    for pragma in _PRAGMAS:
-        db.execute(f"PRAGMA {pragma}")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version not in (0, SCHEMA_VERSION):
-        db.close()
-        msg = f"schema version {version}, this gradwatch reads {SCHEMA_VERSION}"
-        raise sqlite3.DatabaseError(msg)
-    db.executescript(_SCHEMA)
-    db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    return db
-
-
 def _row(line: Line) -> tuple[int, int, bytes | None, bytes | None]:
     entry = line.entry
     match entry.body:
@@ -243,6 +239,8 @@ def _row(line: Line) -> tuple[int, int, bytes | None, bytes | None]:
             return entry.received_ns, _TICK, None, None
         case RulesSet(rules):
             return entry.received_ns, _RULES, None, json.dumps(dict(rules)).encode()
+        case Forgotten(run, attempts):
+            return entry.received_ns, _FORGOTTEN, None, msgpack.packb((run, attempts))
     msg = f"a record needs the bytes it came as: {entry.body!r:.80}"
     raise AssertionError(msg)
 
@@ -265,5 +263,8 @@ def _body(kind: int, session: bytes, payload: bytes) -> Body:
         return Tick()
     if kind == _RULES:
         return RulesSet(json.loads(payload))
+    if kind == _FORGOTTEN:
+        run, attempts = msgpack.unpackb(payload)
+        return Forgotten(run, attempts)
     msg = f"kind {kind} is not known to this version"
     raise ValueError(msg)

@@ -55,5 +55,5 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_fault(request: Request, error: Exception) -> Response:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        logger.error("%a %a failed", request.method, request.url.path, exc_info=error)
         return Problem(500, "a fault of gradwatch; its log says more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
 import socket
@@ -17,8 +18,12 @@ from gradwatch_server.shell.errors import GradwatchError
 from gradwatch_server.shell.feed import Feed
 from gradwatch_server.shell.http import make_app
 from gradwatch_server.shell.ingest import Ingest
+from gradwatch_server.shell.keys import read_keys
 from gradwatch_server.shell.log import Log
-from gradwatch_server.shell.settings import Settings, split_address
+from gradwatch_server.shell.retention import Keeping
+from gradwatch_server.shell.security import Guard, Hosts, Locks, StreamTokens
+from gradwatch_server.shell.settings import Settings, open_doors, split_address
+from gradwatch_server.shell.tls import check_tls
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +49,13 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
+    keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
+    check_tls(settings.http_tls_cert, settings.http_tls_key)
     with contextlib.ExitStack() as stack:
-        log = Log(settings.data)
+        log = Log(settings.data, allow_network_fs=settings.allow_network_fs)
         stack.callback(log.close)
         http_socket = stack.enter_context(_bind(settings.http))
-        ingest = Ingest(settings.ingest)
+        ingest = Ingest(settings.ingest, keys)
         stack.callback(ingest.close)
 
         store = AlertStore(log.path)
@@ -68,20 +75,31 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
             session_timeout_s=settings.session_timeout_s,
             on_alerts=feed.wake,
             on_failure=fail,
+            keeping=Keeping(
+                **{f.name: getattr(settings, f.name) for f in dataclasses.fields(Keeping)}
+            ),
         )
+        stream_tokens = StreamTokens()
+        hosts = Hosts(split_address(settings.http)[0], settings.http_hosts)
+        locks = Locks(hosts, keys.tokens if keys is not None else None, stream_tokens)
         config = uvicorn.Config(
-            make_app(engine, store, feed),
+            Guard(make_app(engine, store, feed, stream_tokens), locks),
+            ssl_certfile=settings.http_tls_cert,
+            ssl_keyfile=settings.http_tls_key,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
         )
         server = _Server(config, feed)
-        stack.enter_context(_quiet_signals())
+        stack.enter_context(_quiet_signals(server))
         engine.start()
         stack.callback(engine.stop)
+        for warning in open_doors(settings):
+            logger.warning("%s", warning)
         host, port = http_socket.getsockname()[:2]
-        announce(f"http://{f'[{host}]' if ':' in host else host}:{port}", ingest.endpoint)
+        scheme = "http" if settings.http_tls_cert is None else "https"
+        announce(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", ingest.endpoint)
         server.run(sockets=[http_socket])
         if failed:
             msg = "the engine failed; the log above says why"
@@ -100,13 +118,14 @@ def _bind(address: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _quiet_signals() -> Iterator[None]:
+def _quiet_signals(server: uvicorn.Server) -> Iterator[None]:
     """Make the signals harmless that uvicorn raises again once it has stopped."""
 
-    def ignore(_signal: int, _frame: FrameType | None) -> None:
-        """Do nothing: the server has seen it."""
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        """Stop: this one may have come before the server listens to signals."""
+        server.should_exit = True
 
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

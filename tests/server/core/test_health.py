@@ -189,7 +189,7 @@ def ended_with_losses(job: Any) -> None:
         (skipped_twice, "degraded", ["NaN in the gradient of c at step 0"]),
         (ended, "ended", []),
         (ended_badly, "ended", ["NaN in the gradient of c at step 0"]),
-        (ended_with_losses, "ended", ["3 records lost"]),
+        (ended_with_losses, "ended", ["3 records lost at step 0", "3 records lost"]),
         (half_ended, "healthy", []),
         (one_lost, "incomplete", ["ranks gone without a goodbye: 1"]),
         (all_lost, "incomplete", ["ranks gone without a goodbye: 0, 1"]),

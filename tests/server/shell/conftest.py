@@ -197,6 +197,7 @@ class Running:
                 session_timeout_s=settings.pop("session_timeout_s", 30.0),
                 on_alerts=self.woken.set,
                 on_failure=self.failed.set,
+                keeping=settings.pop("keeping", None),
             )
         except BaseException:
             self.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from gradwatch_server.core.entries import (
     Body,
     Entry,
+    Forgotten,
     Gap,
     Lost,
     Opened,
@@ -25,6 +28,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.core.rules import Rules
+from gradwatch_server.shell.database import PAGE_BYTES, SCHEMA_VERSION, set_aside
 from gradwatch_server.shell.errors import GradwatchError
 from gradwatch_server.shell.log import DATABASE_NAME, LOCK_NAME, RECORD_KINDS, Line, Log
 from gradwatch_wire import (
@@ -60,6 +64,12 @@ def received(record: Record, seq: int = 1) -> Line:
     return Line(Entry(seq, Received(envelope)), encode(envelope)[1])
 
 
+def damaged_in_the_middle(data: bytes) -> bytes:
+    """Return a database with one page of nonsense."""
+    middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there
+    return data[:middle] + b"\xff" * PAGE_BYTES + data[middle + PAGE_BYTES :]
+
+
 def reopened(log: Log) -> Log:
     log.close()
     return Log(log.path.parent)
@@ -90,6 +100,7 @@ def test_every_kind_of_entry_is_read_back_as_it_was(log: Log, make_stats: Any) -
         Line(Entry(7, Lost(SESSION))),
         Line(Entry(8, Tick())),
         Line(Entry(9, RulesSet(Rules().model_dump(mode="json")))),
+        Line(Entry(10, Forgotten("gpt", 3))),
     ]
     log.append(lines)
     assert list(log.replay()) == [line.entry for line in lines]
@@ -202,10 +213,10 @@ def test_a_cursor_is_never_used_again(log: Log) -> None:
     [
         ("journal_mode", "wal"),
         ("synchronous", 2),
-        ("page_size", 16384),
+        ("page_size", 65536),
         ("auto_vacuum", 2),
         ("mmap_size", 0),
-        ("wal_autocheckpoint", 1000),
+        ("wal_autocheckpoint", 256),
     ],
 )
 def test_the_database_is_set_up_as_measured(log: Log, pragma: str, value: object) -> None:
@@ -284,8 +295,121 @@ def test_a_log_of_another_version_is_refused(log: Log) -> None:
     log._db.execute("PRAGMA user_version=7")
     log.close()
 
-    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads 1"):
+    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads up to 2"):
         Log(log.path.parent)
+
+
+FIRST_SCHEMA = """
+CREATE TABLE log (
+    log_offset INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL, kind INTEGER NOT NULL,
+    session BLOB, payload BLOB
+);
+CREATE TABLE alert_events (
+    cursor INTEGER PRIMARY KEY AUTOINCREMENT, alert_id TEXT NOT NULL, state TEXT NOT NULL,
+    run TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (alert_id, state)
+);
+CREATE INDEX alert_events_of_run ON alert_events (run, cursor);
+"""
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_log_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    """With all that is in it; times of alert events are those they tell of."""
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        db.executescript(FIRST_SCHEMA)
+        raw = encode(Envelope(session=SESSION, record=HELLO))[1]
+        db.execute("INSERT INTO log VALUES (7, 5, 1, ?, ?)", (SESSION, raw))
+        db.executemany(
+            "INSERT INTO alert_events VALUES (?, ?, 'firing', 'gpt', ?)",
+            [(3, "a", '{"updated_at": "2026-11-21T14:30:00.000+00:00"}'), (4, "b", "no json")],
+        )
+        db.execute(f"PRAGMA user_version={version}")
+    db.close()
+    log = Log(tmp_path)
+
+    assert list(log.replay()) == [Entry(5, Opened(SESSION, HELLO))]
+    assert log.db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    times = log.db.execute("SELECT cursor, stored_ns FROM alert_events").fetchall()
+    assert times[0] == (3, 1_795_271_400 * 10**9)
+    assert abs(times[1][1] - time.time_ns()) < 60 * 10**9
+    log.append([Line(Entry(6, Tick()))])
+    assert [offset for offset, _ in log.entries(0)] == [7, 8]
+    assert log.add_alert_events([("c", "firing", "gpt", "{}")]) == 5
+    log.close()
+
+
+def test_an_update_that_is_cut_off_begins_again(tmp_path: Path) -> None:
+    """Each version is one transaction with its number."""
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        db.executescript(FIRST_SCHEMA + "CREATE TABLE saved_frames (in_the_way);")
+    db.close()
+    with pytest.raises(GradwatchError, match="saved_frames already exists"):
+        Log(tmp_path)
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        columns = [name for _, name, *_ in db.execute("PRAGMA table_info(alert_events)")]
+        db.execute("DROP TABLE saved_frames")
+    db.close()
+    assert "stored_ns" not in columns
+
+    Log(tmp_path).close()
+
+
+def killed_copy(log: Log, directory: Path) -> Path:
+    """Copy what a killed process leaves: the file, and the WAL beside it."""
+    directory.mkdir()
+    for file in log.path.parent.glob(f"{DATABASE_NAME}*"):
+        shutil.copy(file, directory)
+    return directory / DATABASE_NAME
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_damage_is_found_after_an_unclean_stop(
+    log: Log,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: bool,
+) -> None:
+    """The file is kept under a dated name, and a new one is begun; of a large file only what
+    nothing else would check is read."""
+    if not whole:
+        monkeypatch.setattr("gradwatch_server.shell.database.CHECK_BYTES", 0)
+    log.add_alert_events([(f"a{i}", "firing", "gpt", "x" * 30_000) for i in range(60)])
+    log.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    log.append([Line(Entry(1, Tick()))])
+    path = killed_copy(log, tmp_path / "killed")
+    data = path.read_bytes()
+    at = data.rindex(b"x" * 30_000) // PAGE_BYTES * PAGE_BYTES
+    path.write_bytes(data[:at] + b"\xff" * 100 + data[at + 100 :])
+
+    again = Log(path.parent)
+
+    (kept,) = path.parent.glob("*.damaged-*")
+    assert f"kept as {kept.name}, begun anew" in caplog.text
+    assert b"x" * 30_000 in kept.read_bytes()
+    assert (list(again.replay()), again.add_alert_events([])) == ([], 0)
+    again.append([Line(Entry(1, Tick()))])
+    again.close()
+
+
+def test_a_good_file_is_taken_up_after_an_unclean_stop(log: Log, tmp_path: Path) -> None:
+    """As it was, what was only in the WAL too."""
+    log.append([Line(Entry(1, Tick())), Line(Entry(2, Tick()))])
+    again = Log(killed_copy(log, tmp_path / "killed").parent)
+
+    assert list(again.replay()) == [Entry(1, Tick()), Entry(2, Tick())]
+    assert not list(again.path.parent.glob("*.damaged-*"))
+    again.close()
+
+
+def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
+    """Nothing is ever written over."""
+    path = tmp_path / DATABASE_NAME
+    for text in ("one", "two", "three"):
+        path.write_text(text)
+        set_aside(path, "a test")
+
+    assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["one", "three", "two"]
 
 
 def test_damaged_rows_cost_only_themselves(log: Log, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,20 +429,20 @@ def test_damaged_rows_cost_only_themselves(log: Log, caplog: pytest.LogCaptureFi
             "INSERT INTO log (received_ns, kind, session, payload) VALUES (2, ?, ?, ?)",
             (kind, session, payload),
         )
+    log = reopened(log)
     log.append([Line(Entry(3, Tick()))])
 
     assert [entry.body for entry in log.replay()] == [Opened(SESSION, HELLO), Tick()]
-    assert [record.args[0] for record in caplog.records if record.args] == list(range(2, 10))  # type: ignore[index]  # a tuple
+    told = [record.args[0] for record in caplog.records if "cannot be read" in record.msg]  # type: ignore[index]  # a tuple
+    assert told == list(range(2, 10))
+    log.close()
 
 
 def test_damaged_pages_are_an_error_not_a_short_log(log: Log, make_stats: Any) -> None:
     """A log that ends early would be taken for the truth."""
     log.append([received(make_stats(step, [1.0] * 500), step + 1) for step in range(200)])
     log.close()
-    data = bytearray(log.path.read_bytes())
-    middle = len(data) // 2 // 16384 * 16384
-    data[middle : middle + 16384] = b"\xff" * 16384
-    log.path.write_bytes(data)
+    log.path.write_bytes(damaged_in_the_middle(log.path.read_bytes()))
     damaged = Log(log.path.parent)
 
     with pytest.raises(sqlite3.DatabaseError):

@@ -1,0 +1,274 @@
+"""What is lost and what is doubled in each fault, how long recovery takes, what memory it costs.
+
+Real training processes with the real client at a steady pace, a real aggregator, real signals. What
+was produced is the highest sequence number that a client gave out; what was stored is counted in
+the log itself, session by session, and a record that is there twice is a duplicate.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from benchmarks.harness import Pipe, Worker, rss_mb, wait_until, workers
+from benchmarks.outages import Outages, outages
+from benchmarks.report import quantile, show
+from gradwatch_wire import decode_record
+
+RUN: Final = "bench-reliability"
+RATE: Final = 100.0
+LAYERS: Final = 148
+CATCH_UP_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a training process has to do: `steps` at `rate` per second, 0 for as fast as it can."""
+
+    endpoint: str
+    steps: int
+    rate: float = RATE
+    layers: int = LAYERS
+    buffer_bytes: int = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What it reports: sequenced records, and milliseconds of each call."""
+
+    produced: int
+    calls: list[float]
+    rss_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one fault."""
+
+    produced: int
+    stored: int
+    lost: int
+    duplicated: int
+    recovery_s: list[float]
+
+
+def run(*, quick: bool = False, records: int = 1_000_000) -> None:
+    """Measure and print."""
+    scale = 0.1 if quick else 1.0
+    rows = []
+    for name, fault, steps, buffer_bytes in FAULTS:
+        with outages() as server:
+            outcome = _suffer(server, fault, max(100, int(steps * scale)), buffer_bytes, scale)
+        rows.append(_row(name, outcome))
+    show(
+        "reliability",
+        ("fault", "produced", "stored", "lost", "unaccounted", "doubled", "recovery s"),
+        rows,
+        f"One training process of {LAYERS} layers, {RATE:g} records/s. lost: as the aggregator "
+        "declares. unaccounted: produced, neither stored nor declared. recovery: from the start of "
+        "the process to its first /readyz, median.",
+    )
+    _time_calls(100 if quick else 600)
+    _watch_memory(2_000 if quick else records, 3_600 if quick else 360_000)
+
+
+def _suffer(
+    server: Outages,
+    fault: Callable[[Outages, Worker, float], list[float]],
+    steps: int,
+    buffer_bytes: int,
+    scale: float,
+) -> Outcome:
+    if fault is not _late:
+        server.start()
+    with workers(train, [Job(server.ingest, steps, buffer_bytes=buffer_bytes)]) as (worker,):
+        recovery_s = fault(server, worker, scale)
+        try:
+            done: Done = worker.hear()
+            produced = done.produced
+        except EOFError:  # it was killed, and what it produced died with it
+            produced = 0
+    wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
+    if produced:
+        wait_until(lambda: _accounted(server) >= produced, CATCH_UP_S, "all records")
+    else:
+        time.sleep(2.0)
+    lost = int(server.records(RUN)["lost"])
+    server.kill()
+    stored = _count(server)
+    return Outcome(
+        produced=produced or sum(stored.values()),
+        stored=len(stored),
+        lost=lost,
+        duplicated=sum(stored.values()) - len(stored),
+        recovery_s=recovery_s,
+    )
+
+
+def _accounted(server: Outages) -> int:
+    records = server.records(RUN)
+    return int(records.get("stored", 0)) + int(records.get("lost", 0))
+
+
+def _count(server: Outages) -> Counter[tuple[bytes, int]]:
+    """Return how often each record is in the log."""
+    found: Counter[tuple[bytes, int]] = Counter()
+    with sqlite3.connect(next(server.data.glob("gradwatch.db"))) as log:
+        rows = log.execute("SELECT payload FROM log WHERE payload IS NOT NULL")
+        for (payload,) in rows:
+            envelope = decode_record(payload)
+            if envelope.seq:
+                found[envelope.session, envelope.seq] += 1
+    log.close()
+    return found
+
+
+def _row(name: str, outcome: Outcome) -> list[str]:
+    unaccounted = outcome.produced - outcome.stored - outcome.lost
+    numbers = (outcome.produced, outcome.stored, outcome.lost, unaccounted, outcome.duplicated)
+    recovery = f"{median(outcome.recovery_s):.2f}" if outcome.recovery_s else ""
+    return [name, *(f"{number:,}" for number in numbers), recovery]
+
+
+def _none(_server: Outages, _worker: Worker, _scale: float) -> list[float]:
+    return []
+
+
+def _killed(server: Outages, _worker: Worker, scale: float) -> list[float]:
+    """SIGKILL under load, ten times."""
+    wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
+    taken = []
+    for _ in range(max(2, int(10 * scale))):
+        time.sleep(1.5)
+        server.kill()
+        taken.append(server.start())
+    return taken
+
+
+def _stopped(server: Outages, _worker: Worker, scale: float) -> list[float]:
+    """SIGSTOP for 30 s."""
+    wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
+    server.pause(30.0 * scale)
+    return []
+
+
+def _late(server: Outages, _worker: Worker, scale: float) -> list[float]:
+    """Started after training."""
+    time.sleep(5.0 * scale)
+    return [server.start()]
+
+
+def _worker_killed(server: Outages, worker: Worker, scale: float) -> list[float]:
+    """SIGKILL of the training process."""
+    wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
+    time.sleep(5.0 * scale)
+    os.kill(worker.pid, signal.SIGKILL)
+    return []
+
+
+FAULTS: Final = (
+    ("none", _none, 1_000, 32 << 20),
+    ("aggregator killed 10 times", _killed, 3_000, 32 << 20),
+    ("aggregator stopped for 30 s", _stopped, 4_000, 32 << 20),
+    ("the same, buffer of 1 MB", _stopped, 4_000, 1 << 20),
+    ("aggregator started late", _late, 1_000, 32 << 20),
+    ("training process killed", _worker_killed, 100_000, 32 << 20),
+)
+
+
+def train(job: Job, pipe: Pipe) -> None:
+    """Collect at a steady pace, close, report."""
+    import torch  # noqa: PLC0415 - only the trainer needs it
+
+    import gradwatch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    model = torch.nn.ParameterList(torch.ones(64) for _ in range(job.layers))
+    for parameter in model:
+        parameter.grad = torch.ones(64)
+    watch = gradwatch.attach(model, run=RUN, endpoint=job.endpoint, buffer_bytes=job.buffer_bytes)
+    assert isinstance(watch, gradwatch.Watch)
+    calls = []
+    due = time.perf_counter()
+    for _ in range(job.steps):
+        began = time.perf_counter()
+        watch.collect(loss=1.0)
+        calls.append(1e3 * (time.perf_counter() - began))
+        due += 1.0 / job.rate if job.rate else 0.0
+        pause = due - time.perf_counter() if job.rate else 0.0
+        if pause > 0.0:
+            time.sleep(pause)
+        elif int(watch.stats()["pending"]) > 512:  # as fast as the sender takes them, and no faster
+            time.sleep(0.005)
+    settled = time.monotonic() + 30.0
+    while watch.stats()["pending"] and time.monotonic() < settled:
+        time.sleep(0.05)
+    held = rss_mb()
+    watch.close()
+    pipe.send(Done(watch._sender.protocol._ring.last, calls, held))
+
+
+def _time_calls(steps: int) -> None:
+    """Compare the training-side call with the aggregator in several states."""
+    times = {state: _calls(state, steps) for state in ("alive", "dead", "stopped", "slow")}
+    p50, p99 = (quantile(times["alive"], share) for share in (0.5, 0.99))
+    show(
+        "collect() while the aggregator is",
+        ("state", "p50 ms", "ratio", "p99 ms", "ratio"),
+        [
+            [
+                state,
+                f"{quantile(calls, 0.5):.3f}",
+                f"{quantile(calls, 0.5) / p50:.2f}",
+                f"{quantile(calls, 0.99):.3f}",
+                f"{quantile(calls, 0.99) / p99:.2f}",
+            ]
+            for state, calls in times.items()
+        ],
+        f"{LAYERS} layers, {RATE:g} calls/s, {steps} calls in each state. slow: stopped for "
+        "90 ms of every 100 ms.",
+    )
+
+
+def _calls(state: str, steps: int) -> list[float]:
+    with outages() as server:
+        if state != "dead":
+            server.start()
+        with workers(train, [Job(server.ingest, steps)]) as (worker,):
+            end = time.monotonic() + steps / RATE + 2.0
+            if state == "stopped":
+                server.pause(steps / RATE + 2.0)
+            while state == "slow" and time.monotonic() < end:
+                server.pause(0.09)
+                time.sleep(0.01)
+            done: Done = worker.hear()
+    return done.calls
+
+
+def _watch_memory(records: int, outage: int) -> None:
+    rows = []
+    with outages() as server:
+        server.start()
+        idle = server.rss_mb()
+        with workers(train, [Job(server.ingest, records, rate=0.0, layers=8)]) as (worker,):
+            done: Done = worker.hear()
+        rows.append([f"{records:,} records", f"{done.rss_mb:.0f}", f"{server.rss_mb():.0f}"])
+        rows[0] += [f"{idle:.0f}"]
+    with outages() as server:
+        with workers(train, [Job(server.ingest, outage, rate=5_000.0, layers=8)]) as (worker,):
+            done = worker.hear()
+        rows.append([f"{outage:,} records, nobody there", f"{done.rss_mb:.0f}", "", ""])
+    show(
+        "resident memory, MB",
+        ("after", "training process", "aggregator", "aggregator at the start"),
+        rows,
+        "The outage is an hour at 100 records/s, played faster; the ring is full many times over. "
+        "The training process is mostly torch.",
+    )

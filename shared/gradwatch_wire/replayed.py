@@ -1,0 +1,21 @@
+"""How a HELLO says that its session is sent from a spill file, after its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gradwatch_wire.records import Hello
+
+_KEY: Final = "spill"
+"""In `versions`, which old aggregators pass over: the version of the file's format."""
+
+
+def as_replayed(hello: Hello) -> Hello:
+    """Return a HELLO that says so."""
+    return replace(hello, versions={**hello.versions, _KEY: "1"})
+
+
+def is_replayed(hello: Hello) -> bool:
+    """Tell whether a HELLO says so."""
+    return _KEY in hello.versions

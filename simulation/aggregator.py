@@ -1,0 +1,203 @@
+"""The real engine over a simulated socket, disk and clock: stepped, killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from gradwatch_server.core.rules import Rules
+from gradwatch_server.shell.engine import Engine
+from gradwatch_server.shell.errors import GradwatchError
+from gradwatch_server.shell.ingest import Ingest, Message
+from gradwatch_server.shell.retention import Keeping
+from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
+from simulation.audit import Audit, Violation, require
+from simulation.clock import Clock
+from simulation.disk import Disk, SimulatedLog
+from simulation.network import Network
+from simulation.scenario import Scenario
+
+WINDOW_STEPS: Final = 16
+
+
+class Killed(BaseException):
+    """The aggregator is gone, in the middle of whatever it did."""
+
+
+class World(Protocol):
+    """What the aggregator lives in."""
+
+    scenario: Scenario
+    batch: int
+    clock: Clock
+    network: Network
+    audit: Audit
+
+    def point(self, where: str) -> None:
+        """Pass a point at which the aggregator may be killed, which raises `Killed`."""
+
+    def fails(self, word: str) -> bool:
+        """Tell whether a statement fails on the disk; slow ones let time pass first."""
+
+    def pass_by(self, seconds: float) -> None:
+        """Let the others go on for a while, while the aggregator waits."""
+
+    def note(self, *what: object) -> None:
+        """Write a line of the trace."""
+
+
+class SimulatedIngest(Ingest):
+    """The port of the aggregator, on the simulated network."""
+
+    def __init__(self, world: World) -> None:
+        self.refused: Counter[str] = Counter()
+        self.endpoint = "simulated"
+        self._world = world
+
+    def receive(self, timeout_ms: int) -> Iterator[Message]:  # noqa: ARG002 - time passes elsewhere
+        """Yield what has arrived, up to a batch."""
+        world = self._world
+        for _ in range(world.batch):
+            found = world.network.receive(world.clock.now_s)
+            if found is None:
+                return
+            connection, frames = found
+            envelope = decode(frames)
+            yield Message(connection.peer, envelope, frames[1])
+            world.point("receive")
+
+    def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
+        """Send an answer; what it promises is checked at once."""
+        world = self._world
+        world.point("reply")
+        if isinstance(record, (Ack, Welcome)):
+            world.audit.acknowledged(session, record.acked)
+        return world.network.reply(
+            peer, Envelope(session=session, record=record), world.clock.now_s
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Stop(threading.Event):
+    """The engine's stop event. Waiting for it lets the world go on."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let the time pass."""
+        self._world.pass_by(timeout or 0.0)
+        self._world.point("wait")
+        return self.is_set()
+
+
+class Aggregator:
+    """A data directory, and whoever serves it, if anybody does."""
+
+    def __init__(self, world: World, engine: type[Engine]) -> None:
+        self.engine: Engine | None = None
+        self.num_boots = 0
+        self._num_duplicates = 0
+        self._checked = (0, 0)
+        self._world = world
+        self._class = engine
+        self.disk = Disk(self._before, self._after)
+        self.log = SimulatedLog(self.disk, world.audit.committed)
+
+    def _before(self, word: str) -> None:
+        self._world.point(f"before {word}")
+        if self._world.fails(word):
+            raise sqlite3.OperationalError("database or disk is full")
+
+    def _after(self, word: str) -> None:
+        if word == "COMMIT":
+            self.log.committed()
+        self._world.point(f"after {word}")
+
+    def _fail(self) -> None:
+        raise Violation("the engine fails at nothing")
+
+    def boot(self) -> bool:
+        """Start; return whether it came up."""
+        world = self._world
+        world.clock.boot()
+        self.num_boots += 1
+        try:
+            self.log = SimulatedLog(self.disk, world.audit.committed)
+            engine = self._class(
+                self.log,
+                SimulatedIngest(world),
+                Rules(),
+                window_steps=WINDOW_STEPS,
+                session_timeout_s=world.scenario.session_timeout_s,
+                on_alerts=lambda: None,
+                on_failure=self._fail,
+                keeping=Keeping(
+                    log_max_age_s=world.scenario.log_age_s,
+                    checkpoint_s=world.scenario.checkpoint_s,
+                ),
+            )
+        except Killed:
+            self.die()
+            return False
+        except GradwatchError as error:
+            world.note("does not start:", error)
+            self.disk.pull_the_plug()
+            return False
+        engine.boot_id = self.num_boots.to_bytes(16, "big")
+        engine._stopping = Stop(world)
+        self.engine = engine
+        world.note("aggregator starts,", len(world.audit.entries), "entries")
+        return True
+
+    def step(self) -> None:
+        """Do one round."""
+        if self.engine is None:
+            return
+        try:
+            self.engine._round()
+        except Killed:
+            self.die()
+
+    def stop(self) -> None:
+        """Stop cleanly, as on SIGTERM."""
+        if self.engine is None:
+            return
+        self.engine.stop()
+        with contextlib.suppress(Killed):
+            self.engine.run()  # what it does once it is told to stop
+        self.die()
+
+    @property
+    def num_duplicates(self) -> int:
+        """Records refused because they are stored, since the first start."""
+        now = self.engine.board.num_duplicates if self.engine is not None else 0
+        return self._num_duplicates + now
+
+    def die(self) -> None:
+        """Lose everything that is not on the disk."""
+        self._num_duplicates, self.engine = self.num_duplicates, None
+        self.disk.pull_the_plug()
+        self._world.network.restart()
+
+    def check(self) -> None:
+        """Check what the engine says of itself."""
+        now = (self.num_boots, len(self._world.audit.entries))
+        if self.engine is None or now == self._checked:
+            return
+        self._checked = now
+        board = self.engine.board
+        require(not board.num_apply_errors, "every entry can be applied", board.num_apply_errors)
+        self._world.audit.check_state(self.engine._state)
+        scenario = self._world.scenario
+        bound = max(scenario.max_held, 16 * scenario.world)
+        for run in self.engine._state.runs.values():
+            held = run.current.open_frames._num_held
+            require(held <= bound, "open frames are bounded", held, bound)

@@ -1,0 +1,261 @@
+"""The cluster: workers, network, aggregator and clock, moved on tick by tick from one seed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from gradwatch._protocol import Protocol
+from gradwatch_server.core.assembler import LATENESS_NS
+from gradwatch_server.shell.engine import Engine
+from gradwatch_server.shell.ingest import BATCH_MESSAGES
+from gradwatch_wire import Bye, Hello
+from gradwatch_wire.health import RankState
+from simulation.aggregator import Aggregator, Killed
+from simulation.audit import Audit, Violation, key_of, require
+from simulation.clock import Clock
+from simulation.leftover import Leftover
+from simulation.network import Network
+from simulation.replay import check_log, check_replay
+from simulation.scenario import SECOND_NS, Scenario
+from simulation.weather import Weather
+from simulation.worker import Worker
+
+TRACE_LINES: Final = 60
+MAX_TICKS: Final = 400
+"""After which the faults are over, whatever was reached."""
+
+HEALING_S: Final = 60.0
+"""A living worker has delivered everything this long after the last fault."""
+
+MAX_RESTARTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is put together; a test plants a bug by a subclass."""
+
+    engine: type[Engine] = Engine
+    protocol: type[Protocol] = Protocol
+
+
+class Cluster:
+    """One run of a simulated cluster."""
+
+    def __init__(self, scenario: Scenario, random: Random, parts: Parts) -> None:
+        self.scenario = scenario
+        self.batch = scenario.batch
+        self.clock = Clock()
+        self.audit = Audit()
+        self.trace: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TRACE_LINES)
+        self.network = Network(
+            random,
+            hwm=scenario.hwm,
+            delay_s=scenario.delay_s,
+            duplicate=scenario.duplicate,
+        )
+        self.workers: list[Worker] = []
+        self.leftovers: dict[bytes, Leftover] = {}
+        self._random = random
+        self._parts = parts
+        self.weather = Weather(scenario, random, self.clock, self.note)
+        self._fuse = 0
+        self._down_until_s = 0.0
+        self._num_restarts = 0
+        self.aggregator = Aggregator(self, parts.engine)
+        self._launch(range(scenario.world))
+
+    def note(self, *what: object) -> None:
+        """Write a line of the trace."""
+        self.trace.append((self.clock.now_s, what))
+
+    # The phases of a run.
+
+    def run(self) -> None:
+        """Let faults happen, then let everything heal, and see whether all promises were kept."""
+        for number in range(MAX_TICKS):
+            if all(not w.is_alive or w.done for w in self.workers):
+                break
+            self._tick()
+            if number % 128 == 127:
+                self._check_replay()
+        self._heal()
+        self._until("a living worker delivers everything", lambda w: not w.is_alive or w.drained)
+        for worker in self._living:
+            worker.close()
+        self._until("a worker that closes is let go", lambda w: not w.is_alive)
+        self._take_up_leftovers()
+        self._until("what was left in spill files is sent", self._is_sent)
+        for _ in range(int(self.scenario.session_timeout_s + LATENESS_NS / SECOND_NS) + 4):
+            self.clock.pass_time(1.0)
+            self._tick()
+        self._check_end()
+
+    def _take_up_leftovers(self) -> None:
+        """Begin to send what workers that are gone left in their spill files."""
+        for worker in self.workers:
+            spill = worker.account.spill
+            gone = not worker.is_alive and not worker.drained
+            if gone and spill is not None and worker.session not in self.leftovers:
+                self.note(worker.name, "left records in its spill files")
+                self.leftovers[worker.session] = Leftover(worker, spill, self.network, self._random)
+
+    def _is_sent(self, worker: Worker) -> bool:
+        leftover = self.leftovers.get(worker.session)
+        return leftover is None or leftover.replay.over
+
+    @property
+    def _living(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_alive]
+
+    def _until(self, promise: str, reached: Callable[[Worker], bool]) -> None:
+        deadline_s = self.clock.now_s + HEALING_S
+        while not all(map(reached, self.workers)):
+            require(self.clock.now_s < deadline_s, promise, *(w.name for w in self._living))
+            self._tick()
+
+    def _heal(self) -> None:
+        self.note("everything heals")
+        self.weather.over = True
+        self.batch = BATCH_MESSAGES
+        self._down_until_s = min(self._down_until_s, self.clock.now_s)
+        for worker in self.workers:
+            worker.socket.unreachable_until_s = 0.0
+        self.network.heal()
+
+    def _check_end(self) -> None:
+        self._check_replay()
+        engine = self.aggregator.engine
+        if engine is None:
+            raise Violation("the aggregator serves in the end")
+        sessions = engine._state.sessions
+        for worker in self.workers:
+            said_bye = key_of(Bye()) in worker.account.stored
+            # Unless it was a log that is lost which had everything.
+            leftover = self.leftovers.get(worker.session)
+            sent = worker.drained or (leftover is not None and leftover.replay.done)
+            if said_bye or (sent and not worker.account.num_forgotten):
+                self.audit.check_settled(worker.session)
+            session = sessions.get(worker.session)
+            if session is not None:
+                right = RankState.ENDED if said_bye else RankState.LOST
+                promise = "who said BYE has ended, who was killed is lost"
+                require(session.state is right, promise, worker.name, session.state)
+        for run in engine._state.runs.values():
+            require(not run.current.waiting, "every frame is closed in the end", run.name)
+
+    def _check_replay(self) -> None:
+        check_log(self.aggregator, self.audit.entries)
+        check_replay(self.aggregator, self.audit.entries)
+
+    # One tick.
+
+    def _tick(self) -> None:
+        self._move()
+        self._serve()
+        self.audit.check_workers()
+        self.aggregator.check()
+
+    def _move(self) -> None:
+        """Let time pass, and everybody but the aggregator act."""
+        self.clock.pass_time(self._random.random() * self.scenario.tick_s)
+        self.weather.strike_aggregator()
+        reachable = self.aggregator.engine is not None and not self.weather.is_frozen
+        for worker in self._living:
+            self._befall(worker)
+            if worker.is_alive:
+                worker.tick(reachable=reachable)
+        for leftover in self.leftovers.values():
+            leftover.tick(self.clock.now_s, reachable=reachable)
+        self.network.sweep()
+
+    def _befall(self, worker: Worker) -> None:
+        if self.weather.chance(self.scenario.kill):
+            self._kill(worker)
+            return
+        if worker.done and worker.closes_s is None and self.weather.chance(0.2):
+            self.note(worker.name, "closes")
+            worker.close()
+        self.weather.strike(worker)
+
+    def _serve(self) -> None:
+        if self.aggregator.engine is None:
+            if self.clock.now_s < self._down_until_s:
+                return
+            if self.weather.chance(self.scenario.amnesia):
+                self.note("the data directory is lost")
+                self.aggregator.disk.wipe()
+                self.audit.forget()
+            self._fuse = self._random.randint(1, 2 * self.scenario.crash_points or 1)
+            if not self.aggregator.boot():
+                return
+            self._check_replay()
+        if self.weather.is_frozen:
+            return
+        if self.weather.chance(self.scenario.restart):
+            self.note("aggregator stopped and started again")
+            self.aggregator.stop()
+        else:
+            self.aggregator.step()
+
+    # What the aggregator lives in.
+
+    def point(self, where: str) -> None:
+        """Pass a point at which the aggregator may be killed, which raises `Killed`."""
+        if self.weather.over or not self.scenario.crash_points:
+            return
+        self._fuse -= 1
+        if self._fuse < 0:
+            self._down_until_s = self.clock.now_s + self._random.random() * self.scenario.outage_s
+            self.note("aggregator killed at", where)
+            raise Killed
+
+    def fails(self, word: str) -> bool:
+        """Tell whether a statement fails on the disk; slow ones let time pass first."""
+        if word == "COMMIT" and self.weather.chance(self.scenario.slow_sync):
+            seconds = self._random.random() * 8
+            self.note("a commit takes", round(seconds, 1))
+            self.pass_by(seconds)
+        return self.weather.is_full
+
+    def pass_by(self, seconds: float) -> None:
+        """Let the others go on for a while, while the aggregator waits."""
+        until_s = self.clock.now_s + seconds
+        while self.clock.now_s < until_s:
+            self._move()
+
+    def _kill(self, worker: Worker) -> None:
+        """Kill a worker; its launcher starts it again, or the whole job, or gives up."""
+        self.note(worker.name, "killed at step", worker.step)
+        worker.leave()
+        if self._num_restarts == MAX_RESTARTS:
+            return
+        self._num_restarts += 1
+        match self._random.choice(("nothing", "rank", "job")):
+            case "rank":
+                self._launch([worker.rank])
+            case "job":
+                for other in self._living:
+                    other.leave()
+                self._launch(range(self.scenario.world))
+
+    def _launch(self, ranks: range | list[int]) -> None:
+        self._take_up_leftovers()
+        for rank in ranks:
+            hello = Hello(
+                run="gpt", rank=rank, world=self.scenario.world, job=f"j{self._num_restarts}"
+            )
+            self.workers.append(
+                Worker(
+                    self.scenario,
+                    self._random,
+                    self.clock,
+                    self.network,
+                    self.audit,
+                    self._parts.protocol,
+                    hello,
+                )
+            )

@@ -1,0 +1,96 @@
+"""One seed, from its scenario to its verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from unittest import mock
+
+from gradwatch import _protocol as protocol_module
+from gradwatch_server.core import assembler as assembler_module
+from gradwatch_server.shell import keeper as keeper_module
+from simulation.audit import Violation
+from simulation.cluster import Cluster, Parts
+from simulation.scenario import SECOND_NS, draw
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a seed.
+
+    Args:
+        seed: The seed.
+        violation: The promise that was broken, None if all were kept.
+        trace: The last things that happened, one a line.
+        made: Records that the workers made.
+        stored: Those that were stored.
+        lost: Those that were declared lost.
+        duplicates: Those that came again, and were refused.
+        alerts: Alert events.
+        boots: Starts of the aggregator.
+    """
+
+    seed: int
+    violation: str | None
+    trace: str
+    made: int
+    stored: int
+    lost: int
+    duplicates: int
+    alerts: int
+    boots: int
+
+
+def simulate(seed: int, parts: Parts | None = None) -> Outcome:
+    """Run one seed; *parts* may be other classes than those of the product."""
+    random = Random(seed)
+    cluster = Cluster(draw(random), random, parts or Parts())
+    violation = None
+    with _surroundings(cluster):
+        try:
+            cluster.run()
+        except Violation as error:
+            violation = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
+            violation = f"nothing fails inside: {error!r}"
+            cluster.note(traceback.format_exc())
+    accounts = cluster.audit.accounts.values()
+    return Outcome(
+        seed=seed,
+        violation=violation,
+        trace="\n".join(_line(at_s, what) for at_s, what in cluster.trace),
+        made=sum(len(account.made) for account in accounts),
+        stored=sum(account.num_stored for account in accounts),
+        lost=sum(account.num_lost for account in accounts),
+        duplicates=cluster.aggregator.num_duplicates,
+        alerts=cluster.aggregator.disk.num_alert_events,
+        boots=cluster.aggregator.num_boots,
+    )
+
+
+def _line(at_s: float, what: tuple[object, ...]) -> str:
+    return f"{at_s:8.2f} s  " + " ".join(map(str, what))
+
+
+@contextlib.contextmanager
+def _surroundings(cluster: Cluster) -> Iterator[None]:
+    """Give the engine the simulated clock and the scenario's limits, and keep its log silent."""
+    scenario = cluster.scenario
+    logger = logging.getLogger("gradwatch_server")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with (
+            cluster.clock.installed(),
+            mock.patch.object(protocol_module, "MAX_IN_FLIGHT", scenario.in_flight),
+            mock.patch.object(keeper_module, "MAX_TAIL", scenario.tail),
+            mock.patch.object(keeper_module, "TRIM_NS", SECOND_NS),
+            mock.patch.object(assembler_module, "MAX_HELD_RECORDS", scenario.max_held),
+        ):
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,36 @@
+"""Spill files without the files: segments of records, of which the oldest gives way."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from gradwatch._ring import Stored
+
+SEGMENT_RECORDS: Final = 6
+
+
+class SimulatedSpill:
+    """Keeps records until their whole segment is acknowledged, as `gradwatch._spill` does."""
+
+    def __init__(self, max_segments: int) -> None:
+        self._max_segments = max_segments
+        self._segments: deque[list[Stored]] = deque()
+
+    def add(self, item: Stored) -> None:
+        """Keep a record."""
+        if not self._segments or len(self._segments[-1]) == SEGMENT_RECORDS:
+            if len(self._segments) == self._max_segments:
+                self._segments.popleft()
+            self._segments.append([])
+        self._segments[-1].append(item)
+
+    def find(self, seq: int) -> Stored | None:
+        """Return the first record from number *seq* on, None if there is none."""
+        found = (item for segment in self._segments for item in segment if item.seq >= seq)
+        return next(found, None)
+
+    def release(self, acked: int) -> None:
+        """Forget the segments that hold nothing else than what is acknowledged."""
+        while len(self._segments) > 1 and self._segments[0][-1].seq <= acked:
+            self._segments.popleft()

@@ -1,0 +1,451 @@
+"""The doors, with real processes: who gets in, who does not, and what the others notice of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import zmq
+
+from gradwatch_server.shell.keys import add_client, make_keys
+from gradwatch_server.shell.security import MAX_STREAMS
+from gradwatch_server.shell.throttle import BURST
+from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, decode, encode
+from gradwatch_wire.keyfile import ClientKey, read_client_key
+
+COMMAND = Path(sys.executable).with_name("gradwatch")
+NAN = float("nan")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys")
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def tokens(folder: Path) -> dict[str, str]:
+    return tomllib.loads((folder / "tokens.toml").read_text())
+
+
+@pytest.fixture
+def locked(aggregator: Any, environ: dict[str, str], folder: Path) -> Any:
+    """An aggregator that asks everyone."""
+    environ["GRADWATCH_KEYS_DIR"] = str(folder)
+    aggregator.start()
+    return aggregator
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command to its end: `ask("runs", TOKEN="...")`."""
+
+    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        result = subprocess.run(
+            [COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"COLUMNS": "200"} | environ,
+        )
+        assert "Traceback" not in result.stderr, result.stderr
+        return result
+
+    return run
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+class Peer:
+    """One rank's side of the protocol, with a key or without."""
+
+    def __init__(self, context: Any, endpoint: str, key: ClientKey | None, run: str) -> None:
+        self.session = os.urandom(16)
+        self.run = run
+        self.seq = 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        if key is not None:
+            self.socket.curve_serverkey = key.server.encode()
+            self.socket.curve_publickey = key.public.encode()
+            self.socket.curve_secretkey = key.secret.encode()
+        self.socket.connect(endpoint)
+
+    def send(self, record: Record, seq: int = 0) -> None:
+        low = 1 if seq else 0
+        envelope = Envelope(session=self.session, seq=seq, low=low, record=record)
+        self.socket.send_multipart(encode(envelope))
+
+    def next(self, record: Record) -> None:
+        self.seq += 1
+        self.send(record, self.seq)
+
+    def hear(self, timeout_s: float = 10) -> Record | None:
+        if not self.socket.poll(round(1000 * timeout_s)):
+            return None
+        return decode(self.socket.recv_multipart()).record
+
+    def greet(self) -> Record | None:
+        self.send(Hello(run=self.run, rank=0, world=1))
+        return self.hear()
+
+    def declare(self, *names: str) -> None:
+        numel = Column.pack("<u8", [10] * len(names))
+        dtypes = ("float32",) * len(names)
+        self.next(Manifest(manifest_id=1, names=names, numel=numel, dtypes=dtypes))
+
+    def step(self, step: int, *l2: float) -> None:
+        self.next(Stats(manifest_id=1, step=step, columns={"l2": Column.pack("<f8", l2)}))
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., Peer]]:
+    """Connect: `peer(endpoint, key, run="name")`."""
+    context = zmq.Context()
+    made: list[Peer] = []
+
+    def connect(endpoint: str, key: ClientKey | None = None, *, run: str = "gpt") -> Peer:
+        made.append(Peer(context, endpoint, key, run))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.socket.close()
+    context.term()
+
+
+def kind(record: Record | None) -> str:
+    return type(record).__name__
+
+
+# Training
+
+
+def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
+    locked: Any,
+    train: Any,
+    folder: Path,
+    tokens: dict[str, str],
+    wait_until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both end well; the aggregator never hears of the second."""
+    url = f"http://{locked.http}"
+    monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
+    seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
+    monkeypatch.delenv("GRADWATCH_KEYS")
+    unseen = train(1, "--run", "unseen", "--steps", "40", "--pause-s", "0.05")
+
+    seen.wait()
+    unseen.wait()
+    report = httpx.get(f"{url}/runs/seen/health", headers=bearer(tokens["read"])).json()
+    runs = httpx.get(f"{url}/runs", headers=bearer(tokens["read"])).json()
+    assert report["step"] == 39
+    assert [run["run"] for run in runs] == ["seen"]
+
+
+def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
+    locked: Any, peer: Any, folder: Path, tokens: dict[str, str]
+) -> None:
+    """Plain, with an unknown key, with a known key for another aggregator, and noise."""
+    key = read_client_key(folder / "client.key")
+    known = peer(locked.ingest, key, run="known")
+    assert kind(known.greet()) == "Welcome"
+    public, secret = (text.decode() for text in zmq.curve_keypair())
+    strangers = [
+        peer(locked.ingest, None, run="plain"),
+        peer(locked.ingest, ClientKey(server=key.server, public=public, secret=secret), run="x"),
+        peer(locked.ingest, ClientKey(server=public, public=key.public, secret=key.secret)),
+    ]
+    host, _, port = locked.ingest.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(os.urandom(10_000))
+        for stranger in strangers:
+            stranger.send(Hello(run=stranger.run, rank=0, world=1))
+        known.declare("a")
+        for step in range(20):
+            known.step(step, 1.0)
+        while getattr(known.hear(), "acked", 0) < 21:
+            pass
+        assert [stranger.hear(0.5) for stranger in strangers] == [None] * 3
+
+    runs = httpx.get(f"http://{locked.http}/runs", headers=bearer(tokens["read"])).json()
+    assert [run["run"] for run in runs] == ["known"]
+    assert locked.stop() == 0
+    assert "Traceback" not in locked.errors
+    assert locked.errors.count("unknown key") == 1
+
+
+def test_a_key_writes_its_own_runs_and_no_other(
+    locked: Any, environ: dict[str, str], peer: Any, folder: Path, tokens: dict[str, str]
+) -> None:
+    """Neither by name nor by the session of another; not after a restart either."""
+    add_client(folder, "team-a", ["a-*"])
+    locked.stop()
+    locked.start()
+    team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
+    own = peer(locked.ingest, team, run="a-1")
+    assert kind(own.greet()) == "Welcome"
+    refusal = peer(locked.ingest, team, run="b-1").greet()
+    assert kind(refusal) == "Refuse"
+    assert getattr(refusal, "reason", "") == "the key of client 'team-a' may not write run 'b-1'"
+
+    other = peer(locked.ingest, owner, run="b-1")
+    assert kind(other.greet()) == "Welcome"
+    other.declare("a")
+    other.step(0, 1.0)
+    while getattr(other.hear(), "acked", 0) < 2:
+        pass
+    for again in (False, True):
+        if again:
+            locked.stop()
+            locked.start()
+        thief = peer(locked.ingest, team, run="a-1")
+        thief.session = other.session
+        for record, seq in ((Hello(run="a-1", rank=0, world=1), 0), (_stats(1, NAN), 3)):
+            thief.send(record, seq)
+            assert kind(thief.hear()) == "Refuse"
+
+    report = httpx.get(f"http://{locked.http}/runs/b-1/health", headers=bearer(tokens["read"]))
+    assert report.json()["step"] == 0
+    assert report.json()["records"]["stored"] == 2
+    assert report.json()["records"]["lost"] == 0
+
+
+def _stats(step: int, *l2: float) -> Stats:
+    return Stats(manifest_id=1, step=step, columns={"l2": Column.pack("<f8", l2)})
+
+
+def test_a_refused_training_job_trains_on(
+    locked: Any, train: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It logs the reason once."""
+    path = add_client(folder, "team-a", ["a-*"])
+    locked.stop()
+    locked.start()
+    monkeypatch.setenv("GRADWATCH_KEYS", str(path))
+    job = train(1, "--run", "b-1", "--steps", "20", "--pause-s", "0.02")
+
+    output = "".join(str(part) for part in job.wait())
+    assert output.count("may not write run") == 1
+
+
+def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
+    aggregator: Any, peer: Any, wait_until: Any
+) -> None:
+    """The good one's records are stored while the flood lasts, and nothing is lost."""
+    aggregator.start()
+    bad, good = peer(aggregator.ingest, run="bad"), peer(aggregator.ingest, run="good")
+    assert kind(good.greet()) == "Welcome"
+    good.declare("a")
+    for step in range(50):
+        for _ in range(BURST):
+            bad.socket.send_multipart([b"\x01", b"junk"])
+        good.step(step, 1.0)
+    while getattr(good.hear(), "acked", 0) < 51:
+        pass
+    wait_until(lambda: aggregator.health("good")["step"] == 49, "all steps are there")
+    report = aggregator.health("good")
+
+    assert (report["records"]["stored"], report["records"]["lost"]) == (51, 0)
+    assert [run["run"] for run in aggregator.get("/runs").json()] == ["good"]
+    aggregator.stop()
+    assert aggregator.errors.count("throttled, told once") == 1
+
+
+# The commands
+
+
+def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
+    ask: Any, aggregator: Any, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """`gradwatch keys`, `serve`, and the commands that ask, with a token and without."""
+    made = ask("keys", "--dir", "k")
+    assert made.returncode == 0
+    assert "gradwatch serve --keys-dir k" in made.stdout
+    for name in ("server.key", "clients.toml", "tokens.toml", "client.key"):
+        assert f"k/{name}\n" in made.stdout
+    tokens = tomllib.loads((tmp_path / "k" / "tokens.toml").read_text())
+    assert not any(token in made.stdout + made.stderr for token in tokens.values())
+    again = ask("keys", "--dir", "k")
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    added = ask("keys", "--dir", "k", "--client", "team-a", "--run", "a-*")
+    assert (added.returncode, added.stdout) == (0, "k/team-a.key\n")
+    assert ask("keys", "--dir", "k", "--run", "a-*").returncode == 1
+
+    environ["GRADWATCH_KEYS_DIR"] = str(tmp_path / "k")
+    aggregator.start()
+    url = f"http://{aggregator.http}"
+    for command in (["runs"], ["tail", "x"]):
+        refused = ask(*command, "--url", url)
+        assert refused.returncode == 1
+        assert re.fullmatch(r"gradwatch: this needs a token: .*GRADWATCH_TOKEN\n", refused.stderr)
+    assert ask("runs", "--url", url, GRADWATCH_TOKEN=tokens["read"]).stdout == "no runs yet\n"
+    assert ask("runs", "--url", url, GRADWATCH_TOKEN="short\n").stderr == (
+        "gradwatch: GRADWATCH_TOKEN is no token of 32 to 256 visible ASCII characters\n"
+    )
+
+
+def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
+    ask: Any, folder: Path, tmp_path: Path
+) -> None:
+    """Refused with the command that makes keys; told what is open."""
+    doors = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
+    refused = ask("serve", *doors)
+    assert refused.returncode == 1
+    assert "make keys with 'gradwatch keys' and give --keys-dir" in refused.stderr
+    wrong = ask("serve", *doors, "--keys-dir", str(tmp_path / "none"))
+    assert wrong.returncode == 1
+    assert "No such file or directory; " in wrong.stderr
+    assert not (tmp_path / "data").exists()
+
+    told = started(*doors, "--insecure", cwd=tmp_path)
+    assert "insecure: whoever reaches http at 0.0.0.0:0 gets in" in told
+    assert "insecure: whoever reaches ingest at tcp://0.0.0.0:0 gets in" in told
+    told = started(*doors, "--keys-dir", str(folder), cwd=tmp_path)
+    assert "insecure" not in told
+    assert "HTTP tokens travel in the clear" in told
+
+
+def started(*arguments: str, cwd: Path) -> str:
+    """Start an aggregator, stop it, and return what it wrote to stderr."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("  data"):
+            break
+    process.terminate()
+    errors = process.communicate(timeout=20)[1]
+    assert process.returncode == 0, errors
+    return errors
+
+
+def test_tls_is_spoken_with_a_certificate(
+    aggregator: Any, environ: dict[str, str], ask: Any, tmp_path: Path
+) -> None:
+    """The commands trust it by GRADWATCH_CA, and nothing is said in the clear."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    environ |= {"GRADWATCH_HTTP_TLS_CERT": str(cert), "GRADWATCH_HTTP_TLS_KEY": str(key)}
+    aggregator.answers = lambda: True  # it asks in the clear
+    aggregator.start()
+    url = f"https://{aggregator.http}"
+
+    assert ask("runs", "--url", url, GRADWATCH_CA=str(cert)).stdout == "no runs yet\n"
+    assert "certificate verify failed" in ask("runs", "--url", url).stderr
+    with pytest.raises(httpx.TransportError):
+        aggregator.get("/healthz")
+    assert ask("runs", "--url", url, GRADWATCH_CA="none.pem").stderr == (
+        "gradwatch: GRADWATCH_CA: cannot read certificates from none.pem: "
+        "No such file or directory\n"
+    )
+    key.chmod(0o644)
+    refused = ask("serve", **environ)
+    assert (refused.returncode, "the key is open to all" in refused.stderr) == (1, True)
+
+
+# Streams
+
+
+def test_a_browser_listens_with_a_stream_token(locked: Any, tokens: dict[str, str]) -> None:
+    """In the URL, for an EventSource sends no headers."""
+    url = f"http://{locked.http}"
+    answer = httpx.post(f"{url}/alerts/stream-token", headers=bearer(tokens["read"])).json()
+    address = f"{url}/alerts/stream?token={answer['token']}"
+
+    with httpx.stream("GET", address) as stream:
+        assert stream.status_code == 200
+        assert next(stream.iter_lines()).startswith(": gradwatch alerts after ")
+    assert httpx.get(f"{url}/alerts/stream?token=x").status_code == 401
+    locked.stop()
+    assert answer["token"] not in locked.errors
+
+
+def test_streams_beyond_the_limit_are_refused_until_one_ends(
+    aggregator: Any, wait_until: Any
+) -> None:
+    """Everything else is answered meanwhile."""
+    aggregator.start()
+    url = f"http://{aggregator.http}"
+    with ExitStack() as stack, httpx.Client(timeout=10) as asker:
+        limits = httpx.Limits(max_connections=None)
+        client = stack.enter_context(httpx.Client(timeout=30, limits=limits))
+        for _ in range(MAX_STREAMS):
+            stream = stack.enter_context(client.stream("GET", f"{url}/alerts/stream"))
+            assert stream.status_code == 200
+        refused = asker.get(f"{url}/alerts/stream")
+        assert refused.status_code == 503
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert asker.get(f"{url}/runs").status_code == 200
+        stream.close()
+
+        def opens() -> bool:
+            with asker.stream("GET", f"{url}/alerts/stream") as response:
+                return response.status_code == 200
+
+        wait_until(opens, "a place is free again")
+
+
+# Texts
+
+
+def test_hostile_names_are_shown_inert_everywhere(
+    aggregator: Any, peer: Any, ask: Any, wait_until: Any
+) -> None:
+    """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
+    aggregator.start()
+    url = f"http://{aggregator.http}"
+    hostile = "[bold red]x[/] \x1b]0;owned\x07\x1b[2J\r\n<script>alert(1)</script>\u202e\x9b31m"
+    known = peer(aggregator.ingest, run="named")
+    assert kind(known.greet()) == "Welcome"
+    known.declare(hostile, "b")
+    for step in range(3):
+        known.step(step, NAN, 1.0)
+    peer(aggregator.ingest, run="\x1b[31mrun\n[bold]").greet()
+    wait_until(lambda: aggregator.health("named")["step"] == 2, "the steps are there")
+
+    shown = [ask("runs", "--url", url), ask("health", "named", "--url", url)]
+    shown += [ask("health", hostile, "--url", url), ask("tail", hostile, "--url", url)]
+    tail = subprocess.Popen(
+        [COMMAND, "tail", "--after", "0", "--url", url], stdout=subprocess.PIPE, text=True
+    )
+    assert tail.stdout is not None
+    texts = [part for result in shown for part in (result.stdout, result.stderr)]
+    texts.append(tail.stdout.readline())
+    tail.terminate()
+    tail.communicate(timeout=10)
+    aggregator.stop()
+    texts.append(aggregator.errors)
+
+    for text in texts:
+        assert all(character.isprintable() or character == "\n" for character in text), text
+    assert sum("[bold red]x[/]" in text for text in texts) >= 2
+    assert r"\x1b[31mrun" in aggregator.errors

@@ -1,0 +1,267 @@
+"""The simulated cluster: hundreds of seeds keep every promise, and a planted bug breaks one.
+
+For each invariant there is a bug that only it has to notice; the seeds are found, not made up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gradwatch._protocol import Protocol
+from gradwatch._ring import Ring
+from gradwatch_server.core.attempts import Attempt
+from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.core.ledger import Judgement, Ledger, Ruling
+from gradwatch_server.shell.engine import Engine
+from simulation.__main__ import app
+from simulation.cluster import Parts
+from simulation.simulate import simulate
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 300
+SEEDS_FOR_A_BUG = 150
+
+
+def test_hundreds_of_seeds_keep_every_promise() -> None:
+    """Whatever happens, nothing is lost unsaid, nothing stored twice, nothing forgotten."""
+    outcomes = [simulate(seed) for seed in range(SEEDS)]
+
+    assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
+    # And things did happen.
+    assert sum(o.boots for o in outcomes) > 1.5 * SEEDS
+    assert sum(o.stored for o in outcomes) > 20 * SEEDS
+    assert sum(o.lost for o in outcomes) > SEEDS
+    assert sum(o.duplicates for o in outcomes) > SEEDS / 3
+    assert sum(o.alerts for o in outcomes) > SEEDS
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Or a failing one could not be looked at again."""
+    for seed in range(10):
+        assert simulate(seed) == simulate(seed)
+
+
+class AcknowledgesFirst(Engine):
+    """Answers as soon as it has judged a message."""
+
+    def _take(self, message: Any, now: int, lines: Any, answers: Any) -> None:
+        super()._take(message, now, lines, answers)
+        self._acknowledge(answers)
+
+
+class IgnoresTheDisk(Engine):
+    """Goes on when the log cannot be written."""
+
+    def _append(self, lines: Sequence[Any]) -> bool:
+        with contextlib.suppress(sqlite3.Error):
+            self._log.append(lines)
+        return True
+
+
+class KeepsNoTime(Engine):
+    """Writes that time passed, and does not act on it until it is started again."""
+
+    def _apply(self, entry: Entry, *place: Any) -> list[Any]:
+        return [] if isinstance(entry.body, Tick) else super()._apply(entry, *place)
+
+
+class ForgetsAlerts(Engine):
+    """Stores no alert before the next start."""
+
+    def _store_alerts(self, alerts: Sequence[Any]) -> None:
+        self._on_alerts()
+
+
+class ForgetsOnRestart(Engine):
+    """Comes back without the newest step of each rank."""
+
+    def _recover(self, rules: Any) -> None:
+        super()._recover(rules)
+        for session in self._state.sessions.values():
+            session.last_step = -1
+
+
+class TrimsTooMuch(Engine):
+    """Deletes of the log what no checkpoint stands for."""
+
+    def _round(self) -> None:
+        super()._round()
+        self._log.db.execute("DELETE FROM log WHERE log_offset = ?", (self._log.last_offset,))
+
+
+class NeverGivesUp(Engine):
+    """Takes no session for lost."""
+
+    def _housekeeping(self, now: int) -> list[Any]:
+        self.board.heard = {}
+        return super()._housekeeping(now)
+
+
+class LedgerOf(Engine):
+    """Has another ledger."""
+
+    ledger: type[Ledger]
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._ledger = self.ledger({s.id: s.acked for s in self._state.sessions.values()})
+
+
+class TakesDuplicates(LedgerOf):
+    """Stores what it has."""
+
+    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+            judgement = super().judge(session, seq, low)
+            again = judgement.ruling is Ruling.DUPLICATE
+            return Judgement(Ruling.ACCEPT) if again else judgement
+
+
+class SkipsSilently(LedgerOf):
+    """Goes on behind what is missing, and says nothing."""
+
+    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+            return Judgement(super().judge(session, seq, seq).ruling)
+
+
+class GivesUpEarly(LedgerOf):
+    """Declares lost what it could ask for."""
+
+    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+            return super().judge(session, seq, seq)
+
+
+class MiscountsLoss(Engine):
+    """Tells of one lost record where there were several."""
+
+    def _apply(self, entry: Entry, *place: Any) -> list[Any]:
+        alerts = super()._apply(entry, *place)
+        for session in self._state.sessions.values():
+            session.num_lost = min(session.num_lost, 1)
+        return alerts
+
+
+class NeverRewinds(Protocol):
+    """Sends nothing twice."""
+
+    def receive(self, envelope: Any, now_s: float) -> None:
+        before = self._cursor
+        super().receive(envelope, now_s)
+        self._cursor = max(self._cursor, before)
+
+
+class TrustsTheSocket(Protocol):
+    """Forgets what it has sent."""
+
+    def sent(self) -> None:
+        super().sent()
+        self._ring.release(self._cursor - 1)
+
+
+class Hoards(Protocol):
+    """Keeps everything."""
+
+    def __init__(self, session: bytes, hello: Any, max_bytes: int, spill: Any) -> None:
+        super().__init__(session, hello, max_bytes, spill)
+        self._ring = Ring(max_bytes * 10)
+
+
+class NumbersTwice(Protocol):
+    """Gives the number of a record that gave way to another one."""
+
+    def peek(self) -> list[bytes] | None:
+        if self.counters["evicted"] and self._floor < self._ring.low:
+            item = self._ring.get(self._ring.last)
+            if item is not None:
+                self._ring.put_back(type(item)(self._floor, item.kind, item.time_ns, item.body))
+        return super().peek()
+
+
+@pytest.mark.parametrize(
+    ("bug", "promise"),
+    [
+        (AcknowledgesFirst, "acknowledged means committed"),
+        (IgnoresTheDisk, "acknowledged means committed"),
+        (TakesDuplicates, "records are stored once and in order"),
+        (SkipsSilently, "records are stored once and in order"),
+        (NumbersTwice, "what is stored was made"),
+        (GivesUpEarly, "only what is gone is declared lost"),
+        (TrustsTheSocket, "what is neither stored nor held gave way"),
+        (Hoards, "a ring keeps to its budget"),
+        (MiscountsLoss, "the API tells what is committed"),
+        (KeepsNoTime, "a replay gives the same views"),
+        (ForgetsOnRestart, "a replay gives the same views"),
+        (TrimsTooMuch, "what is committed is on the disk"),
+        (ForgetsAlerts, "a replay gives the same alerts"),
+        (NeverRewinds, "a living worker delivers everything"),
+        (NeverGivesUp, "who said BYE has ended, who was killed is lost"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_a_planted_bug_is_found(bug: type[Engine | Protocol], promise: str) -> None:
+    """By some seed, as the promise that it breaks."""
+    parts = Parts(engine=bug) if issubclass(bug, Engine) else Parts(protocol=bug)
+    assert_found(promise, parts)
+
+
+@pytest.mark.parametrize("promise", ["open frames are bounded", "every frame is closed in the end"])
+def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they grow, or in the end."""
+    monkeypatch.setattr(Attempt, "close_frames", lambda *_: iter(()))
+    assert_found(promise, Parts())
+
+
+def assert_found(promise: str, parts: Parts) -> None:
+    broken = set()
+    for seed in range(SEEDS_FOR_A_BUG):
+        violation = simulate(seed, parts).violation
+        if violation is not None:
+            broken.add(violation.partition(":")[0])
+        if promise in broken:
+            return
+    pytest.fail(f"it broke {broken or 'nothing'} in {SEEDS_FOR_A_BUG} seeds")
+
+
+def test_the_command_runs_seeds_or_shows_one() -> None:
+    """What `scripts/simulate` starts."""
+    assert "3 seeds kept every promise" in run_command("--seeds", "3")
+
+    shown = run_command("--seed", "7")
+    assert "aggregator starts" in shown
+    assert shown.endswith("seed 7 kept every promise\n")
+
+
+def run_command(*arguments: str) -> str:
+    command = [sys.executable, "-m", "simulation", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_failing_seed_is_printed_with_the_command_that_shows_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last things that happened, and exit code 1."""
+    buggy = functools.partial(simulate, parts=Parts(engine=AcknowledgesFirst))
+    monkeypatch.setattr("simulation.__main__.simulate", buggy)
+
+    done = CliRunner().invoke(app, ["--seeds", "300"])
+
+    assert done.exit_code == 1
+    *trace, verdict, again = done.output.splitlines()
+    assert "aggregator starts" in "".join(trace)
+    found = re.fullmatch(r"seed (\d+) broke one: acknowledged means committed: .+", verdict)
+    assert found is not None
+    assert again == f"again: scripts/simulate --seed {found[1]}"
+    assert CliRunner().invoke(app, ["--seed", found[1]]).exit_code == 1
