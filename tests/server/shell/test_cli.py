@@ -156,8 +156,10 @@ def test_a_corrupt_log_is_one_line(gradwatch: Any, tmp_path: Path, damage: bytes
     assert file.read_bytes() == damage
 
 
-def test_damaged_pages_are_one_line(gradwatch: Any, serve: Any, peers: Any) -> None:
-    """Found only when the log is read, and an error at the start all the same."""
+def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
+    serve: Any, peers: Any
+) -> None:
+    """Found only when the log is read; nothing of the damaged file is thrown away."""
     service = serve()
     peer = peers(service.ingest).attach([f"l{i}" for i in range(1_000)])
     for step in range(100):
@@ -170,8 +172,12 @@ def test_damaged_pages_are_one_line(gradwatch: Any, serve: Any, peers: Any) -> N
     data[middle : middle + 16384] = b"\xff" * 16384
     file.write_bytes(data)
 
-    line = error(gradwatch("serve", *DOORS, "--data", str(file.parent)))
-    assert line == f"cannot use the log {file}: database disk image is malformed"
+    again = serve()
+    (kept,) = file.parent.glob(f"{DATABASE_NAME}.damaged-*")
+
+    assert kept.read_bytes()[100:] == data[100:]  # behind the header, which opening it changes
+    assert again.json("/readyz") == {"status": "ready"}
+    assert again.json("/runs") == []
 
 
 def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
