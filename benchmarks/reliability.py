@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.harness import Pipe, Worker, rss_mb, wait_until, workers
 from benchmarks.outages import Outages, outages
 from benchmarks.report import quantile, show
-from gradwatch_wire import decode_record
+from gradwatch_wire import SEQUENCED, decode_record
 
 RUN: Final = "bench-reliability"
 RATE: Final = 100.0
@@ -121,7 +121,8 @@ def _count(server: Outages) -> Counter[tuple[bytes, int]]:
     """Return how often each record is in the log."""
     found: Counter[tuple[bytes, int]] = Counter()
     with sqlite3.connect(next(server.data.glob("gradwatch.db"))) as log:
-        rows = log.execute("SELECT payload FROM log WHERE payload IS NOT NULL")
+        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
+        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
         for (payload,) in rows:
             envelope = decode_record(payload)
             if envelope.seq:

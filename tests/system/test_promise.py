@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gradwatch
-from gradwatch_wire import decode_record
+from gradwatch_wire import SEQUENCED, decode_record
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
     """How often each sequenced record is in the log that a killed aggregator left behind."""
     found: Counter[tuple[bytes, int]] = Counter()
     log = sqlite3.connect(directory / "gradwatch.db")
-    for (payload,) in log.execute("SELECT payload FROM log WHERE payload IS NOT NULL"):
+    kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
+    for (payload,) in log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})"):
         envelope = decode_record(payload)
         if envelope.seq:
             found[envelope.session, envelope.seq] += 1
