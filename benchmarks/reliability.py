@@ -206,7 +206,9 @@ def train(job: Job, pipe: Pipe) -> None:
         pause = due - time.perf_counter() if job.rate else 0.0
         if pause > 0.0:
             time.sleep(pause)
-        elif int(watch.stats()["pending"]) > 512:  # as fast as the sender takes them, and no faster
+        elif (
+            not job.rate and int(watch.stats()["pending"]) > 512
+        ):  # as fast as the sender takes them, and no faster
             time.sleep(0.005)
     settled = time.monotonic() + 30.0
     while watch.stats()["pending"] and time.monotonic() < settled:
