@@ -188,6 +188,8 @@ def number(db: sqlite3.Connection, pragma: str) -> int:
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Commit what is written inside, all or none."""
+    if db.in_transaction:  # the last one could not even be rolled back
+        db.execute("ROLLBACK")
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
