@@ -17,7 +17,7 @@ from benchmarks.client_cases import CONTEXT, LAYERS, VOCABULARY, WIDTH, Case, ca
 from benchmarks.client_peers import COLLECT, NORMS, RUN, SIX, unused_endpoint
 from benchmarks.harness import Pipe, workers
 from benchmarks.report import quantile, show, with_range
-from gradwatch._statistics import COLUMNS, statistics
+from gradwatch._statistics.statistics import COLUMNS, statistics
 
 AIM_DEVICE, AIM_STEP = 1.25, "1 %"
 READ: Final = "one read of the bytes"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import gradwatch
 from benchmarks.client_cases import gradients_of
-from gradwatch._statistics import COLUMNS, statistics
+from gradwatch._statistics.statistics import COLUMNS, statistics
 
 Call: TypeAlias = Callable[[], Any]
 

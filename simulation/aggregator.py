@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from gradwatch_server.core.rules import Rules
-from gradwatch_server.shell.engine import Engine
-from gradwatch_server.shell.errors import GradwatchError
-from gradwatch_server.shell.ingest import Ingest, Message
-from gradwatch_server.shell.retention import Keeping
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
-from simulation.audit import Audit, Violation, require
 from simulation.clock import Clock
 from simulation.disk import Disk, SimulatedLog
+from simulation.invariants import InvariantChecker, Violation, require
 from simulation.network import Network
 from simulation.scenario import Scenario
 
@@ -35,7 +35,7 @@ class World(Protocol):
     batch: int
     clock: Clock
     network: Network
-    audit: Audit
+    audit: InvariantChecker
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
@@ -139,7 +139,7 @@ class Aggregator:
                 session_timeout_s=world.scenario.session_timeout_s,
                 on_alerts=lambda: None,
                 on_failure=self._fail,
-                keeping=Keeping(
+                keeping=RetentionPolicy(
                     log_max_age_s=world.scenario.log_age_s,
                     checkpoint_s=world.scenario.checkpoint_s,
                 ),

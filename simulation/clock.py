@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from unittest import mock
 
-from gradwatch_server.shell import clock
+from gradwatch_server import clock
 from simulation.scenario import SECOND_NS
 
 START_NS: Final = 1_763_000_000 * SECOND_NS

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch._protocol import Protocol
-from gradwatch_server.core.assembler import LATENESS_NS
-from gradwatch_server.shell.engine import Engine
-from gradwatch_server.shell.ingest import BATCH_MESSAGES
+from gradwatch._transport.protocol import Protocol
+from gradwatch_server.core.frames.assembler import LATENESS_NS
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.ingest.socket import BATCH_MESSAGES
 from gradwatch_wire import Bye, Hello
 from gradwatch_wire.health import RankState
 from simulation.aggregator import Aggregator, Killed
-from simulation.audit import Audit, Violation, key_of, require
 from simulation.clock import Clock
-from simulation.leftover import Leftover
+from simulation.faults import FaultInjector
+from simulation.invariants import InvariantChecker, Violation, key_of, require
 from simulation.network import Network
 from simulation.replay import check_log, check_replay
 from simulation.scenario import SECOND_NS, Scenario
-from simulation.weather import Weather
+from simulation.spill_replayer import SpillReplayer
 from simulation.worker import Worker
 
 TRACE_LINES: Final = 60
@@ -49,7 +49,7 @@ class Cluster:
         self.scenario = scenario
         self.batch = scenario.batch
         self.clock = Clock()
-        self.audit = Audit()
+        self.audit = InvariantChecker()
         self.trace: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TRACE_LINES)
         self.network = Network(
             random,
@@ -58,10 +58,10 @@ class Cluster:
             duplicate=scenario.duplicate,
         )
         self.workers: list[Worker] = []
-        self.leftovers: dict[bytes, Leftover] = {}
+        self.leftovers: dict[bytes, SpillReplayer] = {}
         self._random = random
         self._parts = parts
-        self.weather = Weather(scenario, random, self.clock, self.note)
+        self.weather = FaultInjector(scenario, random, self.clock, self.note)
         self._fuse = 0
         self._down_until_s = 0.0
         self._num_restarts = 0
@@ -101,7 +101,9 @@ class Cluster:
             gone = not worker.is_alive and not worker.drained
             if gone and spill is not None and worker.session not in self.leftovers:
                 self.note(worker.name, "left records in its spill files")
-                self.leftovers[worker.session] = Leftover(worker, spill, self.network, self._random)
+                self.leftovers[worker.session] = SpillReplayer(
+                    worker, spill, self.network, self._random
+                )
 
     def _is_sent(self, worker: Worker) -> bool:
         leftover = self.leftovers.get(worker.session)

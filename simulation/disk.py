@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.shell import database
-from gradwatch_server.shell.log import Line, Log
+from gradwatch_server.storage.sqlite import database
+from gradwatch_server.storage.sqlite.log import Line, Log
 
 Hook = Callable[[str], None]
 

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from gradwatch_server.core.alerts import Alert
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry
-from gradwatch_server.core.fold import State
-from gradwatch_server.core.snapshot import view_run
-from gradwatch_server.shell.checkpoints import Checkpoints
-from gradwatch_server.shell.engine import _event_row
+from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.engine.engine import _event_row
+from gradwatch_server.storage.sqlite.checkpoints import Checkpoints
 from gradwatch_wire.jsonable import jsonable
 from simulation.aggregator import WINDOW_STEPS, Aggregator
-from simulation.audit import require
 from simulation.disk import Disk
+from simulation.invariants import require
 
 CURSORS: Final = "SELECT cursor FROM alert_events ORDER BY rowid"
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch._protocol import MAX_IN_FLIGHT
-from gradwatch_server.core.assembler import MAX_HELD_RECORDS
-from gradwatch_server.shell.ingest import BATCH_MESSAGES
-from gradwatch_server.shell.keeper import MAX_TAIL
+from gradwatch._transport.protocol import MAX_IN_FLIGHT
+from gradwatch_server.core.frames.assembler import MAX_HELD_RECORDS
+from gradwatch_server.ingest.socket import BATCH_MESSAGES
+from gradwatch_server.storage.checkpointer import MAX_TAIL
 
 SECOND_NS: Final = 1_000_000_000
 

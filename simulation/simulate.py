@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-from gradwatch import _protocol as protocol_module
-from gradwatch_server.core import assembler as assembler_module
-from gradwatch_server.shell import keeper as keeper_module
-from simulation.audit import Violation
+from gradwatch._transport import protocol as protocol_module
+from gradwatch_server.core.frames import assembler as assembler_module
+from gradwatch_server.storage import checkpointer as keeper_module
 from simulation.cluster import Cluster, Parts
+from simulation.invariants import Violation
 from simulation.scenario import SECOND_NS, draw
 
 

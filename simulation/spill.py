@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from gradwatch._ring import Stored
+from gradwatch._transport.send_buffer import BufferedRecord
 
 SEGMENT_RECORDS: Final = 6
 
 
 class SimulatedSpill:
-    """Keeps records until their whole segment is acknowledged, as `gradwatch._spill` does."""
+    """Keeps records until their whole segment is acknowledged, as the client's do."""
 
     def __init__(self, max_segments: int) -> None:
         self._max_segments = max_segments
-        self._segments: deque[list[Stored]] = deque()
+        self._segments: deque[list[BufferedRecord]] = deque()
 
-    def add(self, item: Stored) -> None:
+    def add(self, item: BufferedRecord) -> None:
         """Keep a record."""
         if not self._segments or len(self._segments[-1]) == SEGMENT_RECORDS:
             if len(self._segments) == self._max_segments:
@@ -25,7 +25,7 @@ class SimulatedSpill:
             self._segments.append([])
         self._segments[-1].append(item)
 
-    def find(self, seq: int) -> Stored | None:
+    def find(self, seq: int) -> BufferedRecord | None:
         """Return the first record from number *seq* on, None if there is none."""
         found = (item for segment in self._segments for item in segment if item.seq >= seq)
         return next(found, None)

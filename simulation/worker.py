@@ -6,11 +6,11 @@ import math
 from random import Random
 from typing import Final
 
-from gradwatch._protocol import Phase, Protocol
-from gradwatch._sender import CLOSE_S
+from gradwatch._transport.protocol import Phase, Protocol
+from gradwatch._transport.sender import CLOSE_S
 from gradwatch_wire import Bye, Column, Event, Gains, Hello, Manifest, Record, Stats
-from simulation.audit import Account, Audit, key_of
 from simulation.clock import Clock
+from simulation.invariants import Account, InvariantChecker, key_of
 from simulation.network import Network, Socket
 from simulation.scenario import Scenario
 from simulation.spill import SimulatedSpill
@@ -28,7 +28,7 @@ class Worker:
         random: Random,
         clock: Clock,
         network: Network,
-        audit: Audit,
+        audit: InvariantChecker,
         protocol: type[Protocol],
         hello: Hello,
     ) -> None:

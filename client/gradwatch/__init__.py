@@ -17,15 +17,15 @@ once `attach` has returned.
 """
 
 try:
-    from gradwatch._attach import attach
+    from gradwatch._watch.attach import attach
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ModuleNotFoundError(
         "gradwatch needs PyTorch; run: pip install 'gradwatch[client]'", name="torch"
     ) from None
-from gradwatch._null import NullWatch
-from gradwatch._watch import Watch
+from gradwatch._watch.null import NullWatch
+from gradwatch._watch.watch import Watch
 from gradwatch.collector import (
     EXPLODING_HEALTH_PENALTY,
     EXPLODING_THRESHOLD,

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gradwatch._collector_input import gradients_of
-from gradwatch._collector_norms import measure, total_norm
-from gradwatch._dual_gradients import (
+from gradwatch._collectors.dual_gradients import (
     AsyncDualGradStats,
     AsyncHostGradStats,
     AsyncSeedGradStats,
@@ -31,8 +29,14 @@ from gradwatch._dual_gradients import (
     collect_seed_gradients_only_async,
     materialize_dual_grad_stats,
 )
-from gradwatch._health_stats import AsyncGradStats, GradientHealthMetrics, GradientHealthStats
-from gradwatch._seed_gradients import (
+from gradwatch._collectors.health_stats import (
+    AsyncGradStats,
+    GradientHealthMetrics,
+    GradientHealthStats,
+)
+from gradwatch._collectors.input import gradients_of
+from gradwatch._collectors.norms import measure, total_norm
+from gradwatch._collectors.seed_gradients import (
     SeedGradientCollector,
     collect_seed_gradients,
     collect_seed_gradients_async,

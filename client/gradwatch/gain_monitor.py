@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
-from gradwatch._collector_norms import measure
-from gradwatch._gain_report import HEADING, describe_flow
-from gradwatch._gradients import dense
+from gradwatch._collectors.gain_report import HEADING, describe_flow
+from gradwatch._collectors.norms import measure
+from gradwatch._statistics.gradients import dense
 from gradwatch_wire.gains import (
     GAIN_EPS,
     NORM_TYPES,

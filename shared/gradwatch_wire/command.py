@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line, or exit 1 with the pip line that installs what it needs."""
     try:
-        from gradwatch_server.shell.cli import app
+        from gradwatch_server.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"gradwatch_server", "gradwatch_wire"}:
             raise

@@ -20,7 +20,7 @@ import zmq
 
 import gradwatch
 import gradwatch_wire as wire
-from gradwatch_server.core.ledger import Ledger, Ruling
+from gradwatch_server.core.sequence import Outcome, SequenceTracker
 
 R = TypeVar("R")
 
@@ -51,7 +51,7 @@ class Aggregator(threading.Thread):
         self.beats: list[wire.Beat] = []
         self.lost: list[tuple[int, int]] = []
         self.refusal: str | None = None
-        self._ledger = Ledger({})
+        self._ledger = SequenceTracker({})
         self._peers: dict[bytes, bytes] = {}  # session -> peer
         self._outbox: deque[wire.Record] = deque()
         self._stopping = threading.Event()
@@ -92,9 +92,9 @@ class Aggregator(threading.Thread):
             judgement = self._ledger.judge(session, envelope.seq, envelope.low)
             if judgement.gap is not None:
                 self.lost.append(judgement.gap)
-            if judgement.ruling is Ruling.ACCEPT:
+            if judgement.ruling is Outcome.ACCEPT:
                 self.stored.append(envelope)
-            rewind = judgement.ruling is Ruling.REWIND
+            rewind = judgement.ruling is Outcome.REWIND
         acked = self._ledger.accepted(session)
         self._reply(peer, session, wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
 

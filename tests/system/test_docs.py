@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from gradwatch._statistics import COLUMNS
-from gradwatch_server.core.rules import Rules
-from gradwatch_server.shell.cli import app
-from gradwatch_server.shell.http import make_app
-from gradwatch_server.shell.settings import Settings
+from gradwatch._statistics.statistics import COLUMNS
+from gradwatch_server.api.app import make_app
+from gradwatch_server.cli.app import app
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.settings import Settings
 from gradwatch_wire import SEQUENCED, Kind
 
 ROOT = Path(__file__).parents[2]

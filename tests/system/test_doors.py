@@ -17,9 +17,9 @@ import httpx
 import pytest
 import zmq
 
-from gradwatch_server.shell.keys import add_client, make_keys
-from gradwatch_server.shell.security import MAX_STREAMS
-from gradwatch_server.shell.throttle import BURST
+from gradwatch_server.api.security import MAX_STREAMS
+from gradwatch_server.ingest.throttle import BURST
+from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, decode, encode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 

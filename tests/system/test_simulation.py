@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradwatch._protocol import Protocol
-from gradwatch._ring import Ring
+from gradwatch._transport.protocol import Protocol
+from gradwatch._transport.send_buffer import SendBuffer
 from gradwatch_server.core.attempts import Attempt
 from gradwatch_server.core.entries import Entry, Tick
-from gradwatch_server.core.ledger import Judgement, Ledger, Ruling
-from gradwatch_server.shell.engine import Engine
+from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
+from gradwatch_server.engine.engine import Engine
 from simulation.__main__ import app
 from simulation.cluster import Parts
 from simulation.simulate import simulate
@@ -111,7 +111,7 @@ class NeverGivesUp(Engine):
 class LedgerOf(Engine):
     """Has another ledger."""
 
-    ledger: type[Ledger]
+    ledger: type[SequenceTracker]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -121,26 +121,26 @@ class LedgerOf(Engine):
 class TakesDuplicates(LedgerOf):
     """Stores what it has."""
 
-    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             judgement = super().judge(session, seq, low)
-            again = judgement.ruling is Ruling.DUPLICATE
-            return Judgement(Ruling.ACCEPT) if again else judgement
+            again = judgement.ruling is Outcome.DUPLICATE
+            return SequenceCheck(Outcome.ACCEPT) if again else judgement
 
 
 class SkipsSilently(LedgerOf):
     """Goes on behind what is missing, and says nothing."""
 
-    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
-            return Judgement(super().judge(session, seq, seq).ruling)
+    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            return SequenceCheck(super().judge(session, seq, seq).ruling)
 
 
 class GivesUpEarly(LedgerOf):
     """Declares lost what it could ask for."""
 
-    class ledger(Ledger):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> Judgement:
+    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             return super().judge(session, seq, seq)
 
 
@@ -176,7 +176,7 @@ class Hoards(Protocol):
 
     def __init__(self, session: bytes, hello: Any, max_bytes: int, spill: Any) -> None:
         super().__init__(session, hello, max_bytes, spill)
-        self._ring = Ring(max_bytes * 10)
+        self._ring = SendBuffer(max_bytes * 10)
 
 
 class NumbersTwice(Protocol):

@@ -44,11 +44,11 @@ def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
     """A folder with a server of one function, which needs `typer` and says that it ran."""
-    shell = tmp_path / "gradwatch_server" / "shell"
-    shell.mkdir(parents=True)
-    for package in (shell.parent, shell):
+    cli = tmp_path / "gradwatch_server" / "cli"
+    cli.mkdir(parents=True)
+    for package in (cli.parent, cli):
         (package / "__init__.py").write_text("")
-    (shell / "cli.py").write_text("import typer.main\ndef app() -> None:\n    print('ran')\n")
+    (cli / "app.py").write_text("import typer.main\ndef app() -> None:\n    print('ran')\n")
     return tmp_path
 
 

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gradwatch_server.core.alerts import Alert
-from gradwatch_server.core.assembler import Assembler
-from gradwatch_server.core.book import Book
-from gradwatch_server.core.frames import COLUMNS_READ, Frame, Layout, RankPart
-from gradwatch_server.core.gains import GainFrame, RankGains, merge_gains
-from gradwatch_server.core.layers import Layers, numbers
+from gradwatch_server.core.alerting.active import ActiveAlerts
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
+from gradwatch_server.core.alerting.rules import Flags, Rules, flags
+from gradwatch_server.core.frames.assembler import Assembler
+from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, Layout, RankPart
+from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
+from gradwatch_server.core.frames.layers import Layers, numbers
+from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.losses import Losses, LostRange
-from gradwatch_server.core.merging import merge
-from gradwatch_server.core.origin import FirstBad, find_first_bad
-from gradwatch_server.core.rules import Flags, Rules, flags
-from gradwatch_server.core.sightings import ALL_LAYERS, Context
-from gradwatch_server.core.windows import Window
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState, health_score
-from gradwatch_wire.replayed import is_replayed
+from gradwatch_wire.session.replayed import is_replayed
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
@@ -88,7 +88,7 @@ class Attempt:
         self.sessions: dict[int, Session] = {}
         self.layers = Layers()
         self.window = Window(steps)
-        self.book = Book()
+        self.book = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
         self.last_flags: Flags | None = None

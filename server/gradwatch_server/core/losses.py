@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
-from gradwatch_server.core.origin import Origin
+from gradwatch_server.core.alerting.origin import Origin
 
 MAX_RANGES: Final = 32
 """Ranges kept per session, the newest."""

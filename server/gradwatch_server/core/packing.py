@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.core.frames import FloatArray
+from gradwatch_server.core.frames.frame import FloatArray
 
 Packed: TypeAlias = "list[Any]"
 

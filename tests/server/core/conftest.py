@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwatch_server.core.alerts import Alert
-from gradwatch_server.core.assembler import Gathered
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
-from gradwatch_server.core.fold import State
-from gradwatch_server.core.frames import COLUMNS_READ, Frame, Layout, RankPart
-from gradwatch_server.core.health import health
-from gradwatch_server.core.layers import Layers
-from gradwatch_server.core.merging import merge
-from gradwatch_server.core.snapshot import view_run
+from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, Layout, RankPart
+from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.state import State
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, Stats
 
 SECOND = 1_000_000_000

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.frames import COLUMNS_READ
-from gradwatch_server.core.gains import describe_gains
-from gradwatch_server.core.groups import describe_groups
-from gradwatch_server.core.snapshot import view_run
+from gradwatch_server.core.frames.frame import COLUMNS_READ
+from gradwatch_server.core.frames.gains import describe_gains
+from gradwatch_server.core.views.groups import describe_groups
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import ITEMSIZE
 from gradwatch_wire.jsonable import jsonable

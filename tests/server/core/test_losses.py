@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gradwatch_server.core.alerts import Alert
-from gradwatch_server.core.fold import State
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.losses import MAX_RANGES, Losses, LostRange
-from gradwatch_server.core.ranks import describe_ranks
-from gradwatch_server.core.rules import Rules
-from gradwatch_server.core.snapshot import view_run
+from gradwatch_server.core.state import State
+from gradwatch_server.core.views.ranks import describe_ranks
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import AlertState, Severity
 
 SPILLED = {"versions": {"spill": "1"}}

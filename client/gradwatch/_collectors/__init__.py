@@ -1,0 +1,1 @@
+"""The parts of `gradwatch.collector` and `gradwatch.GradientGainMonitor`."""

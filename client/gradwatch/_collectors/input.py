@@ -1,0 +1,100 @@
+"""What callers hand to the collectors: parameters in, gradients out; thresholds; a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradwatch._statistics.gradients import dense
+
+_ACCELERATORS: Final = ("cuda", "xpu", "mps")
+
+
+class Gradients(NamedTuple):
+    """Gradients that have elements, in the order of their parameters.
+
+    Args:
+        tensors: Dense, real, of any device; see `dense`.
+        num_elements: Elements of all of them, with the zeros that sparse ones do not store.
+    """
+
+    tensors: list[Tensor]
+    num_elements: int
+
+
+def gradients_of(params: Iterable[Tensor], name: str = "params") -> Gradients:
+    """Take the gradients of parameters; those without one, or without elements, are left out.
+
+    Args:
+        params: Parameters, or other tensors with `.grad`; iterated over once.
+        name: What the caller calls them, for the error.
+
+    Raises:
+        TypeError: If *params* is no iterable of tensors.
+        ValueError: If a gradient is complex.
+    """
+    # A tensor is an iterable of its rows, and rows have no gradient: it would pass as empty.
+    if isinstance(params, Tensor) or not isinstance(params, Iterable):
+        msg = (
+            f"{name}: an iterable of parameters, such as model.parameters(), "
+            f"got {type(params).__name__}"
+        )
+        raise TypeError(msg)
+    tensors: list[Tensor] = []
+    num_elements = 0
+    for place, param in enumerate(params):
+        if not isinstance(param, Tensor):
+            msg = f"{name}[{place}]: a parameter or another tensor, got {type(param).__name__}"
+            raise TypeError(msg)
+        gradient = param.grad
+        if gradient is None:
+            continue
+        if gradient.is_complex():
+            msg = (
+                f"{name}[{place}]: its gradient, shape {tuple(gradient.shape)}, is of "
+                f"{gradient.dtype}; only real gradients can be measured"
+            )
+            raise ValueError(msg)
+        stored = dense(gradient)
+        numel = gradient.numel() if gradient.is_sparse else stored.numel()
+        if numel:
+            tensors.append(stored)
+            num_elements += numel
+    return Gradients(tensors, num_elements)
+
+
+def check_thresholds(vanishing_threshold: float, exploding_threshold: float) -> None:
+    """Refuse thresholds that no norm can be compared with.
+
+    Raises:
+        ValueError: If one is NaN or below 0.
+    """
+    for name, value in (
+        ("vanishing_threshold", vanishing_threshold),
+        ("exploding_threshold", exploding_threshold),
+    ):
+        if not value >= 0:
+            msg = f"{name}: an L2 norm, 0 or above, got {value!r}"
+            raise ValueError(msg)
+
+
+def check_device(device: torch.device | str | int) -> torch.device:
+    """Return a device that exists.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, RuntimeError, TypeError) as error:
+        there_are = ", ".join(["cpu", *_accelerators()])
+        msg = f"device: {str(device)!r} does not exist; there are: {there_are}"
+        raise ValueError(msg) from error
+
+
+def _accelerators() -> list[str]:
+    counts = {kind: getattr(torch, kind).device_count() for kind in _ACCELERATORS}
+    return [f"{kind}:{index}" for kind, count in counts.items() for index in range(count)]

@@ -1,0 +1,76 @@
+"""Statistics of gradients that lie on several devices, and their norms put together."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwatch._statistics.statistics import Statistics, statistics
+
+
+def measure(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> dict[str, Tensor]:
+    """Enqueue the statistics of gradients of one or more devices, and wait for none of them.
+
+    Args:
+        gradients: At least one; dense, real tensors.
+        columns: Which of `COLUMNS`.
+
+    Returns:
+        Column to (gradients,) float64, in the order of the gradients, on one device: see `home`.
+    """
+    places: dict[torch.device, list[int]] = {}
+    for place, gradient in enumerate(gradients):
+        places.setdefault(gradient.device, []).append(place)
+    if len(places) == 1:
+        return _announced(statistics(gradients, columns))
+    device = home(gradients)
+    ordered: dict[str, list[Tensor]] = {name: [torch.empty(0)] * len(gradients) for name in columns}
+    for mine in places.values():
+        found = _announced(statistics([gradients[place] for place in mine], columns))
+        for name in columns:
+            moved = found[name].to(device, non_blocking=True)
+            for place, value in zip(mine, moved.unbind(), strict=True):
+                ordered[name][place] = value
+    return {name: torch.stack(values) for name, values in ordered.items()}
+
+
+def _announced(found: Statistics) -> dict[str, Tensor]:
+    """Return the values; warn if a slower path had to take over. Python shows that once."""
+    if found.declined:
+        why = f"gradwatch: statistics by a slower path, {found.path}; {found.declined}"
+        warnings.warn(why, RuntimeWarning, stacklevel=3)
+    return found.values
+
+
+def home(gradients: Sequence[Tensor]) -> torch.device:
+    """Return the device where the numbers of all *gradients* meet: the first that is not a CPU.
+
+    Work on the CPU does not wait for a copy that is still on its way there; work on an accelerator
+    does.
+    """
+    devices = [gradient.device for gradient in gradients]
+    return next((device for device in devices if device.type != "cpu"), devices[0])
+
+
+def total_norm(norms: Tensor) -> Tensor:
+    """Return the L2 norm of all gradients together, from the norm of each.
+
+    The root of the sum of squares, each divided by the largest norm first, so that no square
+    leaves the range of float64. What is finite stays finite: at most the largest float.
+
+    Args:
+        norms: (gradients,), at least one.
+
+    Returns:
+        0-d float64 on their device.
+    """
+    norms = norms.double()
+    largest = norms.amax()  # NaN if any is
+    finite = largest.isfinite()
+    scale = torch.where(finite & (largest > 0), largest, 1.0)
+    total = scale * (norms / scale).square().sum().sqrt()
+    return torch.where(finite, total.clamp(max=sys.float_info.max), total)

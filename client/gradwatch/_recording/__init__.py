@@ -1,0 +1,1 @@
+"""From the gradients of a moment to the record that is sent."""

@@ -1,0 +1,1 @@
+"""The numbers: one function over many tensors, on any device."""

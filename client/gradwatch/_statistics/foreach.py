@@ -1,0 +1,92 @@
+"""The paths for any device and for compiled graphs: float64 accumulators, no branch on values.
+
+Every square of a float32, float16 or bfloat16 lies inside float64's range, so that a sum of
+squares in float64 is exact enough as it is. Those of a float64 do not: such tensors are divided by
+their largest magnitude first, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gradwatch._statistics.gradients import chunks, count_nonfinite
+
+Norms = Callable[[Sequence[Tensor], float], Sequence[Tensor]]
+
+
+def foreach_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
+    """Return each column by torch's fused multi-tensor norm; see `statistics`.
+
+    Raises:
+        AttributeError: If torch has it no more.
+        RuntimeError: If it refuses the tensors.
+    """
+    return _statistics(gradients, columns, _foreach_norms)
+
+
+def public_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
+    """Return each column by public functions of torch only, tensor by tensor; see `statistics`."""
+    return _statistics(gradients, columns, _public_norms)
+
+
+def _foreach_norms(gradients: Sequence[Tensor], order: float) -> Sequence[Tensor]:
+    norms: Sequence[Tensor] = torch._foreach_norm(list(gradients), order, dtype=torch.float64)
+    return norms
+
+
+def _public_norms(gradients: Sequence[Tensor], order: float) -> Sequence[Tensor]:
+    return [torch.linalg.vector_norm(g, order, dtype=torch.float64) for g in gradients]
+
+
+def _statistics(
+    gradients: Sequence[Tensor], columns: Sequence[str], norms: Norms
+) -> dict[str, Tensor]:
+    values: dict[str, Tensor] = {}
+    for name, order in (("l2", 2.0), ("l1", 1.0), ("linf", math.inf)):
+        if name in columns:
+            values[name] = _norms(gradients, order, norms)
+    if "zeros" in columns:
+        values["zeros"] = torch.stack([_count_zeros(gradient) for gradient in gradients])
+    if {"nans", "infs"} & set(columns):
+        pairs = [count_nonfinite(gradient) for gradient in gradients]
+        values["nans"] = torch.stack([nans for nans, _ in pairs])
+        values["infs"] = torch.stack([infs for _, infs in pairs])
+    return {name: values[name] for name in columns}
+
+
+def _norms(gradients: Sequence[Tensor], order: float, norms: Norms) -> Tensor:
+    """Return (gradients,) float64. A norm of nothing is 0; torch refuses some of those."""
+    short = [g for g in gradients if g.numel() and g.dtype is not torch.float64]
+    quick = iter(norms(short, order) if short else ())
+    zero = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
+    found = []
+    for gradient in gradients:
+        if not gradient.numel():
+            found.append(zero)
+        elif gradient.dtype is torch.float64:
+            found.append(_scaled_norm(gradient, order))
+        else:
+            found.append(next(quick))
+    return torch.stack(found)
+
+
+def _scaled_norm(gradient: Tensor, order: float) -> Tensor:
+    """Return the norm of a float64 tensor as 0-d: that of its multiples of the largest element."""
+    parts = list(chunks(gradient))
+    largest = torch.stack([part.abs().amax() for part in parts]).amax()
+    if order == math.inf:
+        return largest
+    divisor = torch.where((largest > 0.0) & largest.isfinite(), largest, 1.0)
+    scaled = torch.stack([torch.linalg.vector_norm(part / divisor, order) for part in parts])
+    total = torch.linalg.vector_norm(scaled, order) * divisor
+    # A norm beyond the range of float64 is no sign of an Inf element.
+    return torch.where(largest.isfinite(), total.clamp(max=torch.finfo(torch.float64).max), largest)
+
+
+def _count_zeros(gradient: Tensor) -> Tensor:
+    counts = [(chunk == 0).sum(dtype=torch.float64) for chunk in chunks(gradient)]
+    return torch.stack(counts).sum()

@@ -1,0 +1,1 @@
+"""`attach`, and what runs in the training loop."""

@@ -1,0 +1,1 @@
+"""HTTP: routes, the alert stream, who may ask, Prometheus."""

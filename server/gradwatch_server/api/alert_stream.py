@@ -1,0 +1,73 @@
+"""Wakes the alert streams.
+
+The events themselves are read from the store, by cursor, so that a slow subscriber misses none
+and delays nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+from gradwatch_server.storage.sqlite.alert_events import AlertEvent, AlertStore
+
+PING_S: Final = 15.0
+"""A stream says something at least this often, so that neither end takes the other for gone."""
+
+
+class AlertStream:
+    """Alert events as they are stored. Belongs to one event loop, woken from any thread."""
+
+    def __init__(self, store: AlertStore) -> None:
+        self._store = store
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def start(self) -> None:
+        """Bind to the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """Say that events were stored; from any thread, before `start` and after the end too."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def close(self) -> None:
+        """End every stream, so that the server can stop."""
+        self._closed = True
+        self.wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def resume(self, cursor: int) -> int:
+        """Return where a stream goes on that ended at *cursor*.
+
+        One that was never given out is of another log: the events of this one are all new.
+        """
+        newest = await run_in_threadpool(self._store.newest)
+        return cursor if cursor <= newest else 0
+
+    async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent | None]:
+        """Yield the events behind *cursor*, then each new one, until the feed is closed.
+
+        None says that there was nothing for `PING_S`.
+        """
+        while not self._closed:
+            changed = self._changed
+            events = await run_in_threadpool(self._store.after, cursor, run)
+            for event in events:
+                yield event
+                cursor = event.cursor
+            if not events:
+                try:
+                    await asyncio.wait_for(changed.wait(), PING_S)
+                except TimeoutError:
+                    yield None

@@ -1,0 +1,41 @@
+"""What the commands show to be let in: `GRADWATCH_TOKEN`, and whose certificates to trust."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Any
+
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.keys import TOKEN
+
+
+def access() -> dict[str, Any]:
+    """Return the settings of an httpx client.
+
+    Raises:
+        GradwatchError: If `GRADWATCH_TOKEN` is no token, or `GRADWATCH_CA` no certificates.
+    """
+    return _token() | _authorities()
+
+
+def _token() -> dict[str, Any]:
+    token = os.environ.get("GRADWATCH_TOKEN", "")
+    if not token:
+        return {}
+    if not TOKEN.fullmatch(token):  # it is not shown: it may be one with a line end behind it
+        msg = "GRADWATCH_TOKEN is no token of 32 to 256 visible ASCII characters"
+        raise GradwatchError(msg)
+    return {"headers": {"Authorization": f"Bearer {token}"}}
+
+
+def _authorities() -> dict[str, Any]:
+    file = os.environ.get("GRADWATCH_CA", "")
+    if not file:
+        return {}
+    try:
+        return {"verify": ssl.create_default_context(cafile=file)}
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror
+        msg = f"GRADWATCH_CA: cannot read certificates from {file}: {why}"
+        raise GradwatchError(msg) from error

@@ -1,0 +1,119 @@
+"""Gains between blocks at one step, over the ranks that measured them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.frame import FloatArray
+from gradwatch_wire.gains import gain_category, gains, log_gains, summarize_gains
+
+Numbers = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankGains:
+    """One GAINS record: norms are (blocks,), NaN where none was recorded."""
+
+    rank: int
+    blocks: tuple[str, ...]
+    norm_type: str
+    norms: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class GainFrame:
+    """The gains of a closed step.
+
+    Gradients at the blocks' outputs are each rank's own, so the norms are means over the ranks.
+
+    Args:
+        step: Optimizer step.
+        received_ns: When its last record came in.
+        ranks: The ranks that it is about.
+        norm_type: `l2`, `l1`, `linf` or `mean`.
+        blocks: Block names, input side first.
+        norms: Mean norm at each block's output, None where no rank has one.
+        smallest: Smallest over ranks, likewise.
+        largest: Largest over ranks, likewise.
+        gains: One per transition, None where a norm is missing.
+    """
+
+    step: int
+    received_ns: int
+    ranks: tuple[int, ...]
+    norm_type: str
+    blocks: tuple[str, ...]
+    norms: Numbers
+    smallest: Numbers
+    largest: Numbers
+    gains: Numbers
+
+    def transition(self, number: int) -> str:
+        """Return the name of a transition."""
+        return f"{self.blocks[number]} -> {self.blocks[number + 1]}"
+
+
+def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:
+    """Put the gains of one step together. Ranks with other blocks than the first are left out."""
+    parts = sorted(gathered.items, key=lambda part: part.rank)
+    first = parts[0]
+    alike = [p for p in parts if (p.blocks, p.norm_type) == (first.blocks, first.norm_type)]
+    norms = np.stack([part.norms for part in alike])  # (ranks, blocks)
+    norms = np.where(norms >= 0.0, norms, np.nan)  # what is negative is no norm
+    count = (~np.isnan(norms)).sum(axis=0)
+    with np.errstate(over="ignore"):
+        # Divided first: the sum of finite norms may overflow.
+        mean = np.nansum(norms / np.maximum(count, 1), axis=0)
+    mean[count == 0] = np.nan
+    numbers = _plain(mean)
+    return GainFrame(
+        step=gathered.step,
+        received_ns=gathered.received_ns,
+        ranks=tuple(part.rank for part in alike),
+        norm_type=first.norm_type,
+        blocks=first.blocks,
+        norms=numbers,
+        smallest=_plain(np.fmin.reduce(norms)),
+        largest=_plain(np.fmax.reduce(norms)),
+        gains=tuple(gains(numbers)),
+    )
+
+
+def _plain(norms: FloatArray) -> Numbers:
+    return tuple(None if math.isnan(norm) else norm for norm in norms.tolist())
+
+
+def describe_gains(frame: GainFrame | None) -> dict[str, Any]:
+    """Return what `/runs/{run}/gains` says of a step, nothing made up where there is none."""
+    if frame is None:
+        found: dict[str, Any] = {"step": None, "norm_type": None, "blocks": [], "transitions": []}
+        return found | {"summary": summarize_gains(()), "ranks": []}
+    blocks = zip(frame.blocks, frame.norms, frame.smallest, frame.largest, strict=True)
+    transitions = zip(
+        frame.blocks[:-1], frame.blocks[1:], frame.gains, log_gains(frame.gains), strict=True
+    )
+    return {
+        "step": frame.step,
+        "norm_type": frame.norm_type,
+        "blocks": [
+            {"name": name, "norm": norm, "min": smallest, "max": largest}
+            for name, norm, smallest, largest in blocks
+        ],
+        "transitions": [
+            {
+                "from": early,
+                "to": late,
+                "gain": gain,
+                "log_gain": log,
+                "category": gain_category(gain),
+            }
+            for early, late, gain, log in transitions
+        ],
+        "summary": summarize_gains(frame.gains),
+        "ranks": list(frame.ranks),
+    }

@@ -1,0 +1,113 @@
+"""The layers of an attempt: each name has a place, which no other layer ever takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2s
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from gradwatch_server.core.frames.frame import BoolArray, FloatArray, IndexArray, Layout, Shards
+from gradwatch_wire import Column, Manifest
+from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
+from gradwatch_wire.shards import Shard, parse_shard
+
+
+class Layers:
+    """Names, sizes and groups in the order in which manifests brought them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.numel: list[int] = []
+        self._places: dict[str, int] = {}
+        self._groups: dict[str, set[int]] = {}
+        self._masks: Mapping[str, BoolArray] | None = None
+        self._layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
+
+    def declare(self, manifest: Manifest) -> Layout | None:
+        """Give each layer of the manifest a place; None if they are too many.
+
+        Ranks of one layout get one object, by which their records are known to be alike.
+        """
+        new = [name for name in manifest.names if name not in self._places]
+        if len(self.names) + len(new) > MAX_LAYERS:
+            return None
+        for name, numel in zip(manifest.names, numbers(manifest.numel), strict=True):
+            if name not in self._places:
+                self._places[name] = len(self.names)
+                self.names.append(name)
+                self.numel.append(int(numel))
+        index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
+        self._add_groups(manifest, index.tolist())
+        return self.share(index, _pieces(manifest.shards))
+
+    def share(self, index: IndexArray, pieces: Shards | None) -> Layout:
+        """Return the one layout of these layers and pieces."""
+        key = index.tobytes()
+        if pieces is not None:
+            key += pieces.cut.tobytes() + pieces.piece.tobytes()
+        return self._layouts.setdefault(key, Layout(index, pieces))
+
+    def _add_groups(self, manifest: Manifest, index: list[int]) -> None:
+        for group, members in manifest.groups.items():
+            # The layers of one group too many stay in no group: watched all the same.
+            if group in self._groups or len(self._groups) < MAX_GROUPS:
+                self._groups.setdefault(group, set()).update(index[i] for i in members)
+        self._masks = None
+
+    def groups(self) -> Mapping[str, BoolArray]:
+        """Return (layers,) whether it is in the group, of each named group as declared."""
+        if self._masks is None:
+            self._masks = {name: self._mask(members) for name, members in self._groups.items()}
+        return self._masks
+
+    def freeze(self) -> dict[str, Any]:
+        """Return plain data for `thaw`."""
+        groups = [[name, sorted(members)] for name, members in self._groups.items()]
+        return {"names": self.names, "numel": self.numel, "groups": groups}
+
+    @classmethod
+    def thaw(cls, plain: dict[str, Any]) -> Layers:
+        """Return the layers that `freeze` described."""
+        made = cls()
+        made.names, made.numel = list(plain["names"]), list(plain["numel"])
+        made._places = {name: place for place, name in enumerate(made.names)}
+        made._groups = {name: set(members) for name, members in plain["groups"]}
+        return made
+
+    def _mask(self, members: set[int]) -> BoolArray:
+        mask = np.zeros(len(self.names), dtype=np.bool_)
+        mask[list(members)] = True
+        mask.flags.writeable = False  # readers in other threads hold it
+        return mask
+
+
+def numbers(column: Column) -> FloatArray:
+    """Return the items of a column as float64."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
+
+
+def _pieces(shards: tuple[str, ...]) -> Shards | None:
+    """Read the shards of a manifest; None if every layer is whole."""
+    known = {text: _read(text) for text in set(shards)}
+    if all(pieces == 1 for _, _, pieces in known.values()):
+        return None
+    cut, piece, pieces = np.array([known[text] for text in shards], dtype=np.int64).T
+    return Shards(cut, piece, pieces)
+
+
+def _read(text: str) -> tuple[int, int, int]:
+    """Return what identifies the cut, the piece, and the number of pieces."""
+    shard = parse_shard(text)
+    if shard is None or shard.pieces == 1:
+        return 0, 0, 1
+    return _identity(shard), shard.piece, shard.pieces
+
+
+def _identity(shard: Shard) -> int:
+    """Return a number that pieces of one cut have in common, whichever rank sent them."""
+    text = f"{shard.pieces} {shard.placement}"
+    return int.from_bytes(blake2s(text.encode(), digest_size=8).digest(), "big", signed=True)

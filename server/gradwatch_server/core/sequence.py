@@ -1,0 +1,72 @@
+"""Sequence numbers: what is new, what is a duplicate, what must be sent again, what is lost.
+
+The aggregator alone declares loss, and only when the client says (by `low`) that it can no longer
+supply a record. The ledger runs ahead of the fold by the entries that are not committed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What to do with a record."""
+
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"
+    REWIND = "rewind"
+    UNKNOWN = "unknown"  # of a session that never said HELLO to this log
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCheck:
+    """A ruling, and the range of sequence numbers that it found lost, if any."""
+
+    ruling: Outcome
+    gap: tuple[int, int] | None = None
+
+
+class SequenceTracker:
+    """The next expected sequence number of each session."""
+
+    def __init__(self, acked: Mapping[bytes, int]) -> None:
+        self._expected = {session: seq + 1 for session, seq in acked.items()}
+
+    def open(self, session: bytes) -> None:
+        """Begin a session at sequence number 1."""
+        self._expected.setdefault(session, 1)
+
+    def forget(self, session: bytes) -> None:
+        """Let a session go; if it comes back it is not known."""
+        self._expected.pop(session, None)
+
+    def accepted(self, session: bytes) -> int:
+        """Return the highest sequence number below which nothing is missing, 0 if unknown."""
+        return self._expected.get(session, 1) - 1
+
+    def __len__(self) -> int:
+        """Number of sessions."""
+        return len(self._expected)
+
+    def __contains__(self, session: bytes) -> bool:
+        return session in self._expected
+
+    def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+        """Rule on a sequenced record and move on if it is accepted or lost ones lie before it."""
+        expected = self._expected.get(session)
+        if expected is None:
+            return SequenceCheck(Outcome.UNKNOWN)
+        if seq < expected:
+            return SequenceCheck(Outcome.DUPLICATE)
+        gap = None
+        suppliable = min(low, seq)
+        if suppliable > expected:
+            gap = (expected, suppliable - 1)
+            expected = suppliable
+        if seq > expected:
+            self._expected[session] = expected
+            return SequenceCheck(Outcome.REWIND, gap)
+        self._expected[session] = seq + 1
+        return SequenceCheck(Outcome.ACCEPT, gap)

@@ -1,0 +1,131 @@
+"""What readers see: immutable views of runs, made by the engine, read by any thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.origin import FirstBad
+from gradwatch_server.core.alerting.rules import Flags
+from gradwatch_server.core.attempts import Attempt, Session
+from gradwatch_server.core.frames.frame import BoolArray, Frame
+from gradwatch_server.core.frames.gains import GainFrame
+from gradwatch_server.core.frames.window import Series
+from gradwatch_server.core.losses import LostRange
+from gradwatch_server.core.state import Run
+from gradwatch_wire.health import RankState
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank of the current attempt; `session` is None before it said HELLO."""
+
+    rank: int
+    session: bytes | None
+    state: RankState
+    host: str
+    pid: int
+    last_step: int
+    last_ns: int
+    stored: int
+    lost: int
+    unresolved: int
+    reason: str
+    gaps: tuple[LostRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt in a line."""
+
+    number: int
+    started_ns: int
+    world: int
+    frames: int
+    first_bad: FirstBad | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run as it stood after a batch of the log."""
+
+    name: str
+    created_ns: int
+    updated_ns: int
+    attempt: int
+    attempts: tuple[AttemptView, ...]
+    world: int
+    names: tuple[str, ...]
+    numel: tuple[int, ...]
+    groups: Mapping[str, BoolArray]  # (layers,) each, named ones as declared
+    series: Series
+    frame: Frame | None
+    flags: Flags | None
+    gains: GainFrame | None
+    first_bad: FirstBad | None
+    ranks: tuple[RankView, ...]
+    alerts: tuple[Alert, ...]
+    events: Mapping[str, int]
+    skipped_steps: int  # the most that any rank told of
+    stored: int
+    lost: int
+    late: int
+    unresolved: int
+    frames: int
+
+
+def view_run(run: Run) -> RunView:
+    """Copy what readers need of a run."""
+    attempt = run.current
+    ranks = _ranks(attempt)
+    return RunView(
+        name=run.name,
+        created_ns=run.created_ns,
+        updated_ns=attempt.updated_ns,
+        attempt=attempt.number,
+        attempts=tuple(
+            AttemptView(a.number, a.started_ns, a.world, a.num_frames, a.first_bad)
+            for a in run.attempts
+        ),
+        world=attempt.world,
+        names=tuple(attempt.layers.names),
+        numel=tuple(attempt.layers.numel),
+        groups=dict(attempt.layers.groups()),
+        series=attempt.window.series(),
+        frame=attempt.last_frame,
+        flags=attempt.last_flags,
+        gains=attempt.last_gains,
+        first_bad=attempt.first_bad,
+        ranks=ranks,
+        alerts=tuple(alert for a in reversed(run.attempts) for alert in a.book.alerts()),
+        events=Counter(attempt.events),
+        skipped_steps=max((s.num_skipped for s in attempt.sessions.values()), default=0),
+        stored=run.num_stored,
+        lost=run.num_lost,
+        late=attempt.num_late,
+        unresolved=sum(rank.unresolved for rank in ranks),
+        frames=attempt.num_frames,
+    )
+
+
+def _ranks(attempt: Attempt) -> tuple[RankView, ...]:
+    return tuple(_view_session(attempt.sessions[rank]) for rank in sorted(attempt.sessions))
+
+
+def _view_session(session: Session) -> RankView:
+    return RankView(
+        rank=session.hello.rank,
+        session=session.id,
+        state=session.state,
+        host=session.hello.host,
+        pid=session.hello.pid,
+        last_step=session.last_step,
+        last_ns=session.last_ns,
+        stored=session.num_stored,
+        lost=session.num_lost,
+        unresolved=session.num_unresolved,
+        reason=session.reason,
+        gaps=session.losses.ranges(),
+    )

@@ -1,0 +1,1 @@
+"""The one thread that owns the state and the store, and what it publishes."""

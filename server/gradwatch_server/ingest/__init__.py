@@ -1,0 +1,1 @@
+"""The ingest socket: who may send, how much, and the bytes that came."""

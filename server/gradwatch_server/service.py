@@ -1,0 +1,133 @@
+"""The aggregator as a process: start-up, main loop, shutdown."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.app import make_app
+from gradwatch_server.api.security import AccessPolicy, Hosts, SecurityMiddleware, StreamTokens
+from gradwatch_server.api.tls import check_tls
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.ingest.socket import Ingest
+from gradwatch_server.keys import read_keys
+from gradwatch_server.settings import Settings, open_doors, split_address
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.alert_events import AlertStore
+from gradwatch_server.storage.sqlite.log import Log
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 1
+"""How long open requests may take to end at shutdown; the streams end by themselves."""
+
+
+class _Server(uvicorn.Server):
+    """Ends the alert streams first: uvicorn waits for open responses before anything else."""
+
+    def __init__(self, config: uvicorn.Config, feed: AlertStream) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._feed.close()
+        super().handle_exit(sig, frame)
+
+
+def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
+    """Run until SIGTERM or SIGINT. *announce* gets the HTTP and the ingest address once bound.
+
+    Raises:
+        GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
+    """
+    keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
+    check_tls(settings.http_tls_cert, settings.http_tls_key)
+    with contextlib.ExitStack() as stack:
+        log = Log(settings.data, allow_network_fs=settings.allow_network_fs)
+        stack.callback(log.close)
+        http_socket = stack.enter_context(_bind(settings.http))
+        ingest = Ingest(settings.ingest, keys)
+        stack.callback(ingest.close)
+
+        store = AlertStore(log.path)
+        feed = AlertStream(store)
+        failed: list[bool] = []
+
+        def fail() -> None:
+            failed.append(True)
+            server.should_exit = True
+            feed.close()
+
+        engine = Engine(
+            log,
+            ingest,
+            settings.rules,
+            window_steps=settings.window_steps,
+            session_timeout_s=settings.session_timeout_s,
+            on_alerts=feed.wake,
+            on_failure=fail,
+            keeping=RetentionPolicy(
+                **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
+            ),
+        )
+        stream_tokens = StreamTokens()
+        hosts = Hosts(split_address(settings.http)[0], settings.http_hosts)
+        locks = AccessPolicy(hosts, keys.tokens if keys is not None else None, stream_tokens)
+        config = uvicorn.Config(
+            SecurityMiddleware(make_app(engine, store, feed, stream_tokens), locks),
+            ssl_certfile=settings.http_tls_cert,
+            ssl_keyfile=settings.http_tls_key,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            server_header=False,
+        )
+        server = _Server(config, feed)
+        stack.enter_context(_quiet_signals(server))
+        engine.start()
+        stack.callback(engine.stop)
+        for warning in open_doors(settings):
+            logger.warning("%s", warning)
+        host, port = http_socket.getsockname()[:2]
+        scheme = "http" if settings.http_tls_cert is None else "https"
+        announce(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", ingest.endpoint)
+        server.run(sockets=[http_socket])
+        if failed:
+            msg = "the engine failed; the log above says why"
+            raise GradwatchError(msg)
+
+
+def _bind(address: str) -> socket.socket:
+    host, port = split_address(address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like that
+        why = getattr(error, "strerror", None) or error
+        msg = f"cannot bind the HTTP address {address}: {why}; give a free one with --http"
+        raise GradwatchError(msg) from error
+
+
+@contextlib.contextmanager
+def _quiet_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Make the signals harmless that uvicorn raises again once it has stopped."""
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        """Stop: this one may have come before the server listens to signals."""
+        server.should_exit = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,196 @@
+"""Settings of the aggregator: command line, then `GRADWATCH_*`, then `gradwatch.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.frames.window import WINDOW_STEPS
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.ingest.socket import endpoint_host, is_loopback
+
+DEFAULT_CONFIG = Path("gradwatch.toml")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with its default."""
+
+    model_config = SettingsConfigDict(env_prefix="GRADWATCH_", extra="forbid", frozen=True)
+
+    http: str = Field("127.0.0.1:8420", description="Address of the HTTP API, port 0 for any.")
+    ingest: str = Field(
+        "tcp://127.0.0.1:5555", description="ZeroMQ endpoint that clients push to, port 0 for any."
+    )
+    data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
+    keys_dir: Path | None = Field(
+        None,
+        description="Directory that `gradwatch keys` made; with it only who has a key or a token "
+        "gets in.",
+    )
+    insecure: bool = Field(
+        False, description="Allow addresses beyond loopback although nothing checks who calls."
+    )
+    http_hosts: tuple[str, ...] = Field(
+        (), description="More host names under which the HTTP API may be called, without ports."
+    )
+    http_tls_cert: Path | None = Field(None, description="Certificate of the HTTP API, PEM.")
+    http_tls_key: Path | None = Field(None, description="The key to it, PEM, not open to all.")
+    window_steps: int = Field(
+        WINDOW_STEPS, ge=8, le=65_536, description="Frames that a run's rolling window holds."
+    )
+    session_timeout_s: float = Field(
+        30.0, ge=1.0, le=86_400.0, description="Silence after which a rank counts as lost."
+    )
+    allow_network_fs: bool = Field(
+        False,
+        description="Allow a data directory on a network file system, where it may be damaged.",
+    )
+    log_max_bytes: int = Field(
+        8_589_934_592,
+        ge=1 << 20,
+        description="Size of the log above which the oldest records are deleted.",
+    )
+    log_max_age_s: float = Field(
+        604_800.0,
+        ge=60.0,
+        allow_inf_nan=False,
+        description="Age above which records are deleted; the window stays.",
+    )
+    alerts_max_age_s: float = Field(
+        31_536_000.0,
+        ge=60.0,
+        allow_inf_nan=False,
+        description="Age above which alert events are deleted, not below that of records.",
+    )
+    runs_max_age_s: float = Field(
+        2_592_000.0,
+        ge=60.0,
+        allow_inf_nan=False,
+        description="Time after its end when a run leaves memory; its alert events stay.",
+    )
+    checkpoint_s: float = Field(
+        60.0,
+        ge=1.0,
+        le=3_600.0,
+        description="How often what changed is saved for a quick restart, at the latest.",
+    )
+    rules: Rules = Field(Rules(), description="The rules; see docs/rules.md.")
+
+    @field_validator("alerts_max_age_s")
+    @classmethod
+    def _not_below_the_log(cls, value: float, info: ValidationInfo) -> float:
+        # A record whose alert is gone would raise it again if the log had to be read anew.
+        least = info.data.get("log_max_age_s", 0.0)
+        if value < least:
+            msg = f"must not be below log_max_age_s ({least:g})"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("http")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic passes it by name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Rank the sources; a `.env` file is none of them."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`.
+
+    Raises:
+        ValueError: If it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        msg = "not of the form host:port, such as 127.0.0.1:8420"
+        raise ValueError(msg)
+    return host.strip("[]"), int(port)
+
+
+def load_settings(config: Path | None, **given: Any) -> Settings:
+    """Read the settings; *given* are those of the command line, None where not given.
+
+    Raises:
+        GradwatchError: If a file is missing or malformed, or a value is not allowed.
+    """
+    if config is not None and not config.is_file():
+        msg = f"no config file {config}"
+        raise GradwatchError(msg)
+
+    class _Settings(Settings):
+        model_config = SettingsConfigDict(toml_file=config or DEFAULT_CONFIG)
+
+    try:
+        settings = _Settings(**{key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise GradwatchError(_first(error)) from error
+    except SettingsError as error:
+        msg = f"an environment variable GRADWATCH_*: {error}"
+        raise GradwatchError(msg) from error
+    except (OSError, ValueError) as error:  # the file itself
+        msg = f"config file {config or DEFAULT_CONFIG}: {error}"
+        raise GradwatchError(msg) from error
+    _check_doors(settings)
+    return settings
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"setting {key!r} is not known"
+    return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
+
+
+def _check_doors(settings: Settings) -> None:
+    """Refuse to listen where strangers could reach it."""
+    for name in _far_doors(settings):
+        if settings.keys_dir is None and not settings.insecure:
+            msg = (
+                f"{name} address {getattr(settings, name)} is reachable from other machines and "
+                "nothing would check who calls; make keys with 'gradwatch keys' and give "
+                "--keys-dir gradwatch-keys, bind 127.0.0.1, or accept it with --insecure"
+            )
+            raise GradwatchError(msg)
+
+
+def open_doors(settings: Settings) -> list[str]:
+    """Return what an operator should be warned of."""
+    far = _far_doors(settings)
+    if settings.keys_dir is None:
+        return [
+            f"insecure: whoever reaches {name} at {getattr(settings, name)} gets in" for name in far
+        ]
+    if "http" in far and settings.http_tls_cert is None:
+        return ["HTTP tokens travel in the clear; set http_tls_cert, or put a TLS proxy in front"]
+    return []
+
+
+def _far_doors(settings: Settings) -> list[str]:
+    """Return the settings whose addresses other machines reach."""
+    hosts = {
+        "http": split_address(settings.http)[0],
+        "ingest": endpoint_host(settings.ingest) or "localhost",
+    }
+    return [name for name, host in hosts.items() if not is_loopback(host)]

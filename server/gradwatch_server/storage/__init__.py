@@ -1,0 +1,1 @@
+"""What is kept on disk: the log, alert events, the saved state."""

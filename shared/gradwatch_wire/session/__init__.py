@@ -1,0 +1,1 @@
+"""A session of the protocol: what is sent, in which order, and what an answer means."""

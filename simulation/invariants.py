@@ -1,0 +1,184 @@
+"""The books kept beside the simulation: what was made, what was promised, what is on the disk.
+
+Whatever does not tally is a `Violation`: it names the promise that was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradwatch._transport.protocol import Protocol
+from gradwatch._transport.send_buffer import SendBuffer
+from gradwatch_server.core.entries import Entry, Gap, Opened, Received
+from gradwatch_server.core.state import State
+from gradwatch_server.storage.sqlite.log import Line
+from gradwatch_wire import Event, Gains, Manifest, Record, Stats
+from simulation.spill import SimulatedSpill
+
+Key = tuple[str, int]
+"""What makes a record of a session unlike its others: its kind, and its step or id."""
+
+
+class Violation(AssertionError):  # noqa: N818 - as in "a violation of the promise"
+    """A promise that was not kept."""
+
+
+def require(kept: object, promise: str, *facts: object) -> None:
+    """Raise unless the promise is kept.
+
+    Raises:
+        Violation: If it is not.
+    """
+    if not kept:
+        raise Violation(f"{promise}: " + ", ".join(map(str, facts)))
+
+
+def key_of(record: Record) -> Key:
+    """Return what tells a record from the others of its session."""
+    match record:
+        case Stats(step=number) | Gains(step=number) | Event(step=number):
+            return type(record).__name__, number
+        case Manifest(manifest_id=number):
+            return "Manifest", number
+    return type(record).__name__, 0
+
+
+@dataclass(slots=True)
+class Account:
+    """One session: what its worker made, and what of it is committed."""
+
+    name: str
+    protocol: Protocol
+    spill: SimulatedSpill | None
+    max_bytes: int
+    made: list[Key] = field(default_factory=list)
+    stored: set[Key] = field(default_factory=set)
+    num_stored: int = 0
+    num_lost: int = 0
+    num_forgotten: int = 0
+    is_over: bool = False  # nothing but the spill is left
+    checked: tuple[int, ...] = ()
+
+    @property
+    def num_evicted(self) -> int:
+        """Records that may be gone: they gave way in the ring, or a lost log had them."""
+        return self.protocol.counters["evicted"] + self.num_forgotten
+
+    @property
+    def budget(self) -> int:
+        """Bytes that the ring may hold; a new log is told of the manifests again beyond it."""
+        again = self.protocol._manifests.values() if self.num_forgotten else ()
+        return self.max_bytes + sum(len(item.body) for item in again)
+
+    @property
+    def ring(self) -> SendBuffer:
+        """Where the worker keeps what is not acknowledged."""
+        return self.protocol._ring
+
+    def holds(self, seq: int) -> bool:
+        """Tell whether the worker can still supply a record."""
+        if not self.is_over and self.ring.get(seq) is not None:
+            return True
+        found = self.spill.find(seq) if self.spill is not None else None
+        return found is not None and found.seq == seq
+
+    @property
+    def durable(self) -> int:
+        """The highest sequence number that is committed, stored or lost."""
+        return self.num_stored + self.num_lost
+
+
+class InvariantChecker:
+    """The books of one simulated cluster."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[bytes, Account] = {}
+        self.entries: list[Entry] = []  # all that is committed
+
+    def committed(self, lines: Sequence[Line]) -> None:
+        """Take down what the disk has for good."""
+        for line in lines:
+            self.entries.append(line.entry)
+            match line.entry.body:
+                case Received(envelope):
+                    account = self.accounts[envelope.session]
+                    self._store(account, envelope.seq, envelope.record)
+                case Gap(session, first, last):
+                    account = self.accounts[session]
+                    where = (account.name, f"{first} to {last}", f"after {account.durable}")
+                    require(first == account.durable + 1 <= last, "gaps lie in order", *where)
+                    # After the log was lost, records still on their way say what the old one had.
+                    owed = range(max(first, account.num_forgotten + 1), last + 1)
+                    held = [seq for seq in owed if account.holds(seq)]
+                    require(not held, "only what is gone is declared lost", *where, held)
+                    account.num_lost += last - first + 1
+
+    def _store(self, account: Account, seq: int, record: Record) -> None:
+        key = key_of(record)
+        where = (account.name, f"number {seq}", key)
+        require(seq == account.durable + 1, "records are stored once and in order", *where)
+        require(key == account.made[seq - 1], "what is stored was made", *where)
+        require(key not in account.stored, "no record is stored twice", *where)
+        account.num_stored += 1
+        account.stored.add(key)
+
+    def forget(self) -> None:
+        """Begin anew with an empty log: what the old one had is owed no more."""
+        self.entries.clear()
+        for account in self.accounts.values():
+            account.num_forgotten = max(account.num_forgotten, account.durable)
+            account.stored.clear()
+            account.num_stored = account.num_lost = 0
+
+    def acknowledged(self, session: bytes, acked: int) -> None:
+        """Check an acknowledgement the moment it is given."""
+        durable = self.accounts[session].durable if session in self.accounts else 0
+        promise = "acknowledged means committed"
+        require(acked <= durable, promise, f"{acked} acknowledged, {durable} committed")
+
+    def check_workers(self) -> None:
+        """Check the rings: their memory, and that whatever is not settled is held or gone."""
+        for account in self.accounts.values():
+            ring, made = account.ring, len(account.made)
+            now = (made, account.durable, account.num_lost, ring.low, len(ring), ring.size_bytes)
+            if now == account.checked:
+                continue
+            account.checked = now
+            size = (account.name, f"{ring.size_bytes} bytes of {account.budget}")
+            require(ring.size_bytes <= account.budget, "a ring keeps to its budget", *size)
+            require(ring.last == made, "every record has a number", account.name, ring.last, made)
+            require(account.durable <= made, "nothing is stored that was not made", account.name)
+            if account.is_over:
+                continue
+            held = sum(map(account.holds, range(account.durable + 1, made + 1)))
+            gone = made - account.durable - held
+            sums = (account.name, f"{gone} and {account.num_lost} of {account.num_evicted}")
+            tally = gone + account.num_lost <= account.num_evicted
+            require(tally, "what is neither stored nor held gave way", *sums)
+
+    def check_state(self, state: State) -> None:
+        """Check that the aggregator counts what is committed, and as it is."""
+        opened = sum(isinstance(e.body, Opened) for e in self.entries)
+        require(len(state.sessions) <= opened, "sessions come from the log", opened)
+        for session in state.sessions.values():
+            account = self.accounts[session.id]
+            told = (session.num_stored, session.num_lost, session.acked)
+            true = (account.num_stored, account.num_lost, account.durable)
+            require(told == true, "the API tells what is committed", account.name, told, true)
+        for run in state.runs.values():
+            sums = [0, 0]
+            for session in state.sessions.values():
+                if session.hello.run == run.name:
+                    sums[0] += session.num_stored
+                    sums[1] += session.num_lost
+            told_run = [run.num_stored, run.num_lost]
+            require(told_run == sums, "a run is the sum of its sessions", told_run, sums)
+
+    def check_settled(self, session: bytes) -> None:
+        """Check that nothing is open: `made == stored + lost`, and what is missing is declared."""
+        account = self.accounts[session]
+        made, stored, lost = len(account.made), account.num_stored, account.num_lost
+        require(made == stored + lost, "made == stored + lost", account.name, made, stored, lost)
+        missing = len(set(account.made) - account.stored)
+        require(missing == lost, "what is missing is declared", account.name, missing, lost)

@@ -1,0 +1,198 @@
+"""The local probe sees a NaN of its own rank, before a reduction spreads it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradwatch_wire as wire
+from gradwatch._hooks.probe import MAX_NUMEL, MAX_PARAMETERS, LocalProbe, choose
+from gradwatch._layers.layers import find_layers
+
+# Two ranks of DDP; rank 1 has a poisoned batch at step 2.
+DDP_SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+import gradwatch
+
+def work(rank, path):
+    dist.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+    model = nn.Sequential(nn.Linear(4, 600), nn.ReLU(), nn.Linear(600, 600), nn.Linear(600, 1))
+    model = nn.parallel.DistributedDataParallel(model)
+    with gradwatch.attach(model, run="ddp") as watch:
+        for step in range(4):
+            batch = torch.randn(8, 4)
+            if rank == 1 and step == 2:
+                batch[3, 1] = float("nan")
+            model.zero_grad()
+            model(batch).square().mean().backward()
+            watch.collect()
+    dist.destroy_process_group()
+
+mp.start_processes(work, args=(sys.argv[1],), nprocs=2, start_method="fork")
+"""
+
+
+def layers_of(*sizes: int) -> Any:
+    """Layers of one parameter each, of these sizes."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
+    return find_layers(model, None, None)
+
+
+def sizes_of(parameters: list[nn.Parameter]) -> list[int]:
+    return [parameter.numel() for parameter in parameters]
+
+
+def test_few_small_parameters_are_all_chosen() -> None:
+    """Large ones are left out: reading them again would cost time."""
+    chosen = choose(layers_of(3, MAX_NUMEL + 1, 4, MAX_NUMEL, 5))
+
+    assert sizes_of(chosen) == [3, 4, MAX_NUMEL, 5]
+
+
+@pytest.mark.parametrize("count", [MAX_PARAMETERS + 1, 25, 31, 32, 148, 1000])
+def test_of_many_the_chosen_are_spread_from_first_to_last(count: int) -> None:
+    """Sixteen different ones, in order, the first and the last among them, evenly apart."""
+    chosen = sizes_of(choose(layers_of(*range(1, count + 1))))
+    steps = [after - before for before, after in itertools.pairwise(chosen)]
+
+    assert len(chosen) == len(set(chosen)) == MAX_PARAMETERS
+    assert (chosen[0], chosen[-1]) == (1, count)
+    assert max(steps) - min(steps) <= 1
+
+
+def test_where_all_are_large_the_smallest_is_chosen() -> None:
+    """One is better than none."""
+    chosen = choose(layers_of(MAX_NUMEL + 3, MAX_NUMEL + 1, MAX_NUMEL + 2))
+
+    assert sizes_of(chosen) == [MAX_NUMEL + 1]
+
+
+def test_frozen_parameters_are_not_chosen() -> None:
+    """They never have a gradient to look at."""
+    layers = layers_of(3, 4)
+    layers[0].parameter.requires_grad = False
+
+    assert sizes_of(choose(layers)) == [4]
+    layers[1].parameter.requires_grad = False
+    assert choose(layers) == []
+
+
+def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float]:
+    """What the probe holds after a backward pass that gives the layers these gradients."""
+    total = torch.zeros(())
+    for layer, gradient in zip(layers, gradients, strict=True):
+        layer.parameter.grad = None
+        total = total + (layer.parameter * gradient).sum().to(torch.float32)
+    total.backward()
+    return [float(value) for value in probe.take()]
+
+
+def test_the_sums_are_those_of_the_last_backward_pass() -> None:
+    """Taken once, then gone."""
+    layers = layers_of(2, 3)
+    probe = LocalProbe(layers)
+
+    assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3) * 2)) == [2.0, 6.0]
+    assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3))) == [2.0, 3.0]
+    assert probe.take() == []
+    probe.close()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_nonfinite_element_shows_in_the_sum(value: float) -> None:
+    """Wherever in the parameter it is."""
+    layers = layers_of(5)
+    probe = LocalProbe(layers)
+    gradient = torch.ones(5)
+    gradient[3] = value
+
+    assert not math.isfinite(sums_after(probe, layers, gradient)[0])
+    probe.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float32, 3e38)]
+)
+def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, value: float) -> None:
+    """Their sum would overflow in their own dtype, and name an innocent rank."""
+    parameter = nn.Parameter(torch.ones(MAX_NUMEL, dtype=dtype))
+    layers = find_layers(nn.ParameterList([parameter]), None, None)
+    probe = LocalProbe(layers)
+    parameter.backward(torch.full((MAX_NUMEL,), value, dtype=dtype))
+    (total,) = probe.take()
+
+    assert math.isfinite(float(total))
+    assert float(total) == pytest.approx(MAX_NUMEL * value, rel=1e-2)
+    probe.close()
+
+
+def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
+    """Steps that are not collected cost nothing."""
+    layers = layers_of(2)
+    probe = LocalProbe(layers)
+    probe.active = False
+    assert sums_after(probe, layers, torch.ones(2)) == []
+    probe.active = True
+    assert sums_after(probe, layers, torch.ones(2)) == [2.0]
+    probe.close()
+    assert sums_after(probe, layers, torch.ones(2)) == []
+
+
+@pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone"])
+def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
+    attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Every third step is, from the first on."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, None if how == "collect alone" else optimizer, every=3)
+    probed = []
+    for _ in range(7):
+        model(torch.ones(1, 2)).sum().backward()
+        probed.append(len(watch._recorder._probe.take()))
+        if how != "optimizer step":
+            watch.collect()
+        optimizer.step()
+
+    assert probed == [2, 0, 0, 2, 0, 0, 2]
+
+
+def test_a_sparse_gradient_is_passed_over() -> None:
+    """Summing it would coalesce it twice."""
+    embedding = nn.Embedding(5, 2, sparse=True)
+    probe = LocalProbe(find_layers(embedding, None, None))
+    embedding(torch.tensor([1])).sum().backward()
+
+    assert probe.take() == []
+    probe.close()
+
+
+def test_of_two_ddp_ranks_only_the_poisoned_one_shows_it(
+    aggregator: Any, run_script: Any, tmp_path: Any
+) -> None:
+    """The reduced gradients are NaN on both ranks; the probe is on the one where it began."""
+    result = run_script(DDP_SCRIPT, tmp_path / "group")
+    assert result.returncode == 0, result.stderr
+
+    assert sorted(hello.rank for hello in aggregator.hellos.values()) == [0, 1]
+    for session, hello in aggregator.hellos.items():
+        records = [e.record for e in aggregator.stored if e.session == session]
+        stats = [record for record in records if isinstance(record, wire.Stats)]
+        norms = [norm for record in stats for norm in record.columns["l2"].unpack()]
+        probes = [math.isfinite(record.scalars["local_probe"]) for record in stats]
+
+        assert [record.step for record in stats] == [0, 1, 2, 3]
+        assert {record.labels["reduction"] for record in stats} == {"mean"}
+        assert [math.isfinite(norm) for norm in norms] == [True] * 12 + [False] * 6 + [True] * 6
+        assert probes == [True, True, hello.rank == 0, True]

@@ -1,0 +1,86 @@
+"""Manifests are declared once per set of layers, and describe it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from gradwatch._layers.layers import Layer, find_layers
+from gradwatch._layers.manifests import MAX_MANIFESTS, Manifests
+from gradwatch_wire import Manifest
+
+
+def layers() -> list[Layer]:
+    """Six layers of several sizes and dtypes."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(4), nn.Linear(5, 1, dtype=torch.bfloat16))
+    return find_layers(model, None, None)
+
+
+def gradients(*indices: int) -> list[torch.Tensor]:
+    """A gradient for each of those layers."""
+    made = layers()
+    return [torch.ones_like(made[index].parameter) for index in indices]
+
+
+def declared(manifests: Manifests, *indices: int, seen: frozenset[int] = frozenset()) -> Manifest:
+    """The manifest of a set that has to be new."""
+    number, manifest = manifests.find(indices, gradients(*indices), seen)
+    assert manifest is not None
+    assert manifest.manifest_id == number
+    return manifest
+
+
+def test_a_manifest_describes_its_layers_in_order() -> None:
+    """Names, sizes and dtypes stand in the order of the columns."""
+    manifest = declared(Manifests(layers(), {}), 5, 0, 3)
+
+    assert manifest.names == ("2.bias", "0.weight", "1.bias")
+    assert manifest.numel.code == "<u8"
+    assert manifest.numel.unpack() == [1, 6, 4]
+    assert manifest.dtypes == ("bfloat16", "float32", "float32")
+    assert set(manifest.columns) > {"l2", "l1", "linf", "zeros", "nans", "infs", "l2_max"}
+    assert manifest.shards == ()
+
+
+def test_a_set_of_layers_is_declared_once() -> None:
+    """Ids count from 1; another order of the same layers is another set."""
+    manifests = Manifests(layers(), {})
+    declared(manifests, 0, 1)
+
+    assert manifests.find((0, 1), [], frozenset()) == (1, None)
+    assert declared(manifests, 1, 0).manifest_id == 2
+    assert declared(manifests, 0, 1, 2).manifest_id == 3
+    assert manifests.find((1, 0), [], frozenset()) == (2, None)
+    assert manifests.find((0, 1), [], frozenset()) == (1, None)
+
+
+def test_groups_hold_places_in_the_manifest() -> None:
+    """Not those in the model; a group without a member there stays, empty."""
+    groups = {"host": frozenset({0, 3, 5}), "seed": frozenset({4})}
+    manifest = declared(Manifests(layers(), groups), 5, 1, 3)
+
+    assert manifest.groups == {"host": (0, 2), "seed": ()}
+
+
+def test_the_order_is_called_forward_only_where_all_of_it_was_seen() -> None:
+    """A layer unfrozen later has a place by registration, and the manifest says so."""
+    manifests = Manifests(layers(), {})
+    seen = frozenset({0, 1, 2})
+
+    assert declared(manifests, 2, 0, seen=seen).order == "forward"
+    assert declared(manifests, 2, 0, 3, seen=seen).order == "registration"
+    assert declared(manifests, 1).order == "registration"
+
+
+def test_sets_without_end_take_bounded_memory() -> None:
+    """The oldest is forgotten; when it returns it has a new id, which is never used twice."""
+    manifests = Manifests(layers(), {})
+    sets = [tuple(i for i in range(6) if bits >> i & 1) for bits in range(1, 64)]
+    sets += [tuple(reversed(indices)) for indices in sets if len(indices) > 1]
+    first = [declared(manifests, *indices).manifest_id for indices in sets]
+
+    assert first == list(range(1, len(sets) + 1))
+    assert manifests.find(sets[-1], [], frozenset()) == (len(sets), None)
+    assert manifests.find(sets[-MAX_MANIFESTS], [], frozenset())[1] is None
+    assert declared(manifests, *sets[0]).manifest_id == len(sets) + 1
+    assert declared(manifests, *sets[-MAX_MANIFESTS]).manifest_id == len(sets) + 2

@@ -1,0 +1,132 @@
+"""From gradients to a STATS record: which number goes where."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gradwatch._recording.collection import Collection, sample, send_off
+from gradwatch._statistics.readback import Readback, pack
+from gradwatch_wire import Column, Manifest, Stats
+
+
+def stats_of(
+    gradients: list[torch.Tensor],
+    scalars: dict[str, list[torch.Tensor]],
+    divisor: torch.Tensor | None = None,
+    columns: tuple[str, ...] = ("l2", "nans", "infs"),
+) -> Stats:
+    """The record of one collection of these numbers."""
+    taken = sample(gradients, columns, divisor)
+    collection = Collection(
+        step=5,
+        time_ns=7,
+        manifest_id=3,
+        num_layers=len(gradients),
+        measured=send_off(taken.values, taken.places, scalars),
+        labels={"path": taken.path},
+        scalars={"lr": 0.5},
+        part=1,
+        parts=2,
+    )
+    assert collection.ready()
+    (record,) = collection.records()
+    assert isinstance(record, Stats)
+    return record
+
+
+def test_norms_and_scalars_find_their_places() -> None:
+    """All are packed into one tensor and taken apart again."""
+    gradients = [torch.full((n,), 2.0) for n in (1, 4, 9)]
+    scalars = {"loss": [torch.tensor(0.25)], "loss_scale": [torch.tensor(8.0)]}
+    record = stats_of(gradients, scalars)
+
+    assert record == Stats(
+        manifest_id=3,
+        step=5,
+        labels={"path": "rows"},
+        scalars={"lr": 0.5, "loss": 0.25, "loss_scale": 8.0},
+        columns={"l2": Column.pack("<f8", [2.0, 4.0, 6.0])},
+        part=1,
+        parts=2,
+    )
+
+
+def test_the_loss_scale_is_divided_out_of_the_norms_only() -> None:
+    """Not out of the loss, and not twice."""
+    record = stats_of([torch.ones(4)], {"loss": [torch.tensor(3.0)]}, torch.tensor(4.0))
+
+    assert record.columns["l2"].unpack() == [0.5]
+    assert record.scalars["loss"] == 3.0
+
+
+def test_each_layer_may_carry_a_scale_of_its_own() -> None:
+    """Some optimizers have been unscaled, others not yet; counts have no scale."""
+    gradients = [torch.tensor([8.0, 0.0]), torch.tensor([8.0, 0.0])]
+    record = stats_of(gradients, {}, torch.tensor([4.0, 1.0]), ("l2", "l1", "zeros"))
+
+    assert record.columns["l2"].unpack() == record.columns["l1"].unpack() == [2.0, 8.0]
+    assert record.columns["zeros"] == Column.pack("<u8", [1, 1])
+
+
+def test_nan_and_inf_are_counted_where_there_are_some() -> None:
+    """The columns are left out while there are none."""
+    record = stats_of([torch.tensor([1.0, math.nan, math.inf, -math.inf]), torch.ones(2)], {})
+
+    assert record.columns["nans"] == Column.pack("<u8", [1, 0])
+    assert record.columns["infs"] == Column.pack("<u8", [2, 0])
+    assert set(stats_of([torch.ones(2)], {}).columns) == {"l2"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_bad_sum_of_several_shows(value: float) -> None:
+    """The probe's sums are added up on the device."""
+    sums = [torch.tensor(1.0), torch.tensor(value), torch.tensor(-2.0, dtype=torch.float64)]
+
+    assert not math.isfinite(
+        stats_of([torch.ones(1)], {"local_probe": sums}).scalars["local_probe"]
+    )
+    assert stats_of([torch.ones(1)], {"local_probe": sums[::2]}).scalars["local_probe"] == -1.0
+
+
+def test_a_new_manifest_comes_before_its_statistics() -> None:
+    """Both are made at once, when the numbers have arrived."""
+    numel = Column.pack("<u8", [1])
+    manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
+    taken = sample([torch.ones(1)], ("l2",), None)
+    measured = send_off(taken.values, taken.places, {})
+    collection = Collection(0, 0, 3, 1, measured, {}, {}, [manifest])
+
+    first, second = collection.records()
+    assert first == manifest
+    assert isinstance(second, Stats)
+
+
+def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
+    """Each device's numbers are packed there; which layers they are of is kept (row A12)."""
+    elsewhere = torch.device("meta")
+    made = [torch.ones(2), torch.ones(3, device=elsewhere), torch.ones(4)]
+    taken = sample(made, ("l2", "zeros"), None)
+
+    assert taken.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
+    assert {device: values["l2"].shape for device, values in taken.values.items()} == {
+        torch.device("cpu"): (2,), elsewhere: (1,)
+    }  # fmt: skip
+    assert taken.values[elsewhere]["zeros"].device == elsewhere
+
+
+def test_what_is_packed_is_a_copy_in_float64() -> None:
+    """The one who gave it may change it at once."""
+    single = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    packed = pack([single])
+    readback = Readback(packed)
+    single.zero_()
+
+    assert readback.ready()
+    assert readback.read() == [0.1, 0.2]
+    assert pack([torch.tensor(1.5), torch.tensor([2.5], dtype=torch.float16)]).tolist() == [
+        1.5,
+        2.5,
+    ]

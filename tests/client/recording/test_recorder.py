@@ -1,0 +1,112 @@
+"""What cannot be collected is told once, and costs the training nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradwatch._layers.manifests import find_shard
+from gradwatch_wire import Manifest, Stats
+
+
+def with_gradients() -> nn.Linear:
+    model = nn.Linear(4, 2)
+    model(torch.ones(1, 4)).sum().backward()
+    return model
+
+
+def test_inside_a_graph_capture_nothing_is_collected(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A captured collection would replay into numbers long sent; around it all is well."""
+    watch = attach(with_gradients())
+    watch._recorder._has_cuda = True  # there is none here to capture with
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    watch.collect()
+    assert "collecting inside a CUDA graph capture; do it around it" in watch.stats()["last_error"]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    watch.collect()
+
+    assert [stats.step for stats in aggregator.stats(1)] == [1]
+
+
+def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> None:
+    """`l2` always, for all else stands on it."""
+    watch = attach(with_gradients(), columns=["zeros", "linf"])
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert list(stats.columns) == ["l2", "linf", "zeros"]
+    assert stats.columns["zeros"].code == "<u8"
+    assert aggregator.layers(stats, "linf") == {"weight": 1.0, "bias": 1.0}
+
+
+def test_a_slower_path_is_told_once_with_its_cause(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing falls back silently (row B6); the record names the path."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no rows today")
+
+    monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
+    watch = attach(with_gradients())
+    watch.collect()
+    watch.collect()
+
+    assert {stats.labels["path"] for stats in aggregator.stats(2)} == {"public"}
+    told = [record.message for record in caplog.records if "no rows today" in record.message]
+    assert len(told) == 1
+
+
+def placed(*placements: Any) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = init_device_mesh("cpu", (1,) * len(placements))
+    return DTensor.from_local(torch.ones(2), mesh, placements)
+
+
+def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_process: None) -> None:
+    """Its norm is that of a sum over ranks which nobody has made."""
+    from torch.distributed.tensor import Partial, Replicate
+
+    whole, partial = nn.Parameter(placed(Replicate())), nn.Parameter(placed(Replicate()))
+    watch = attach(nn.ParameterDict({"whole": whole, "partial": partial}))
+    whole.grad, partial.grad = placed(Replicate()), placed(Partial())
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert isinstance(stats, Stats)
+    assert aggregator.layers(stats) == {"whole": pytest.approx(2.0**0.5)}
+    assert watch.stats()["last_error"] == "partial: partial is left out: not reduced yet"
+
+
+def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
+    """A mesh of one rank cuts nothing."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    assert find_shard(torch.ones(2)) == ""
+    assert find_shard(placed(Shard(0))) == ""
+    assert find_shard(placed(Replicate(), Shard(0))) == ""
+    assert dist.get_world_size() == 1
+
+
+def test_a_sharded_gradient_is_that_of_the_whole_layer(
+    aggregator: Any, attach: Any, one_process: None
+) -> None:
+    """The manifest counts the elements of the whole."""
+    from torch.distributed.tensor import Shard
+
+    parameter = nn.Parameter(placed(Shard(0)))
+    watch = attach(nn.ParameterDict({"w": parameter}))
+    parameter.grad = placed(Shard(0))
+    watch.collect()
+    aggregator.stats(1)
+    (manifest,) = aggregator.of(Manifest)
+
+    assert manifest.numel.unpack() == [2]

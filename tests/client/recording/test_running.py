@@ -1,0 +1,206 @@
+"""Several collections in one record: nothing that happened between two reports is lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwatch._recording.collection import sample
+from gradwatch._recording.running import Running, StepSample
+from gradwatch._statistics.readback import pack
+from gradwatch._statistics.statistics import COLUMNS
+
+
+def set_gradients(model: nn.Module, norm: float) -> None:
+    """Give both parameters gradients of that norm."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.view(-1)[0] = norm
+
+
+def test_an_explosion_in_an_early_batch_is_in_the_report(aggregator: Any, attach: Any) -> None:
+    """The last, the largest and the mean norm of three steps (row B2)."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=3)
+    for norm in (1.0, 500.0, 3.0, 2.0, 2.0, 2.0):
+        set_gradients(model, norm)
+        watch.collect()
+    first, second = aggregator.stats(2)
+
+    assert [first.step, second.step] == [2, 5]
+    assert [aggregator.layers(first, name)["bias"] for name in ("l2", "l2_max", "l2_mean")] == [
+        3.0,
+        500.0,
+        168.0,
+    ]
+    assert [aggregator.layers(second, name)["weight"] for name in ("l2", "l2_max", "l2_mean")] == [
+        2.0,
+        2.0,
+        2.0,
+    ]
+    assert first.scalars["collections"] == 3.0
+    assert math.isnan(first.scalars["first_nonfinite_step"])
+    assert watch.stats()["collected"] == 6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_first_bad_step_of_a_report_is_kept(aggregator: Any, attach: Any, value: float) -> None:
+    """A NaN stays in the maximum, and its step has a number of its own."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=4)
+    for norm in (1.0, value, value, 1.0):
+        set_gradients(model, norm)
+        watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.scalars["first_nonfinite_step"] == 1.0
+    assert str(aggregator.layers(stats, "l2_max")["bias"]) == str(value)
+    assert aggregator.layers(stats)["bias"] == 1.0
+
+
+def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, attach: Any) -> None:
+    """Every second step is collected, every third collection is reported."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, every=2, report_every=3)
+    for step in range(12):
+        set_gradients(model, float(step))
+        watch.collect()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [4, 10]
+    assert [aggregator.layers(stats, "l2_mean")["bias"] for stats in sent] == [2.0, 8.0]
+
+
+def test_micro_batches_go_into_the_maximum_only_when_asked(aggregator: Any, attach: Any) -> None:
+    """One record per optimizer step; the accumulated norm after each micro-batch is in it."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for asked in (True, False):
+        for norm in (1.0, 8.0, 3.0):
+            set_gradients(model, norm)
+            if asked and norm != 3.0:
+                watch.collect(micro_batch=True)
+        watch.collect()
+        optimizer.step()
+    asked_for, plain = aggregator.stats(2)
+
+    assert [asked_for.step, plain.step] == [0, 1]
+    assert aggregator.layers(asked_for, "l2_max")["bias"] == 8.0
+    assert aggregator.layers(asked_for)["bias"] == aggregator.layers(plain)["bias"] == 3.0
+    assert asked_for.scalars["collections"] == 3.0
+    assert set(plain.columns) == {"l2"}
+    assert watch.stats()["collected"] == 2
+
+
+def test_micro_batches_and_the_optimizers_step_make_one_record(
+    aggregator: Any, attach: Any
+) -> None:
+    """The step may be collected by the optimizer's hook as well."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for _ in range(2):
+        set_gradients(model, 9.0)
+        watch.collect(micro_batch=True)
+        set_gradients(model, 1.0)
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [0, 1]
+    assert [aggregator.layers(stats, "l2_max")["bias"] for stats in sent] == [9.0, 9.0]
+
+
+def test_micro_batches_with_several_optimizers_need_collect_for_the_step(
+    aggregator: Any, attach: Any
+) -> None:
+    """Their parts are records of their own; the maximum would belong to neither."""
+    model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
+    optimizers = [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")]
+    watch = attach(model, optimizers)
+    set_gradients(model, 9.0)
+    watch.collect(micro_batch=True)
+    for optimizer in optimizers:
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [set(stats.columns) for stats in sent] == [{"l2"}, {"l2"}]
+    assert [set(aggregator.layers(stats)) for stats in sent] == [
+        {"a.weight", "a.bias"}, {"b.weight", "b.bias"}
+    ]  # fmt: skip
+    assert "has to be collected by collect()" in watch.stats()["last_error"]
+
+
+def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Any, attach: Any) -> None:
+    """Closing loses nothing."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=100)
+    for norm in (7.0, 1.0):
+        set_gradients(model, norm)
+        watch.collect()
+    watch.close()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 1
+    assert aggregator.layers(stats, "l2_max")["bias"] == 7.0
+
+
+def test_other_layers_begin_another_record(aggregator: Any, attach: Any) -> None:
+    """What was kept for the old set of layers is sent under its own manifest."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=3)
+    for step in range(4):
+        set_gradients(model, float(step + 1))
+        if step == 2:
+            model.bias.grad = None
+        watch.collect()
+    watch.close()
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [1, 2, 3]
+    assert [set(aggregator.layers(stats)) for stats in sent] == [
+        {"weight", "bias"}, {"weight"}, {"weight", "bias"}
+    ]  # fmt: skip
+    assert aggregator.layers(sent[0], "l2_max")["bias"] == 2.0
+
+
+@pytest.mark.parametrize("wrap", [float, torch.tensor])
+def test_the_loss_of_a_report_is_weighted_by_samples(
+    aggregator: Any, attach: Any, wrap: Any
+) -> None:
+    """(1 * 30 + 5 * 10) / 40, and the samples are added up (row B5)."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=2)
+    for loss, size in ((1.0, 30), (5.0, 10)):
+        set_gradients(model, 1.0)
+        watch.collect(loss=wrap(loss), batch_size=size)
+    (stats,) = aggregator.stats(1)
+
+    assert stats.scalars["loss"] == pytest.approx(2.0)
+    assert stats.scalars["batch_size"] == 40.0
+
+
+def test_nothing_between_two_reports_reads_from_the_device() -> None:
+    """On meta tensors, which have no numbers to read: any look at one raises (rows B1, B2)."""
+    device = torch.device("meta")
+    running = None
+    for step in range(3):
+        taken = sample(
+            [torch.ones(n, device=device) for n in (3, 70_000)],
+            COLUMNS,
+            torch.ones((), device=device),
+        )
+        taken.values[device]["local_l2"] = taken.values[device]["l2"].clone()
+        loss = [torch.ones((), device=device)]
+        moment = StepSample(step, 1, 2, taken, {}, {}, {"loss": loss, "local_probe": loss}, 0, 1)
+        running = running or Running(moment)
+        running.add(moment, is_step=True)
+    assert running is not None
+    closed = running.close()
+
+    assert {"l2_max", "l2_mean", "local_l2"} <= set(closed.taken.values[device])
+    assert pack([t for ts in closed.tensors.values() for t in ts]).device == device

@@ -1,0 +1,85 @@
+"""What only a GPU can show: the kernel compiled, no synchronisation, the read-back by events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwatch._statistics.statistics import COLUMNS, statistics
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def never_waiting() -> Iterator[None]:
+    """Any synchronisation with the device is an error."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("fill", [1.0, 60000.0, 1e-7, 0.0, math.nan, math.inf])
+def test_the_compiled_kernel_agrees_with_the_cpu(dtype: torch.dtype, fill: float) -> None:
+    """All six statistics, of several sizes, strides and alignments."""
+    square = torch.randn(700, 700).to(dtype)
+    made = [square, square.T, square[::3], square.view(-1)[1:], torch.full((5000,), fill)]
+    made = [gradient.to(dtype) for gradient in made] + [torch.empty(0, dtype=dtype)]
+    on_gpu = statistics([gradient.cuda() for gradient in made], COLUMNS)
+    expected = statistics(made, COLUMNS).values
+
+    assert (on_gpu.path, on_gpu.declined) == ("triton", "")
+    for name, values in on_gpu.values.items():
+        assert values.tolist() == pytest.approx(expected[name].tolist(), rel=1e-5, nan_ok=True)
+
+
+def test_collecting_never_waits_for_the_device(
+    aggregator: Any, attach: Any, never_waiting: None
+) -> None:
+    """A training loop with clipping collected before and after (row B1)."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    watch = attach(model, optimizer, report_every=2)
+    batch = torch.ones(8, 64, device="cuda")
+    for step in range(10):
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        if step % 2:
+            watch.collect(loss=loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+    sent = aggregator.stats(5)
+
+    assert {stats.labels["path"] for stats in sent} == {"triton"}
+    assert watch.stats()["faults"] == 0
+
+
+def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -> None:
+    """Inside the capture nothing is, and one line says so."""
+    model = nn.Linear(64, 1).cuda()
+    watch = attach(model)
+    batch = torch.ones(8, 64, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        model(batch).square().mean().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(batch).square().mean().backward()
+        watch.collect()
+    assert "capture" in watch.stats()["last_error"]
+    for _ in range(3):
+        graph.replay()
+        watch.collect()
+
+    assert len(aggregator.stats(3)) == 3

@@ -1,0 +1,373 @@
+"""The background thread: it owns the socket, keeps the order, and never holds training up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zmq
+from torch import nn
+
+import gradwatch
+from gradwatch._faults import Faults
+from gradwatch._transport.protocol import Protocol
+from gradwatch._transport.sender import MAX_WAITING, Sender
+from gradwatch_wire import (
+    Alert,
+    Bye,
+    Envelope,
+    Event,
+    Hello,
+    Manifest,
+    Record,
+    Refuse,
+    Stats,
+    decode,
+    encode,
+)
+
+CLOSE_S = 2.5
+
+# Binds a ROUTER, says where, and reads nothing more once it is stopped.
+PEER = """
+import sys, time, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+print(len(socket.recv_multipart()), flush=True)
+time.sleep(60)
+"""
+
+
+class Collected:
+    """Something whose numbers arrive when the test says so."""
+
+    def __init__(self, step: int, *, arrived: bool = True) -> None:
+        self.step = step
+        self.time_ns = 0
+        self.manifests: list[Any] = []
+        self.arrived = arrived
+        self.error: Exception | None = None
+
+    def ready(self) -> bool:
+        return self.arrived
+
+    def records(self) -> list[Record]:
+        if self.error is not None:
+            raise self.error
+        return [Event(name="mark", step=self.step)]
+
+
+@pytest.fixture
+def make_sender() -> Iterator[Callable[[str], tuple[Sender, Faults]]]:
+    """A sender to an endpoint, and its faults; closed after the test."""
+    made: list[Sender] = []
+
+    def make(endpoint: str) -> tuple[Sender, Faults]:
+        faults = Faults()
+        protocol = Protocol(os.urandom(16), Hello(run="test", rank=0, world=1), 1 << 20)
+        made.append(Sender(protocol, endpoint, faults, None))
+        return made[-1], faults
+
+    yield make
+    for sender in made:
+        if sender.is_alive():
+            sender.close("closed")
+
+
+def free_endpoint() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def model_with_gradients() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    return model
+
+
+def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) -> None:
+    """One whose numbers are not there yet holds back those behind it."""
+    sender, _ = make_sender(aggregator.endpoint)
+    late = Collected(1, arrived=False)
+    for collected in (Collected(0), late, Collected(2)):
+        sender.put(collected)
+    sender.start()
+    deadline = time.monotonic() + 10
+    while not aggregator.of(Event) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert [event.step for event in aggregator.of(Event)] == [0]
+    late.arrived = True
+    sender.close("closed")
+
+    assert [event.step for event in aggregator.of(Event)] == [0, 1, 2]
+    assert isinstance(aggregator.stored[-1].record, Bye)
+
+
+def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_sender: Any) -> None:
+    """It is counted; those behind it are sent."""
+    sender, faults = make_sender(aggregator.endpoint)
+    broken = Collected(1)
+    broken.error = ValueError("oops")
+    for collected in (Collected(0), broken, Collected(2)):
+        sender.put(collected)
+    sender.start()
+    sender.close("closed")
+
+    assert [event.step for event in aggregator.of(Event)] == [0, 2]
+    assert aggregator.lost == [(2, 2)]
+    assert dict(faults.counts) == {"record": 1}
+    assert faults.last == "record: ValueError('oops')"
+
+
+def test_what_waits_for_the_device_is_bounded(make_sender: Any) -> None:
+    """Beyond that the oldest are dropped and counted; manifests go on to the next of them."""
+    sender, faults = make_sender(free_endpoint())
+    for step in range(MAX_WAITING + 10):
+        collected = Collected(step)
+        collected.manifests = [step] if step % 2 else []
+        sender.put(collected)
+
+    assert [each.step for each in sender.waiting] == list(range(10, MAX_WAITING + 10))
+    assert sender.waiting[0].manifests == [1, 3, 5, 7, 9]
+    assert sender.waiting[1].manifests == [11]
+    assert sender.num_dropped == faults.counts["dropped"] == 10
+
+
+def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
+    aggregator: Any, make_sender: Any
+) -> None:
+    """Closing waits a second for it, then gives it up and says so."""
+    sender, faults = make_sender(aggregator.endpoint)
+
+    class TooLate(Collected):
+        def ready(self) -> bool:
+            return bool(sender.protocol._ring.last == 3)  # the goodbye has its number
+
+    sender.put(Collected(0))
+    sender.put(TooLate(1))
+    sender.start()
+    started = time.monotonic()
+    sender.close("closed")
+
+    assert 0.9 < time.monotonic() - started < CLOSE_S
+    assert [type(e.record) for e in aggregator.stored] == [Event, Bye]
+    assert faults.counts["dropped"] == sender.num_dropped == 1
+    assert aggregator.lost == [(2, 2)]
+
+
+def test_each_dropped_collection_is_declared_lost_in_its_place(
+    aggregator: Any, make_sender: Any
+) -> None:
+    """The numbers of those that were sent have a hole where it would have been."""
+    sender, _ = make_sender(aggregator.endpoint)
+    for step in range(MAX_WAITING + 10):
+        sender.put(Collected(step))
+    sender.start()
+    sender.close("closed")
+
+    first, *rest = aggregator.of(Event)
+    assert (first.step, len(rest)) == (10, MAX_WAITING - 1)
+    assert aggregator.lost == [(1, 10)]
+    assert aggregator.stored[-1].seq == MAX_WAITING + 11
+
+
+def test_an_aggregator_that_starts_later_gets_everything(
+    new_aggregator: Any, wait_until: Any
+) -> None:
+    """Training does not wait for it, nor does `attach`."""
+    endpoint = free_endpoint()
+    started = time.monotonic()
+    with gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint) as watch:
+        for _ in range(20):
+            watch.collect()
+        assert time.monotonic() - started < 1.0
+        time.sleep(0.3)
+        aggregator = new_aggregator(endpoint)
+        wait_until(lambda: watch.stats()["acked"] == 21, "everything acknowledged")
+
+    assert [stats.step for stats in aggregator.of(Stats)] == list(range(20))
+
+
+def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
+    new_aggregator: Any, wait_until: Any
+) -> None:
+    """It comes back on the same port, knows nothing, and can read all that follows."""
+    endpoint = free_endpoint()
+    first = new_aggregator(endpoint)
+    with gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint) as watch:
+        watch.collect()
+        watch.collect()
+        wait_until(lambda: watch.stats()["acked"] == 3, "two steps acknowledged")
+        first.stop()
+        second = new_aggregator(endpoint)
+        watch.collect()
+        wait_until(lambda: len(second.of(Stats)) == 1, "the third step")
+
+    assert [type(e.record) for e in second.stored] == [Manifest, Stats, Bye]
+    assert second.layers(second.of(Stats)[0]) == second.layers(first.of(Stats)[0])
+    assert second.stored[0].seq == 1
+    assert second.lost == [(2, 3)]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("address", ["ipc", *["tcp://[::1]:*"][: has_ipv6()]])
+def test_other_transports_are_connected_to(
+    new_aggregator: Any, tmp_path: Path, address: str
+) -> None:
+    """IPv6, and a Unix socket."""
+    endpoint = f"ipc://{tmp_path}/gw" if address == "ipc" else address
+    aggregator = new_aggregator(endpoint)
+    with gradwatch.attach(
+        model_with_gradients(), run="test", endpoint=aggregator.endpoint
+    ) as watch:
+        watch.collect()
+
+    assert [type(e.record) for e in aggregator.stored] == [Manifest, Stats, Bye]
+
+
+def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until: Any) -> None:
+    """They tell the last step and the time since."""
+    watch = attach(model_with_gradients())
+    wait_until(lambda: aggregator.beats, "the first beat")
+    assert aggregator.beats[0].last_step == -1
+    watch.collect(step=41)
+    wait_until(lambda: len(aggregator.beats) > 1, "the second beat")
+
+    assert aggregator.beats[1].last_step == 41
+    assert 0 < aggregator.beats[1].since_s < 10
+
+
+def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
+    """Whoever listens there: nothing happens but one line in the log."""
+    context = zmq.Context()
+    with context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint)
+        assert isinstance(watch, gradwatch.Watch)
+        peer, *frames = router.recv_multipart()
+        for junk in ([b"junk"], [b"\x01", b"\xc1"], [b"\x02", b""], [b"", b"", b""], frames):
+            router.send_multipart([peer, *junk])
+        wait_until(lambda: watch.stats()["faults"] == 4, "the junk is heard")
+        assert str(watch.stats()["last_error"]).startswith("answer not understood: expected")
+
+        hello = decode(frames)
+        refusal = Envelope(session=hello.session, record=Refuse(reason="enough"))
+        router.send_multipart([peer, *encode(refusal)])
+        wait_until(lambda: watch.stats()["faults"] == 5, "an answer is heard all the same")
+        watch.close()
+    context.term()
+
+
+def test_a_record_that_is_too_large_is_told(
+    aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model that is not reported at all must not be so in silence."""
+    model = nn.Module()
+    for number in range(5000):
+        model.register_parameter(f"{number:0>500}", nn.Parameter(torch.ones(())))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones(())
+    watch = attach(model)
+    watch.collect()
+    wait_until(lambda: "a Manifest was left out" in caplog.text, "the line in the log")
+
+    assert watch.stats()["last_error"] == "oversize: a Manifest was left out"
+
+
+def timed_close(watch: Any) -> float:
+    started = time.monotonic()
+    watch.close()
+    return time.monotonic() - started
+
+
+def test_close_takes_bounded_time_when_nobody_is_there() -> None:
+    """And so does everything before it."""
+    watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint())
+    for _ in range(100):
+        watch.collect()
+
+    assert timed_close(watch) < CLOSE_S
+    assert watch.stats()["pending"] == 102
+    assert not [t for t in threading.enumerate() if t.name == "gradwatch-sender"]
+
+
+def test_close_takes_bounded_time_when_the_peer_never_answers() -> None:
+    """It accepts connections and says nothing."""
+    context = zmq.Context()
+    with context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint)
+        watch.collect()
+
+        assert timed_close(watch) < CLOSE_S
+        assert router.poll(0)
+    context.term()
+
+
+def test_close_takes_bounded_time_when_the_peer_is_stopped() -> None:
+    """SIGSTOP: its system takes what is sent, the process does not."""
+    with subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True) as peer:
+        assert peer.stdout is not None
+        endpoint = f"tcp://127.0.0.1:{peer.stdout.readline().strip()}"
+        watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint)
+        assert peer.stdout.readline() == "3\n"
+        peer.send_signal(19)
+        for _ in range(100):
+            watch.collect()
+        took = timed_close(watch)
+        peer.kill()
+
+    assert took < CLOSE_S
+
+
+def test_close_takes_bounded_time_when_the_callback_hangs(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """The thread that hears alerts is the one that closes."""
+    release, called = threading.Event(), threading.Event()
+
+    def hang(alert: object) -> None:
+        called.set()
+        release.wait(20)
+
+    watch = attach(model_with_gradients(), on_alert=hang)
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    aggregator.send(Alert(alert={"id": "a"}))
+    assert called.wait(10)
+
+    assert timed_close(watch) < CLOSE_S + 0.3
+    release.set()
+    watch._sender.join(10)
+
+
+def test_the_log_says_where_it_sends(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line that a person can check, when it starts."""
+    with caplog.at_level(logging.INFO, logger="gradwatch"):
+        attach(model_with_gradients(), run="gpt2-small")
+
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"gradwatch: run gpt2-small, rank 0 of 1, 2 layers, to {aggregator.endpoint}"
+    )

@@ -1,0 +1,59 @@
+"""Errors of our own as problem documents."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from gradwatch_server.api import problems
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.app import make_app
+
+
+def test_a_fault_of_ours_is_a_500_that_tells_nothing_of_the_inside(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log has the traceback, the caller a document."""
+    app = FastAPI()
+    problems.install(app)
+
+    @app.get("/broken")
+    def broken() -> None:
+        raise RuntimeError("secret")
+
+    with TestClient(app, raise_server_exceptions=False) as client:
+        response = client.get("/broken")
+
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == response.status_code == 500
+    assert "secret" not in response.text
+    (record,) = [r for r in caplog.records if r.name == problems.__name__]
+    assert record.levelno == logging.ERROR
+    assert "secret" in str(record.exc_info)
+
+
+def test_an_engine_that_is_gone_is_not_ready(start: Any) -> None:
+    """Whatever ended it."""
+    running = start()
+    app = make_app(running.engine, running.store, AlertStream(running.store))
+    with TestClient(app) as client:
+        assert client.get("/readyz").status_code == 200
+        running.engine.stop()
+        response = client.get("/readyz")
+
+    assert response.status_code == 503
+    assert response.json()["detail"] == "the engine is not running"
+
+
+def test_json_keeps_what_is_not_finite() -> None:
+    """At any depth, as strings."""
+    content = {"a": [math.nan, {"b": -math.inf}], "c": (math.inf, 1.5, None, True, "é")}
+
+    assert problems.Json(content).body == (
+        '{"a":["NaN",{"b":"-Infinity"}],"c":["Infinity",1.5,null,true,"é"]}'.encode()
+    )

@@ -1,0 +1,518 @@
+"""The commands, as processes: what they print, how they exit, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from gradwatch_server.cli.app import app
+from gradwatch_server.storage.sqlite.log import DATABASE_NAME
+from gradwatch_wire import Bye, __version__
+
+COMMAND = Path(sys.executable).with_name("gradwatch")
+NAN = math.nan
+DOORS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
+
+
+@pytest.fixture
+def gradwatch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command to its end in an empty folder: `gradwatch("health", "x", URL="...")`."""
+
+    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        result = subprocess.run(
+            [COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"COLUMNS": "200"} | environ,
+        )
+        assert "Traceback" not in result.stderr, result.stderr
+        return result
+
+    return run
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The same in this process, for variants: `invoke("health", "x")`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        result = CliRunner().invoke(app, arguments)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return subprocess.CompletedProcess(
+            arguments, result.exit_code, result.stdout, result.stderr
+        )
+
+    return run
+
+
+def error(result: subprocess.CompletedProcess[str]) -> str:
+    """Return the one line that a failed command says."""
+    assert result.returncode == 1
+    *before, line = result.stderr.splitlines()
+    assert all(" INFO " in other for other in before), result.stderr
+    assert line.startswith("gradwatch: ")
+    return line.removeprefix("gradwatch: ")
+
+
+# serve
+
+
+def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
+    """With the option that gives another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = error(gradwatch("serve", "--http", address, "--ingest", "tcp://127.0.0.1:0"))
+
+    assert line.startswith(f"cannot bind the HTTP address {address}: Address already in use")
+    assert line.endswith("; give a free one with --http")
+
+
+def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
+    """Likewise."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        line = error(gradwatch("serve", "--http", "127.0.0.1:0", "--ingest", endpoint))
+
+    assert line.startswith(f"cannot bind the ingest endpoint {endpoint}: Address already in use")
+
+
+def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, service: Any) -> None:
+    """It names the first; the first is not disturbed."""
+    data = service.arguments["--data"]
+    line = error(gradwatch("serve", *DOORS, "--data", data))
+
+    assert line == (
+        f"the data directory {data} is in use by another aggregator (pid {service.process.pid}); "
+        "stop it, or choose another directory with --data"
+    )
+    assert service.json("/readyz") == {"status": "ready"}
+
+
+def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> None:
+    """A file in its place, here."""
+    (tmp_path / "data").write_text("")
+
+    assert error(gradwatch("serve", *DOORS, "--data", "data")) == (
+        "cannot use the data directory data: File exists; choose one with --data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[rules", "config file gradwatch.toml: "),
+        ("[rules.exploding]\nlimit = 0", "setting 'rules.exploding.limit': "),
+    ],
+)
+def test_a_malformed_config_is_one_line(
+    gradwatch: Any, tmp_path: Path, text: str, says: str
+) -> None:
+    """By key, where it is one."""
+    (tmp_path / "gradwatch.toml").write_text(text)
+
+    assert error(gradwatch("serve", *DOORS)).startswith(says)
+
+
+def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
+    """Wherever the setting came from."""
+    assert "GRADWATCH_*" in error(gradwatch("serve", *DOORS, GRADWATCH_RULES="{"))
+    line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *DOORS[2:]))
+    assert line.startswith("cannot bind the HTTP address a..b:1: ")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"this is no database", b"SQLite format 3\0" + bytes(range(256)) * 400]
+)
+def test_a_corrupt_log_is_one_line(gradwatch: Any, tmp_path: Path, damage: bytes) -> None:
+    """And stays as it is."""
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / DATABASE_NAME
+    file.write_bytes(damage)
+    line = error(gradwatch("serve", *DOORS, "--data", "data"))
+
+    assert line.startswith(f"cannot open the log data/{DATABASE_NAME}: ")
+    assert line.endswith("move the file away to start afresh")
+    assert file.read_bytes() == damage
+
+
+def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
+    serve: Any, peers: Any
+) -> None:
+    """Found only when the log is read; nothing of the damaged file is thrown away."""
+    service = serve()
+    peer = peers(service.ingest).attach([f"l{i}" for i in range(1_000)])
+    for step in range(100):
+        peer.stats(step, [1.0] * 1_000)
+    peer.acked()
+    service.stop()
+    file = Path(service.arguments["--data"]) / DATABASE_NAME
+    data = bytearray(file.read_bytes())
+    middle = len(data) // 2 // 16384 * 16384
+    data[middle : middle + 16384] = b"\xff" * 16384
+    file.write_bytes(data)
+
+    again = serve()
+    (kept,) = file.parent.glob(f"{DATABASE_NAME}.damaged-*")
+
+    assert kept.read_bytes()[100:] == data[100:]  # behind the header, which opening it changes
+    assert again.json("/readyz") == {"status": "ready"}
+    assert again.json("/runs") == []
+
+
+def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
+    """Port 0 is any; what is printed can be used, IPv6 too."""
+    service = serve()
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", service.url)
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9]\d*", service.ingest)
+    assert service.json("/healthz")["status"] == "ok"
+
+
+def test_settings_reach_the_service(
+    serve: Any, peers: Any, tmp_path: Path, wait_until: Any
+) -> None:
+    """From a file: here a stricter rule, which fires."""
+    config = tmp_path / "strict.toml"
+    config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
+    service = serve("--config", str(config))
+    peers(service.ingest).attach().steps(0, 3.0)
+    (alert,) = wait_until(lambda: service.json("/alerts"))
+
+    assert (alert["rule"], alert["origin"]["threshold"]) == ("exploding", 2.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
+    """Exit code 0 in under 3 s, with a rank attached; the log is checkpointed and closed."""
+    service = serve()
+    peers(service.ingest).attach().steps(0, 1.0)
+    code, errors, seconds = service.stop(number)
+    directory = Path(service.arguments["--data"])
+
+    assert (code, "Traceback" in errors) == (0, False)
+    assert seconds < 3
+    assert not (directory / f"{DATABASE_NAME}-wal").exists()
+
+
+# runs, health, tail
+
+
+def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any) -> None:
+    """A table for people, a document a line for programs."""
+    service = serve()
+    assert gradwatch("runs", "--url", service.url).stdout == "no runs yet\n"
+    peers(service.ingest, run="one").attach().steps(0, NAN)
+    peers(service.ingest, run="two").attach().steps(0, 1.0)
+    wait_until(lambda: [run["step"] for run in service.json("/runs")] == [0, 0])
+
+    table = gradwatch("runs", GRADWATCH_URL=service.url).stdout.splitlines()
+    lines = gradwatch("runs", "--json", "--url", service.url + "/").stdout.splitlines()
+
+    assert table[0].split() == [
+        "run",
+        "status",
+        "step",
+        "ranks",
+        "score",
+        "firing",
+        "stored",
+        "lost",
+    ]
+    assert [line.split()[:2] for line in table[1:]] == [["two", "healthy"], ["one", "critical"]]
+    assert [json.loads(line)["run"] for line in lines] == ["two", "one"]
+
+
+def status_of(service: Any, run: str) -> str | None:
+    """Return the status of a run, None while it is not known."""
+    status: str | None = service.get(f"/runs/{run}/health").json().get("status")
+    return status
+
+
+def test_health_is_told_and_exits_as_asked(
+    gradwatch: Any, invoke: Any, service: Any, peers: Any, wait_until: Any
+) -> None:
+    """0 however it is, 3 for the status that a job script asked about."""
+    peers(service.ingest, run="good").attach().steps(0, 1.0)
+    peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
+    for run, status in (("bad", "critical"), ("good", "healthy")):
+        wait_until(lambda run=run, status=status: status_of(service, run) == status)
+
+    def health(*arguments: str) -> Any:
+        return invoke("health", *arguments, "--url", service.url)
+
+    # First, for it is silent soon.
+    assert health("good", "--fail-on", "healthy").returncode == 3
+    bad = health("bad")
+    assert bad.returncode == 0
+    assert "critical" in bad.stdout
+    assert r"NaN in the gradient of h.0\x1b[31m at step 0 on rank 0" in bad.stdout
+    assert r"nan in h.0\x1b[31m on rank 0 at step 0" in bad.stdout
+    assert "\x1b" not in bad.stdout
+    failed = gradwatch("health", "bad", "--fail-on", "critical", "--url", service.url)
+    assert (failed.returncode, failed.stdout) == (3, bad.stdout)
+    assert health("bad", "--fail-on", "ended").returncode == 0
+    assert health("good", "--fail-on", "critical").returncode == 0
+    document = json.loads(health("bad", "--json").stdout)
+    assert document["first_bad"] == {
+        "step": 0,
+        "rank": 0,
+        "layer": "h.0\x1b[31m",
+        "kind": "nan",
+    }
+
+
+def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
+    gradwatch: Any, service: Any, peers: Any, wait_until: Any
+) -> None:
+    """Its status is `ended`, and the alert still fires."""
+    peer = peers(service.ingest, run="over").attach()
+    peer.steps(0, NAN)
+    peer.send(Bye())
+    peer.acked()
+    wait_until(lambda: status_of(service, "over") == "ended")
+    result = gradwatch("health", "over", "--fail-on", "critical", "--url", service.url)
+
+    assert result.returncode == 3
+
+
+@pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
+def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
+    """Of `health` and of `tail`, whatever the name would mean in a URL."""
+    for command in ("health", "tail"):
+        line = error(invoke(command, name, "--url", service.url))
+        assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
+        assert line.isprintable()
+
+
+def test_an_unknown_run_exits_1(gradwatch: Any, service: Any) -> None:
+    """As a process, too."""
+    for command in ("health", "tail"):
+        line = error(gradwatch(command, "nope", "--url", service.url))
+        assert line.startswith("no run 'nope'; known runs: ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
+)
+def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
+    """With the address that was asked and what to do."""
+    for arguments in (["runs"], ["health", "x"], ["tail"], ["tail", "--after", "0"]):
+        line = error(invoke(*arguments, "--url", url))
+        assert line.startswith(f"no aggregator answers at {url} (")
+        assert line.endswith("start one with 'gradwatch serve' or give --url")
+
+
+def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
+    """As a process, too."""
+    assert error(gradwatch("runs", "--url", "http://127.0.0.1:1")).startswith("no aggregator")
+
+
+def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
+    """Clusters set one for everything; the aggregator is next door."""
+    result = gradwatch(
+        "runs",
+        "--url",
+        service.url,
+        HTTP_PROXY="http://127.0.0.1:1",
+        ALL_PROXY="http://127.0.0.1:1",
+    )
+
+    assert result.returncode == 0
+
+
+class Other(BaseHTTPRequestHandler):
+    """A web server that is no aggregator."""
+
+    def do_GET(self) -> None:
+        self.send_response(500 if "runs/x" in self.path else 200)
+        self.end_headers()
+        self.wfile.write(b"<html>It works!</html>")
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
+    """It answers, but not like an aggregator."""
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        lines = [
+            error(invoke("runs", "--url", url)),
+            error(invoke("health", "x", "--url", url)),
+            error(invoke("tail", "--url", url)),
+            error(invoke("tail", "--after", "0", "--url", url)),
+        ]
+        server.shutdown()
+
+    assert lines[0] == f"what answers at {url} is no aggregator; give its address with --url"
+    assert lines[1] == "HTTP 500"
+    assert lines[2] == lines[0]
+    assert lines[3].startswith(f"no aggregator answers at {url} (Expected response header")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("serve", "--nonsense"),
+        ("health",),
+        ("health", "x", "--fail-on", "sad"),
+        ("tail", "--after", "-1"),
+        ("tail", "--after", "x"),
+    ],
+)
+def test_wrong_usage_exits_2(invoke: Any, arguments: tuple[str, ...]) -> None:
+    """With a hint at the help."""
+    result = invoke(*arguments)
+
+    assert result.returncode == 2
+    assert "--help" in result.stderr
+
+
+def test_the_version_is_told(gradwatch: Any) -> None:
+    """The one of the distribution."""
+    assert gradwatch("--version").stdout == f"gradwatch {__version__}\n"
+
+
+class Tail:
+    """A `gradwatch tail` process, read line by line."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [COMMAND, "tail", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"COLUMNS": "60"},
+        )
+
+    def lines(self, count: int) -> list[str]:
+        assert self.process.stdout is not None
+        return [self.process.stdout.readline() for _ in range(count)]
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=10)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def tail() -> Iterator[Callable[..., Tail]]:
+    made: list[Tail] = []
+
+    def start(*arguments: str) -> Tail:
+        made.append(Tail(*arguments))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.end(signal.SIGKILL)
+        one.process.communicate()
+
+
+def test_tail_prints_alerts_a_line_each_until_interrupted(
+    tail: Any, service: Any, peers: Any
+) -> None:
+    """From the cursor it is given; a long message is not wrapped; Ctrl-C is no error."""
+    peer = peers(service.ingest, run="tailed").attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0)
+    process = tail("tailed", "--after", "0", "--url", service.url)
+    first = process.lines(2)
+    peer.steps(4, NAN)
+    (third,) = process.lines(1)
+
+    message = "NaN in the gradient of a at step"
+    assert re.fullmatch(
+        rf"#\d+ tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
+    )
+    assert first[1].endswith(
+        "resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n"
+    )
+    assert third.endswith(f"{message} 4 on rank 0\n")
+    assert process.end() == (0, "")
+
+
+def test_tail_goes_on_over_restarts_and_misses_nothing(
+    tail: Any, serve: Any, peers: Any, wait_until: Any
+) -> None:
+    """It had seen no event yet when the aggregator went; what fired before it was back is told."""
+    service = serve()
+    peer = peers(service.ingest).attach()
+    peer.steps(0, NAN)
+    process = tail("--json", "--url", service.url)
+    wait_until(lambda: connections(process.process.pid))
+    time.sleep(0.3)
+    service.stop(signal.SIGKILL)
+    service.again()
+    peer.greet()
+    peer.steps(1, 1.0, 1.0, 1.0, NAN)
+
+    events = [json.loads(line) for line in process.lines(2)]
+    assert [(e["cursor"], e["state"]) for e in events] == [(2, "resolved"), (3, "firing")]
+    assert process.end() == (0, "")
+
+
+def connections(pid: int) -> list[Any]:
+    """Return the established TCP connections of a process."""
+    return [c for c in psutil.Process(pid).net_connections("tcp") if c.status == "ESTABLISHED"]
+
+
+def test_tail_lives_through_keep_alives(tail: Any) -> None:
+    """A comment between events is no event, also after the first one had an id."""
+    event = {"cursor": 7, "run": "r", "state": "firing", "severity": "info", "rule": "x"}
+
+    class Stream(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            for number in (7, 8):
+                data = json.dumps(event | {"cursor": number, "message": f"m{number}"})
+                self.wfile.write(f"data: {data}\nid: {number}\n\n: ping\n\n: ping\n\n".encode())
+            time.sleep(1)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Stream) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        process = tail("--after", "0", "--url", f"http://127.0.0.1:{server.server_port}")
+        assert process.lines(2) == ["#7 r firing info x: m7\n", "#8 r firing info x: m8\n"]
+        assert process.end() == (0, "")
+        server.shutdown()
+
+
+def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
+    """`gradwatch tail | head -1`, with more to say than the pipe holds."""
+    peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
+    command = f"{COMMAND} tail --json --after 0 --url {service.url} | head -n 1"
+    result = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert json.loads(result.stdout)["cursor"] == 1
+    assert result.stderr == ""

@@ -1,0 +1,275 @@
+"""Layers that are cut over ranks: put together they are what the whole layer is, or unknown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwatch_server.core.frames.frame import COLUMNS, INFS, L1, LINF, NANS, ZEROS, FloatArray
+
+NAN, INF = math.nan, math.inf
+
+
+def statistics(elements: FloatArray) -> dict[str, float]:
+    """Return what a kernel gives for some elements of a tensor, worked out another way."""
+    numbers = elements.tolist()
+    return {
+        "l2": math.hypot(*numbers),
+        "l1": math.fsum(map(abs, numbers)),
+        "linf": max(map(abs, numbers), default=0.0),
+        "zeros": float(numbers.count(0.0)),
+        "nans": float(np.isnan(elements).sum()),
+        "infs": float(np.isinf(elements).sum()),
+    }
+
+
+@st.composite
+def cut_tensors(draw: st.DrawFn) -> list[FloatArray]:
+    """A tensor in uneven pieces, some of them empty, of which magnitudes are far apart."""
+    seed = draw(st.integers(0, 1 << 32))
+    size = draw(st.integers(0, 60))
+    low, high = sorted(draw(st.tuples(st.integers(-300, 299), st.integers(-300, 299))))
+    random = np.random.default_rng(seed)
+    tensor = random.standard_normal(size) * 10.0 ** random.uniform(low, high, size)
+    tensor[random.random(size) < 0.1] = 0.0
+    cuts = draw(st.lists(st.integers(0, size), max_size=6).map(sorted))
+    return np.split(tensor, cuts)
+
+
+@given(layers=st.lists(cut_tensors(), min_size=1, max_size=4), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_layer_of_pieces_is_the_layer(
+    make_part: Any, make_frame: Any, layers: list[list[FloatArray]], data: st.DataObject
+) -> None:
+    """All its statistics to 1e-12, however it is cut and however many ranks hold a piece."""
+    most = max(map(len, layers))
+    parts: list[Any] = []
+    for number in range(most):
+        held = [layer for layer, pieces in enumerate(layers) if number < len(pieces)]
+        own = [statistics(layers[layer][number]) for layer in held]
+        for _ in range(data.draw(st.integers(1, 3), label="replicas")):
+            parts.append(
+                make_part(
+                    rank=len(parts),
+                    index=held,
+                    shards=[f"Shard(0) {number}/{len(layers[layer])}" for layer in held],
+                    **{name: [one[name] for one in own] for name in COLUMNS},
+                )
+            )
+    frame = make_frame(*data.draw(st.permutations(parts)))
+
+    whole = [np.concatenate(pieces) for pieces in layers]
+    for layer, tensor in enumerate(whole):
+        expected = statistics(tensor)
+        for row, name in enumerate(COLUMNS):
+            assert frame.columns[row, layer] == pytest.approx(expected[name], rel=1e-12, abs=0)
+        assert frame.l2_min[layer] == frame.l2_max[layer] == frame.columns[0, layer]
+    assert frame.present.all()
+    assert frame.num_partial == 0
+    total = math.hypot(*np.concatenate(whole).tolist())
+    assert frame.total_norm == pytest.approx(total, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1.0, 1e200, 1e300, 5e-324])
+def test_pieces_of_any_size_add_up(make_part: Any, make_frame: Any, scale: float) -> None:
+    """Their squares would overflow or vanish; beside layers of another size, too."""
+    parts = [
+        make_part([norm * scale, 1.0], rank=rank, shards=[f"{rank}/2"] * 2)
+        for rank, norm in enumerate((3.0, 4.0))
+    ]
+    frame = make_frame(*parts)
+
+    assert frame.l2_max.tolist() == pytest.approx([5.0 * scale, math.sqrt(2.0)], rel=1e-12)
+
+
+def cut(make_part: Any, *pieces: Any, of: int, rank: int = 0, **settings: Any) -> list[Any]:
+    """Return one part per piece: `(number, l2)` or `(number, l2, columns)` of a single layer."""
+    return [
+        make_part([l2], rank=rank + at, shards=[f"Shard(0) {number}/{of}"], **more, **settings)
+        for at, (number, l2, *rest) in enumerate(pieces)
+        for more in [{name: [value] for name, value in (rest[0] if rest else {}).items()}]
+    ]
+
+
+def test_replicas_of_a_piece_are_one_piece(make_part: Any, make_frame: Any) -> None:
+    """Under HSDP they may disagree: of each piece the extremes count, as of a whole layer."""
+    parts = cut(make_part, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
+    frame = make_frame(*parts)
+
+    assert (frame.l2_max[0], frame.l2_min[0]) == (pytest.approx(10.0), pytest.approx(5.0))
+
+
+def test_a_cut_layer_stands_beside_whole_ones(make_part: Any, make_frame: Any) -> None:
+    """FSDP leaves small parameters whole: in the total norm each layer is once."""
+    parts = [
+        make_part([2.0, norm], rank=rank, shards=["", f"Shard(0) {rank}/2"])
+        for rank, norm in enumerate((3.0, 4.0))
+    ]
+    frame = make_frame(*parts, make_part([7.0], index=[2], rank=2))
+
+    assert frame.l2_max.tolist() == pytest.approx([2.0, 5.0, 7.0])
+    assert frame.total_norm == pytest.approx(math.sqrt(4.0 + 25.0 + 49.0))
+
+
+def test_whole_layers_alone_are_not_added_up(make_part: Any, make_frame: Any) -> None:
+    """A shard that is the whole of a layer is the whole layer."""
+    frame = make_frame(*(make_part([3.0], rank=rank, shards=["Shard(0) 0/1"]) for rank in (0, 1)))
+
+    assert (frame.l2_max[0], frame.total_norm) == (3.0, 3.0)
+    assert frame.parts[0].layout.pieces is None
+
+
+def test_a_layer_without_all_its_pieces_is_not_measured(make_part: Any, make_frame: Any) -> None:
+    """Three of four are not a smaller layer: it is absent, and so is the total norm."""
+    parts = cut(make_part, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
+    frame = make_frame(*parts, make_part([1.0], index=[1], rank=9), world=5)
+
+    assert frame.present.tolist() == [False, True]
+    assert frame.nonfinite.tolist() == [False, False]
+    assert np.isnan(frame.columns[:, 0]).all()
+    assert np.isnan([frame.l2_max[0], frame.l2_min[0]]).all()
+    assert (frame.num_partial, frame.total_norm) == (1, None)
+    assert frame.coverage == 0.8
+
+
+@pytest.mark.parametrize(
+    ("bad", "l2"),
+    [
+        ((1, NAN), NAN),
+        ((1, INF), INF),
+        ((1, 1.0, {"nans": 2.0, "infs": 0.0}), NAN),
+        ((1, 1.0, {"nans": 0.0, "infs": 2.0}), INF),
+        ((1, 1.0, {"infs": 2.0}), INF),
+    ],
+)
+def test_a_bad_piece_is_known_without_the_others(
+    make_part: Any, make_frame: Any, bad: Any, l2: float
+) -> None:
+    """What is non-finite in a part is so in the whole; how large it is, is not said."""
+    first = (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0})
+    frame = make_frame(*cut(make_part, first, bad, of=3))
+
+    assert (frame.present[0], frame.nonfinite[0], frame.num_partial) == (True, True, 1)
+    np.testing.assert_array_equal(frame.l2_max, [l2])
+    assert not np.isfinite(frame.l2_min[0])
+    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+    assert frame.total_norm is not None
+    assert not math.isfinite(frame.total_norm)
+
+
+def test_a_bad_piece_makes_the_whole_layer_bad(make_part: Any, make_frame: Any) -> None:
+    """Also where only its counts say so; other pieces without counts do not hide them."""
+    counted = cut(make_part, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
+    frame = make_frame(*counted)
+    assert frame.nonfinite[0]
+    assert frame.columns[[NANS, INFS], 0].tolist() == [2.0, 1.0]
+
+    frame = make_frame(*cut(make_part, (0, INF), (1, NAN), of=2))
+    assert np.isnan(frame.l2_max[0])
+
+
+def test_what_a_piece_did_not_measure_is_not_known_of_the_layer(
+    make_part: Any, make_frame: Any
+) -> None:
+    """Half a sum is no sum."""
+    frame = make_frame(
+        *cut(make_part, (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0}), (1, 4.0), of=2)
+    )
+
+    assert frame.l2_max[0] == pytest.approx(5.0)
+    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+
+
+def test_pieces_of_different_cuts_do_not_make_a_layer(make_part: Any, make_frame: Any) -> None:
+    """Half by rows and half by columns are not the whole; two cuts that are whole are replicas."""
+    rows = [make_part([3.0], rank=0, shards=["Shard(0) 0/2"])]
+    columns = [make_part([4.0], rank=1, shards=["Shard(1) 1/2"])]
+    quarter = [make_part([4.0], rank=2, shards=["Shard(0) 1/4"])]
+    assert not make_frame(*rows, *columns, *quarter).present[0]
+
+    columns.append(make_part([3.5], rank=3, shards=["Shard(1) 0/2"]))
+    rows.append(make_part([4.0], rank=4, shards=["Shard(0) 1/2"]))
+    frame = make_frame(*rows, *columns, *quarter)
+
+    assert frame.num_partial == 0
+    assert (frame.l2_min[0], frame.l2_max[0]) == (5.0, pytest.approx(math.hypot(3.5, 4.0)))
+
+
+def test_the_running_maximum_of_pieces_is_no_smaller_than_that_of_the_layer(
+    make_part: Any, make_frame: Any
+) -> None:
+    """Put together like the norm, which stays that of this step."""
+    parts = cut(make_part, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
+    frame = make_frame(*parts)
+
+    assert frame.l2_max[0] == pytest.approx(50.0)
+    assert (frame.columns[0, 0], frame.l2_min[0]) == (5.0, 5.0)
+    assert frame.total_norm == 5.0
+
+
+def test_ranks_of_a_sharded_job_are_one_frame(cluster: Any) -> None:
+    """From manifests on: uneven shards, an empty one, and a whole layer."""
+    job = cluster(world=4, names=("w", "b"))
+    for rank in range(4):
+        job.open(rank)
+        job.declare(rank, shards=(f"Shard(0) {rank}/4", ""))
+    for rank, norm in enumerate((2.0, 4.0, 4.0, 0.0)):
+        job.stats(rank, 0, [norm, 8.0])
+
+    assert job.frame.l2_max.tolist() == [6.0, 8.0]
+    assert job.frame.total_norm == pytest.approx(10.0)
+    assert job.health()["status"] == "healthy"
+    assert job.attempt.layers.numel == [10, 10]
+
+
+def test_replicas_share_one_layout_and_other_pieces_do_not(cluster: Any) -> None:
+    """So that the records of replicas are merged in one go."""
+    job = cluster(world=4, names=("w",))
+    for rank in range(4):
+        job.open(rank)
+        job.declare(rank, shards=(f"Replicate Shard(0) {rank % 2}/2",))
+    layouts = [job.attempt.sessions[rank].manifests[1].layout for rank in range(4)]
+
+    assert layouts[0] is layouts[2]
+    assert layouts[1] is layouts[3]
+    assert layouts[0] is not layouts[1]
+
+
+def test_a_sharded_job_with_a_rank_missing_is_incomplete(cluster: Any) -> None:
+    """Nothing can be said of its layers: no score, no norm, and no healthy run."""
+    job = cluster(world=2, names=("w",))
+    for rank in range(2):
+        job.open(rank)
+        job.declare(rank, shards=(f"Shard(0) {rank}/2",))
+    job.stats(0, 0, [3.0])
+    job.stats(1, 0, [4.0])
+    job.stats(0, 1, [3.0])
+    job.wait(5.5)
+    health = job.health()
+
+    assert (health["status"], health["step"]) == ("incomplete", 1)
+    assert "pieces of 1 layers missing at the last step" in health["reasons"]
+    assert health["gradient_norm"]["last"] is None
+    assert (health["gradient_norm"]["max"], health["gradient_norm"]["nonfinite_steps"]) == (5.0, 0)
+    assert health["score"] == {"last": None, "mean": 1.0, "min": 1.0}
+    assert health["layers"] == dict.fromkeys(("vanishing", "exploding", "nonfinite", "dead"), 0) | {
+        "total": 1
+    }
+
+
+def test_a_layout_that_no_world_can_fill_is_not_called_healthy(cluster: Any) -> None:
+    """All ranks are in, and yet a piece never comes."""
+    job = cluster(names=("w",))
+    job.open()
+    job.declare(0, shards=("Shard(0) 0/2",))
+    job.stats(0, 0, [500.0])
+    health = job.health()
+
+    assert (health["status"], health["window"]["coverage"]) == ("incomplete", 1.0)
+    assert health["reasons"] == ["pieces of 1 layers missing at the last step"]
+    assert health["alerts"]["pending"] == 0

@@ -1,0 +1,130 @@
+"""Sequence numbers: each is accepted once or declared lost, never both, never neither."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwatch_server.core.sequence import Outcome, SequenceTracker
+from gradwatch_wire.limits import MAX_SEQ
+
+SESSION = b"s" * 16
+ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
+
+
+@pytest.mark.parametrize(
+    ("acked", "seq", "low", "ruling", "gap", "then"),
+    [
+        (0, 1, 1, ACCEPT, None, 1),
+        (4, 5, 1, ACCEPT, None, 5),
+        (4, 4, 1, DUPLICATE, None, 4),
+        (4, 1, 1, DUPLICATE, None, 4),
+        # One is missing that the client still has.
+        (4, 6, 1, REWIND, None, 4),
+        (4, 6, 5, REWIND, None, 4),
+        # One is missing that it no longer has.
+        (4, 6, 6, ACCEPT, (5, 5), 6),
+        (4, 9, 9, ACCEPT, (5, 8), 9),
+        # Some are lost and some must be sent again.
+        (4, 9, 7, REWIND, (5, 6), 6),
+        # An old copy of a record says that later ones are gone: the gap is for the newer to tell.
+        (4, 3, 9, DUPLICATE, None, 4),
+        # A `low` beyond the record itself cannot be: the record is there.
+        (4, 6, 99, ACCEPT, (5, 5), 6),
+        (4, 5, 99, ACCEPT, None, 5),
+        (0, MAX_SEQ, MAX_SEQ, ACCEPT, (1, MAX_SEQ - 1), MAX_SEQ),
+    ],
+)
+def test_a_record_is_ruled_on(
+    acked: int, seq: int, low: int, ruling: Outcome, gap: tuple[int, int] | None, then: int
+) -> None:
+    """By what was stored, its own number, and the lowest that the client can still supply."""
+    ledger = SequenceTracker({SESSION: acked})
+    judgement = ledger.judge(SESSION, seq, low)
+
+    assert (judgement.ruling, judgement.gap) == (ruling, gap)
+    assert ledger.accepted(SESSION) == then
+
+
+def test_a_session_that_never_said_hello_is_unknown() -> None:
+    """Its records are neither accepted nor lost; once open it begins at 1."""
+    ledger = SequenceTracker({})
+
+    assert ledger.judge(SESSION, 1, 1).ruling is Outcome.UNKNOWN
+    assert (ledger.accepted(SESSION), SESSION in ledger, len(ledger)) == (0, False, 0)
+    ledger.open(SESSION)
+
+    assert ledger.judge(SESSION, 1, 1).ruling is ACCEPT
+    assert (SESSION in ledger, len(ledger)) == (True, 1)
+
+
+def test_opening_again_forgets_nothing() -> None:
+    """A second HELLO of a session goes on where it was."""
+    ledger = SequenceTracker({SESSION: 7})
+    ledger.open(SESSION)
+
+    assert ledger.accepted(SESSION) == 7
+
+
+@given(
+    messages=st.lists(
+        st.tuples(st.sampled_from([b"a", b"b"]), st.integers(1, 12), st.integers(0, 14)),
+        max_size=60,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_comes_each_number_is_stored_once_or_lost_once(
+    messages: list[tuple[bytes, int, int]],
+) -> None:
+    """Up to what is acknowledged: stored + lost is every number, and no number is both."""
+    ledger = SequenceTracker({})
+    for session in (b"a", b"b"):
+        ledger.open(session)
+    stored: dict[bytes, list[int]] = {b"a": [], b"b": []}
+    lost: dict[bytes, list[int]] = {b"a": [], b"b": []}
+    for session, seq, low in messages:
+        before = ledger.accepted(session)
+        judgement = ledger.judge(session, seq, low)
+        if judgement.gap:
+            first, last = judgement.gap
+            # Only what the client says it no longer has is ever given up.
+            assert before < first <= last < low
+            lost[session] += range(first, last + 1)
+        if judgement.ruling is ACCEPT:
+            stored[session].append(seq)
+        assert (judgement.ruling is DUPLICATE) == (seq <= before)
+        assert (judgement.ruling is REWIND) == (seq > ledger.accepted(session))
+
+    for session in (b"a", b"b"):
+        assert stored[session] == sorted(stored[session])
+        everything = sorted(stored[session] + lost[session])
+        assert everything == list(range(1, ledger.accepted(session) + 1))
+
+
+@given(
+    evicted=st.integers(0, 30),
+    drops=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+    extra=st.integers(0, 10),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_client_that_goes_back_when_asked_loses_only_what_it_evicted(
+    evicted: int, drops: list[int], extra: int
+) -> None:
+    """produced == stored + declared lost, over a line that drops messages."""
+    ledger = SequenceTracker({})
+    ledger.open(SESSION)
+    produced = evicted + extra + 1
+    stored, lost, cursor, rounds = 0, 0, evicted + 1, 0
+    while ledger.accepted(SESSION) < produced:
+        dropped = rounds < len(drops) and drops[rounds] == 0
+        rounds += 1
+        if not dropped:
+            judgement = ledger.judge(SESSION, cursor, evicted + 1)
+            stored += judgement.ruling is ACCEPT
+            lost += judgement.gap[1] - judgement.gap[0] + 1 if judgement.gap else 0
+            if judgement.ruling is REWIND:
+                cursor = ledger.accepted(SESSION)
+        cursor = cursor + 1 if cursor < produced else max(ledger.accepted(SESSION) + 1, evicted + 1)
+
+    assert (stored, lost) == (extra + 1, evicted)

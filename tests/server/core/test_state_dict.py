@@ -1,0 +1,325 @@
+"""A state that was frozen and thawed goes on as the other one does."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gradwatch_server.core.frames.window import CHUNK_ROWS, Window
+from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.core.state import State
+from gradwatch_server.core.state_dict import (
+    attempt_from_state_dict,
+    attempt_state_dict,
+    run_from_state_dict,
+    run_state_dict,
+)
+from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_wire.jsonable import jsonable
+
+NAN = math.nan
+
+
+def through_bytes(plain: Any) -> Any:
+    """Return what a file would give back."""
+    return msgpack.unpackb(msgpack.packb(plain), strict_map_key=False)
+
+
+def rows_of(window: Window) -> list[Any]:
+    """Return all chunks of a window, as a file would give them back."""
+    chunks = [window.chunk(number) for number in window.changed(0)]
+    return [
+        (c.number, unpack(pack(c.steps)), [unpack(pack(column)) for column in c.columns])
+        for c in chunks
+    ]
+
+
+def thawed(state: State) -> State:
+    """Return a state that came back from its frozen form."""
+    made = State(state.window_steps)
+    made.rules, made.forgotten = state.rules, dict(state.forgotten)
+    for name, run in state.runs.items():
+        made.runs[name] = run_from_state_dict(name, through_bytes(run_state_dict(run)))
+        for attempt in run.attempts:
+            rows = rows_of(attempt.window)
+            plain = through_bytes(attempt_state_dict(attempt))
+            again = attempt_from_state_dict(
+                name, plain, [(number, steps) for number, steps, _ in rows]
+            )
+            columns = {number: own for number, _, own in rows}
+            for number in again.window.absent():
+                again.window.fill(number, columns[number])
+            made.runs[name].attempts.append(again)
+            made.sessions.update((own.id, own) for own in again.sessions.values())
+    return made
+
+
+def story_of(state: State) -> Any:
+    """Return all that readers see, comparable even with NaN in it."""
+    return [repr(plain_view(view_run(run))) for run in state.runs.values()] + [
+        sorted((s.id, s.acked, repr(s.losses.freeze())) for s in state.sessions.values())
+    ]
+
+
+def plain_view(view: Any) -> Any:
+    series = [getattr(view.series, name).tolist() for name in view.series.__slots__]
+    frame = view.frame and {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name in view.frame.__slots__
+        if name != "parts"
+        for value in [getattr(view.frame, name)]
+    }
+    marked = view.flags and [getattr(view.flags, n).tolist() for n in view.flags.__slots__]
+    groups = {name: members.tolist() for name, members in view.groups.items()}
+    alerts = [alert.to_dict() for alert in view.alerts]
+    rest = replace(view, series=None, frame=None, flags=None, groups={}, alerts=())
+    return rest, series, frame, marked, groups, alerts
+
+
+NORMS = st.sampled_from([1.0, 1.0, 1.0, 500.0, 1e-9, NAN, math.inf, 0.1])
+RANKS = st.integers(0, 2)
+DEEDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("step"), NORMS, NORMS),
+        st.tuples(st.just("step"), NORMS, NORMS),
+        st.tuples(st.just("one"), RANKS, NORMS),
+        st.tuples(st.just("skip"), NORMS, NORMS),
+        st.tuples(st.just("gains"), RANKS, NORMS),
+        st.tuples(st.just("event"), RANKS, st.just(0)),
+        st.tuples(st.just("gap"), RANKS, st.integers(1, 9)),
+        st.tuples(st.just("lose"), RANKS, st.just(0)),
+        st.tuples(st.just("bye"), RANKS, st.just(0)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 6]), st.just(0)),
+        st.tuples(st.just("declare"), RANKS, st.sampled_from(["ab", "abc", "cb"])),
+        st.tuples(st.just("again"), st.just(0), st.just(0)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+class Story:
+    """What happens to a job, one deed at a time."""
+
+    def __init__(self, cluster: Any, **settings: Any) -> None:
+        self.job = cluster(world=3, names=("a", "b"), groups={"g": (1,)}, **settings)
+        self.job.rules(vanishing={"for_steps": 2}, gain={"for_steps": 2})
+        self.job.start()
+        self.next = 0
+        self.names = dict.fromkeys(range(3), "ab")
+
+    def do(self, deed: str, one: Any, two: Any) -> None:
+        job = self.job
+        if deed in ("step", "skip"):
+            scale = {"loss_scale": 1.0} if deed == "skip" else {}
+            for rank in range(3):
+                job.stats(rank, self.next, self.sized(rank, one, two), loss=two, **scale)
+            self.next += 1
+        elif deed == "one":
+            job.stats(one, self.next, self.sized(one, two, 1.0), nans=[0] * len(self.names[one]))
+            self.next += 1
+        elif deed == "gains":
+            job.gains(one, self.next, 1.0, two, 8.0)
+        elif deed == "event":
+            job.event(one, "skipped_step", self.next)
+        elif deed == "declare":
+            self.names[one] = two
+            job.declare(one, tuple(two), groups={})
+        elif deed == "again":
+            job.start(job=str(self.next))
+            self.names, self.next = dict.fromkeys(range(3), "ab"), 0
+        elif deed == "wait":
+            job.wait(one)
+        elif deed == "gap":
+            job.gap(one, two)
+        else:
+            getattr(job, deed)(one)
+
+    def sized(self, rank: int, one: float, two: float) -> list[float]:
+        return [one, two, one][: len(self.names[rank])]
+
+
+@given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_frozen_at_every_place_the_future_is_the_same(
+    cluster: Any, deeds: list[Any], steps: int
+) -> None:
+    """What readers see, and each alert with its id, at each entry behind the place."""
+    story = Story(cluster, window_steps=steps)
+    for deed in deeds:
+        story.do(*deed)
+    entries = story.job.entries
+
+    live = State(window_steps=steps)
+    others: list[State] = []
+    for entry in entries:
+        others.append(thawed(live))
+        told = live.apply(entry)
+        others = [other for other in others if same(other.apply(entry), told)]
+    assert len(others) == len(entries)
+    expected = story_of(live)
+    assert all(story_of(other) == expected for other in others)
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    assert jsonable([a.to_dict() for a in one]) == jsonable([a.to_dict() for a in other])
+    return True
+
+
+def test_a_frozen_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> None:
+    """It may be written while the other goes on."""
+    job = cluster(world=2).start()
+    job.step(0, 500.0)
+    other = thawed(job.state)
+    before = copy.deepcopy(story_of(other))
+    job.step(1, NAN)
+
+    assert story_of(other) == before != story_of(job.state)
+
+
+def test_ranks_of_one_layout_share_it_afterwards(cluster: Any) -> None:
+    """Records are told to be alike by it."""
+    job = cluster(world=2, names=("a", "b")).start()
+    state = thawed(job.state)
+    layouts = [own.manifests[1].layout for own in state.runs["gpt"].current.sessions.values()]
+
+    assert layouts[0] is layouts[1]
+    assert state.runs["gpt"].current.layers.share(layouts[0].index, None) is layouts[0]
+
+
+def test_pieces_of_layers_come_back(cluster: Any) -> None:
+    """A sharded step is put together from records before and after."""
+    job = cluster(world=2, names=("a",))
+    for rank in range(2):
+        job.open(rank)
+        job.declare(rank, shards=(f"Shard(0) {rank}/2",))
+    job.stats(0, 0, 3.0)
+    state = thawed(job.state)
+    job.stats(1, 0, 4.0)
+    state.apply(job.entries[-1])
+
+    frame = state.runs["gpt"].current.last_frame
+    assert frame is not None
+    assert (frame.total_norm, frame.l2_max.tolist()) == (5.0, [5.0])
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63, 1 << 70])
+def test_numbers_beyond_msgpack_come_back(cluster: Any, number: int) -> None:
+    """A sum of what hostile clients claim to have lost, and the size of their layers."""
+    job = cluster().start()
+    job.state.runs["gpt"].num_lost = number
+    job.attempt.sessions[0].num_lost = number
+    job.attempt.layers.numel[0] = 1 << 64
+    state = thawed(job.state)
+
+    assert state.runs["gpt"].num_lost == number
+    attempt = state.runs["gpt"].current
+    assert (attempt.sessions[0].num_lost, attempt.layers.numel[0]) == (number, 1 << 64)
+
+
+FLOATS = st.floats() | st.floats(width=32) | st.integers(0, 1 << 33).map(float)
+
+
+@given(rows=st.lists(st.lists(FLOATS, min_size=3, max_size=3), max_size=4), same=st.booleans())
+def test_each_bit_of_an_array_comes_back(rows: list[Any], same: bool) -> None:
+    """NaN with its sign, -0.0 and subnormals, however narrow it was written."""
+    array = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    if same and array.size:
+        array[:] = array[0, 0]
+    again = unpack(through_bytes(pack(array))).astype(np.float64)
+
+    assert again.shape == array.shape
+    assert again.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "size"),
+    [
+        ([0.0] * 100, "=", 8),
+        ([NAN] * 100, "=", 8),
+        ([7.0, 2.0**32 - 1], "<u4", 8),
+        ([0.5, math.inf], "<f4", 8),
+        ([0.1, 1.0], "<f8", 16),
+        ([-0.0, 1.0], "<f4", 8),
+    ],
+)
+def test_an_array_takes_no_more_than_it_needs(values: list[float], code: str, size: int) -> None:
+    """Most columns are counts, or zero throughout."""
+    packed = pack(np.array(values))
+    assert (packed[0], len(packed[2])) == (code, size)
+
+
+def test_an_array_of_another_code_is_refused() -> None:
+    """Only those of the table: never a dtype out of a file."""
+    with pytest.raises(ValueError, match="array code 'O' is none of"):
+        unpack(["O", [1], b"x" * 8])
+
+
+def full_window(cluster: Any, frames: int, steps: int = 20) -> Any:
+    job = cluster(names=("a", "b"), window_steps=steps).start()
+    for step in range(frames):
+        job.step(step, [step + 1.0, 2.0])
+    return job.attempt.window
+
+
+@pytest.mark.parametrize("frames", [0, 1, 7, 8, 9, 19, 20, 21, 47])
+def test_only_chunks_with_new_frames_are_written(cluster: Any, frames: int) -> None:
+    """One frame more is one chunk more to write."""
+    window = full_window(cluster, frames)
+    assert window.changed(frames) == []
+    if frames:
+        assert window.changed(frames - 1) == [(frames - 1) % 20 // CHUNK_ROWS]
+    assert len(window.changed(0)) == -(-min(frames, 20) // CHUNK_ROWS)
+
+
+@pytest.mark.parametrize("more", [0, 1, 5, 12, 19, 20, 33])
+@pytest.mark.parametrize("frames", [3, 8, 20, 27])
+def test_chunks_that_are_filled_late_leave_newer_frames_alone(
+    cluster: Any, frames: int, more: int
+) -> None:
+    """Frames come while the older ones are still being read."""
+    old = full_window(cluster, frames)
+    rows = rows_of(old)
+    window = Window.thaw(through_bytes(old.freeze()), [(n, steps) for n, steps, _ in rows])
+    job = cluster(names=("a", "b"), window_steps=20).start()
+    job.attempt.window, job.attempt._context = window, None
+    for step in range(frames, frames + more):
+        job.step(step, [step + 1.0, 2.0])
+    for number, _, columns in rows:
+        window.fill(number, columns)
+
+    expected = [(step, step + 1.0) for step in range(frames + more)][-20:]
+    assert list(window.before(0, 20)) == expected
+    assert window.series().steps.tolist() == [step for step, _ in expected]
+
+
+@pytest.mark.parametrize(("frames", "steps"), [(5, 40), (47, 40), (47, 8), (20, 12)])
+def test_a_window_of_another_size_keeps_the_newest_frames(
+    cluster: Any, frames: int, steps: int
+) -> None:
+    """As many as it had and has room for, and goes on behind them."""
+    window = full_window(cluster, frames).resized(steps)
+    expected = [(step, step + 1.0) for step in range(frames)][-min(steps, 20) :]
+
+    assert list(window.before(0, 99)) == expected
+    assert len(window) == len(expected)
+
+
+def test_a_window_with_a_chunk_missing_is_refused(cluster: Any) -> None:
+    """It would show frames that never were."""
+    old = full_window(cluster, 20)
+    rows = [(number, steps) for number, steps, _ in rows_of(old)]
+
+    with pytest.raises(ValueError, match=r"chunks .* of a window of 20 frames"):
+        Window.thaw(old.freeze(), rows[:-1])
+    window = Window.thaw(old.freeze(), rows)
+    with pytest.raises(ValueError, match="3 rows of the 8 of chunk 1"):
+        window.fill(1, [np.zeros((3, 2))])

@@ -1,0 +1,753 @@
+"""The engine over real sockets: what it answers, what it stores, and what a restart finds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sqlite3
+import time
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry, Lost, Opened, Received
+from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.engine import engine as engine_module
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
+from gradwatch_server.storage.sqlite.log import Line
+from gradwatch_wire import (
+    Ack,
+    Alert,
+    Beat,
+    Bye,
+    Envelope,
+    Event,
+    Hello,
+    Refuse,
+    Welcome,
+    encode,
+)
+from gradwatch_wire.health import RankState
+from gradwatch_wire.jsonable import jsonable
+from gradwatch_wire.limits import MAX_RECORD_BYTES
+
+NAN = math.nan
+
+
+def test_hello_is_welcomed_and_records_are_acknowledged(start: Any, peers: Any) -> None:
+    """WELCOME says who answers and what it reads; ACK how far the log has it."""
+    running = start()
+    peer = peers(running.endpoint)
+    welcome = peer.greet()
+
+    assert welcome == Welcome(
+        boot_id=running.engine.boot_id,
+        acked=0,
+        max_record_bytes=MAX_RECORD_BYTES,
+        proto_min=1,
+        proto_max=1,
+    )
+    peer.declare()
+    peer.stats(0)
+    assert peer.acked() == Ack(boot_id=running.engine.boot_id, acked=2, rewind=False)
+
+    view = running.shows(stored=2, frames=1)
+    assert (view.name, view.attempt, view.names) == ("gpt", 1, ("a", "b"))
+
+
+def test_what_is_acknowledged_is_committed(start: Any, peers: Any) -> None:
+    """Another connection sees it in the file by the time the ACK is there."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    for step in range(20):
+        peer.stats(step)
+        acked = peer.acked().acked
+        with sqlite3.connect(f"file:{running.log.path}?mode=ro", uri=True) as other:
+            (stored,) = other.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
+        other.close()
+        assert stored == acked == step + 2
+
+
+def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> None:
+    """Copies of a resend are acknowledged again, so that the client lets them go."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.stats(0)
+    peer.acked()
+    for seq in (1, 2, 2):
+        peer.send_as(seq, 1, Event(name="copy", step=0))
+        assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=2)
+
+    assert running.board.num_duplicates == 3
+    assert running.shows(stored=2).events == {}
+
+
+def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
+    """The ACK says rewind; nothing behind the gap is stored until the missing one came."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.send_as(4, 1, Event(name="behind", step=0))
+    assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
+
+    for seq in (2, 3, 4):
+        peer.send_as(seq, 1, Event(name="sent again", step=0))
+    peer.acked(4)
+
+    view = running.shows(stored=4)
+    assert (view.lost, dict(view.events)) == (0, {"sent again": 3})
+
+
+def test_a_record_the_client_no_longer_has_is_declared_lost(start: Any, peers: Any) -> None:
+    """By its `low`, and only then; produced == stored + lost."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.send_as(9, 7, Event(name="x", step=0))
+    assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=6, rewind=True)
+    for seq in (7, 8, 9):
+        peer.send_as(seq, 7, Event(name="x", step=0))
+    peer.acked(9)
+    view = running.shows(stored=4)
+
+    assert (view.stored, view.lost) == (4, 5)
+    assert view.ranks[0].lost == 5
+
+
+def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
+    """It shows that both are there, and how far the log is."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    rows = len(list(running.log.replay()))
+
+    assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
+    assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
+    assert len(list(running.log.replay())) == rows
+
+
+def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
+    """Nothing is stored; from the boot id it sees that it has to say HELLO."""
+    running = start()
+    peer = peers(running.endpoint)
+    for record in (Beat(), Bye(), Event(name="x", step=0)):
+        peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
+        assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=0)
+
+    assert running.board.runs == {}
+    assert list(running.log.replay()) == []
+
+
+@pytest.mark.parametrize("seq", [0, 1])
+@pytest.mark.parametrize(
+    "record",
+    [
+        Welcome(boot_id=bytes(16)),
+        Ack(boot_id=bytes(16), acked=0),
+        Alert(alert={}),
+        Refuse(reason=""),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_what_only_we_may_say_is_refused(start: Any, peers: Any, record: Any, seq: int) -> None:
+    """With a number it would be acknowledged and not be found again in the log."""
+    running = start()
+    peer = peers(running.endpoint).attach(("a",))
+    peer.seq = 1
+    peer.send_as(seq and 2, 1, record)
+    peer.send_as(2, 1, Event(name="x", step=0))
+    peer.acked(2)
+
+    assert running.ingest.refused == {"unexpected": 1}
+    assert running.shows(stored=2).stored == 2
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "é", "x" * 129, "a\x1b[31m"])
+def test_a_bad_run_name_is_refused_with_the_rule(start: Any, peers: Any, name: str) -> None:
+    """The client is told once; nothing of it is stored."""
+    running = start()
+    answer = peers(running.endpoint, run=name).say(Hello(run=name, rank=0, world=1))
+
+    assert isinstance(answer, Refuse)
+    assert "1 to 128 letters, digits" in answer.reason
+    assert answer.reason.isascii()
+    assert (running.ingest.refused, running.board.runs) == ({"run name": 1}, {})
+
+
+def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
+    """It would stay in memory for as long as the log lives."""
+    running = start()
+    versions = {f"part{i}": "9" * 4_000 for i in range(32)}
+    answer = peers(running.endpoint).say(Hello(run="gpt", rank=0, world=1, versions=versions))
+
+    assert isinstance(answer, Refuse)
+    assert "at most 8192 are read" in answer.reason
+    assert running.ingest.refused == {"hello size": 1}
+
+
+def test_runs_and_sessions_are_bounded(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the bound a new one is refused; those that are known go on."""
+    monkeypatch.setattr(engine_module, "MAX_RUNS", 2)
+    monkeypatch.setattr(engine_module, "MAX_SESSIONS", 3)
+    running = start()
+    known = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
+    running.shows("two")
+
+    third = peers(running.endpoint, run="three").say(Hello(run="three", rank=0, world=1))
+    assert isinstance(third, Refuse)
+    assert third.reason == "the log holds 2 runs; start with a new data directory"
+    peers(running.endpoint, run="two").attach()
+    fourth = peers(running.endpoint, run="two").say(Hello(run="two", rank=0, world=1))
+    assert isinstance(fourth, Refuse)
+    assert fourth.reason == "the log holds 3 sessions; start with a new data directory"
+
+    known[0].greet()
+    known[0].steps(0, 1.0)
+    assert running.ingest.refused == {"runs": 1, "sessions": 1}
+
+
+def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> None:
+    """To those that are alive, not to other runs, as the HTTP API gives it, after it is stored."""
+    running = start()
+    first, second, ended = (peers(running.endpoint, rank=r, world=3).attach() for r in range(3))
+    ended.send(Bye())
+    ended.acked()
+    other = peers(running.endpoint, run="other").attach()
+    first.stats(0, (NAN, 1.0), loss=1.0)
+    second.stats(0, (NAN, 1.0), loss=NAN)
+    for peer in (first, second):
+        while not peer.alerts:
+            peer.say(Beat())
+    stored = running.store.after(0)
+
+    (alert,) = second.alerts
+    assert first.alerts[0]["id"] == alert["id"] == stored[0].alert["id"]
+    assert (alert["rule"], alert["state"], alert["first_step"]) == ("nonfinite", "firing", 0)
+    assert (alert["origin"]["rank"], alert["origin"]["layer"]) == (1, "a")
+    assert math.isnan(alert["origin"]["value"])
+    assert jsonable(alert) == stored[0].alert
+    for peer in (other, ended):
+        peer.say(Beat())
+        assert peer.alerts == []
+    assert running.woken.is_set()
+
+
+def test_many_sessions_at_once_are_all_served(start: Any, peers: Any) -> None:
+    """Sixteen ranks interleave; each sees its own acknowledgements, and each frame is whole."""
+    running = start()
+    ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
+    for peer in ranks:
+        peer.greet()
+        peer.declare()
+    for step in range(20):
+        for peer in ranks:
+            peer.stats(step)
+    for peer in ranks:
+        assert peer.acked(21).acked == 21
+
+    view = running.shows(stored=16 * 21, frames=20)
+    assert view.series.coverage.tolist() == [1.0] * 20
+
+
+def test_a_session_that_is_not_heard_of_is_lost_and_may_come_back(start: Any, peers: Any) -> None:
+    """After the timeout it is written to the log; a beat of it is, too."""
+    running = start(session_timeout_s=1.0)
+    peer = peers(running.endpoint).attach()
+    running.shows()
+    wait_for_state(running, RankState.LOST)
+
+    peer.say(Beat())
+
+    wait_for_state(running, RankState.ALIVE)
+    bodies = [type(entry.body) for entry in running.log.replay()]
+    assert bodies == [Opened, Received, Lost, Opened]
+
+
+def wait_for_state(running: Any, state: RankState) -> None:
+    deadline = time.monotonic() + 10
+    while running.view().ranks[0].state is not state:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
+    """A long step is no loss."""
+    running = start(session_timeout_s=1.0)
+    peer = peers(running.endpoint).attach()
+    for _ in range(25):
+        peer.say(Beat())
+        time.sleep(0.1)
+
+    assert Lost not in [type(entry.body) for entry in running.log.replay()]
+
+
+def test_time_closes_a_frame_without_any_record(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The aggregator writes that time passed, once a second, only while a frame waits."""
+    monkeypatch.setattr("gradwatch_server.core.frames.assembler.LATENESS_NS", 1_000_000_000)
+    running = start()
+    peer = peers(running.endpoint, world=2).attach()
+    peer.steps(0, 1.0)
+    view = running.shows(frames=1)
+    rows = len(list(running.log.replay()))
+    time.sleep(1.3)
+
+    assert view.frame.coverage == 0.5
+    assert len(list(running.log.replay())) == rows
+
+
+def test_a_step_of_the_system_clock_is_not_noticed(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour forward loses no rank, an hour back stops neither snapshots nor ticks."""
+    running = start(session_timeout_s=2.0)
+    peer = peers(running.endpoint).attach()
+    real = time.time_ns
+    for step, hours in enumerate((1, 1, -1, -1)):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600 * 10**9)
+        peer.steps(step, 1.0)
+        running.shows(frames=step + 1)
+        time.sleep(0.6)
+
+    assert Lost not in [type(entry.body) for entry in running.log.replay()]
+    times = [entry.received_ns for entry in running.log.replay()]
+    assert times == sorted(times)
+
+
+def story_of(running: Any) -> Any:
+    """Return all that readers see, comparable over a restart."""
+    views = [view_run(run) for run in running.engine._state.runs.values()]
+    return [
+        (
+            *(v.name, v.attempts, v.names, v.ranks, v.stored, v.lost, v.late, v.unresolved),
+            [jsonable(alert.to_dict()) for alert in v.alerts],
+            (v.frames, v.series.total_norm.tobytes(), v.first_bad),
+        )
+        for v in views
+    ]
+
+
+def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
+    """State, alerts, their cursors, and how far each session is; only the boot id is new."""
+    rules = Rules.model_validate({"records_lost": {"enabled": False}})
+    running = start(rules=rules)
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)
+    peer.send_as(14, 12, Event(name="x", step=9))
+    peer.hear()
+    running.shows(lost=2)
+    before, events, boot_id = story_of(running), running.events(), running.engine.boot_id
+    assert [state for _, _, state in events] == ["firing", "resolved", "firing"]
+
+    for _ in range(2):  # twice: a restart must not change what the next one finds
+        running = start(rules=rules, endpoint=running.endpoint)
+        assert story_of(running) == before
+        assert running.events() == events
+        assert running.board.cursor == 3
+        assert running.engine.boot_id != boot_id
+
+    welcome = peer.greet()
+    assert (welcome.acked, welcome.boot_id) == (11, running.engine.boot_id)
+    for seq in (12, 13, 14):
+        peer.send_as(seq, 12, Event(name="x", step=9))
+    peer.seq = 14
+    peer.acked(14)
+    peer.steps(8, 1.0, 1.0, NAN)
+    running.shows(frames=11)
+    assert [(c, s) for c, _, s in running.events()[3:]] == [(4, "resolved"), (5, "firing")]
+
+
+def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> None:
+    """One bad step before, one after: it fires with the step it began at."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 500.0)
+    running.shows(frames=1)
+    assert running.events() == []
+
+    running = start(endpoint=running.endpoint)
+    peer.greet()
+    peer.steps(1, 500.0, 500.0)
+    running.shows(frames=3)
+
+    (event,) = running.store.after(0)
+    assert (event.alert["first_step"], event.alert["fired_step"]) == (0, 1)
+
+
+def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peers: Any) -> None:
+    """Three skipped steps, of which the last has used up the loss scale."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    for step, scale in enumerate((2.0, 1.0)):
+        peer.stats(step, (NAN, 1.0), loss_scale=scale)
+    peer.acked()
+    running.shows(frames=2)
+
+    running = start(endpoint=running.endpoint)
+    peer.greet()
+    peer.stats(2, (NAN, 1.0), loss_scale=0.5)
+    peer.acked()
+    running.shows(frames=3)
+
+    events = [event.alert for event in running.store.after(0)]
+    assert len({event["id"] for event in events}) == 1
+    assert [(e["state"], e["severity"], e["raised_step"]) for e in events] == [
+        ("firing", "info", None), ("firing", "warning", 1), ("firing", "critical", 2)
+    ]  # fmt: skip
+
+
+def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, peers: Any) -> None:
+    """The log had the records; the alerts follow from them, under the ids they would have had."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, NAN)
+    running.shows(frames=1)
+    (event,) = running.events()
+    running.close()
+    with sqlite3.connect(running.log.path) as db:
+        db.execute("DELETE FROM alert_events")
+        db.execute("DELETE FROM saved_state")  # a checkpoint is never ahead of the alerts
+    db.close()
+
+    running = start()
+
+    (again,) = running.events()
+    assert again[1:] == event[1:]
+    assert again[0] > event[0]
+
+
+def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
+    """They are written to the log once; what was judged before stays judged."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 50.0, 50.0)
+    running.shows(frames=2)
+    strict = Rules.model_validate({"exploding": {"limit": 20, "clear": 10}})
+    for _ in range(2):
+        running = start(rules=strict, endpoint=running.endpoint)
+        assert running.events() == []
+    assert [type(e.body).__name__ for e in running.log.replay()].count("RulesSet") == 1
+    peer.greet()
+    peer.steps(2, 50.0, 50.0)
+    running.shows(frames=4)
+
+    (event,) = running.store.after(0)
+    assert event.alert["first_step"] == 2
+    running = start(endpoint=running.endpoint)
+    assert len(running.events()) == 1
+
+
+def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers: Any) -> None:
+    """Nobody could be heard meanwhile; one that never comes is lost after the timeout."""
+    running = start()
+    ended = peers(running.endpoint, rank=0, world=2).attach()
+    peers(running.endpoint, rank=1, world=2).attach()
+    ended.send(Bye())
+    ended.acked()
+
+    running = start(session_timeout_s=1.0)
+
+    alive = running.view().ranks[1].session
+    assert set(running.board.heard) == {alive}
+    deadline = time.monotonic() + 10
+    while running.view().ranks[1].state is not RankState.LOST:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert running.view().ranks[0].state is RankState.ENDED
+
+
+def test_a_full_disk_withholds_the_ack_and_loses_nothing(
+    start: Any, peers: Any, wait_until: Any
+) -> None:
+    """Not ready while it lasts; with room again all is stored, acknowledged, and ready."""
+    running = start()
+    peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
+    db = running.log._db
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count={pages + 1}")
+    for step in range(10):
+        peer.stats(step, [1.0] * 2_000)
+    wait_until(lambda: running.board.fault)
+    assert "database or disk is full" in running.board.fault
+    seen = drain(peer)
+    time.sleep(0.7)
+    assert drain(peer) == []
+    with sqlite3.connect(f"file:{running.log.path}?mode=ro", uri=True) as other:
+        (stored,) = other.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
+    other.close()
+    assert stored == max([1, *seen])
+
+    db.execute("PRAGMA max_page_count=1000000")
+    peer.acked(11)
+
+    view = running.shows(stored=11, frames=10)
+    assert (view.lost, running.board.fault) == (0, None)
+
+
+def drain(peer: Any) -> list[int]:
+    """Return the numbers of the acknowledgements that are there."""
+    seen = []
+    while not peer.is_silent(0.05):
+        seen.append(peer.hear().acked)
+    return seen
+
+
+def test_alerts_wait_for_a_full_disk_too(
+    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told once they are stored, and readiness comes back without another record."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    store, calls = running.log.add_alert_events, itertools.count()
+
+    def full_at_first(events: Any) -> int:
+        if next(calls) < 2:
+            raise sqlite3.OperationalError("database or disk is full")
+        cursor: int = store(events)
+        return cursor
+
+    monkeypatch.setattr(running.log, "add_alert_events", full_at_first)
+    peer.steps(0, NAN)
+    wait_until(lambda: running.board.fault)
+    assert not running.woken.is_set()
+
+    assert running.woken.wait(10)
+    assert running.board.fault is None
+    assert [state for _, _, state in running.events()] == ["firing"]
+
+
+def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any, wait_until: Any) -> None:
+    """What was never committed was never acknowledged: the next start asks for it again."""
+    running = start()
+    peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
+    (pages,) = running.log._db.execute("PRAGMA page_count").fetchone()
+    running.log._db.execute(f"PRAGMA max_page_count={pages}")
+    for step in range(10):
+        peer.stats(step, [1.0] * 2_000)
+    wait_until(lambda: running.board.fault)
+    began = time.monotonic()
+    endpoint = running.endpoint
+    running = start(endpoint=endpoint)
+    assert time.monotonic() - began < 3
+
+    acked = peer.greet().acked
+    assert acked == running.engine._ledger.accepted(peer.session) < 11
+    for step in range(acked - 1, 10):
+        peer.send_as(step + 2, 1, Event(name="again", step=step))
+    peer.acked(11)
+    assert running.shows(stored=11).lost == 0
+
+
+def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
+    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under a dated name, nothing of it lost; clients send again what they still have."""
+    running = start(keeping=RetentionPolicy(checkpoint_s=1e9))
+    peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
+    for step in range(200):
+        peer.stats(step, [1.0] * 500)
+    peer.acked()
+    running.engine._withheld = True  # as if it was killed: no checkpoint stands for the records
+    running.close()
+    data = bytearray(running.log.path.read_bytes())
+    middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there
+    data[middle : middle + PAGE_BYTES] = b"\xff" * PAGE_BYTES
+    running.log.path.write_bytes(data)
+
+    running = start(endpoint=running.endpoint)
+
+    (kept,) = running.log.path.parent.glob("gradwatch.db.damaged-*")
+    assert kept.read_bytes()[100 : len(data)] == data[100:]  # behind the header, which counts opens
+    assert "is damaged" in caplog.text
+    assert kept.name in caplog.text
+    assert (dict(running.board.runs), running.board.fault) == ({}, None)
+    peers(running.endpoint, run="next").attach()
+    assert running.shows("next", stored=1)
+
+
+def test_a_fault_of_ours_costs_one_entry(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An entry that cannot be applied is counted and told once; the next one is applied."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    apply = running.engine._state.apply
+
+    def sometimes(entry: Entry) -> Any:
+        if isinstance(entry.body, Received) and entry.body.envelope.seq in (3, 4):
+            raise ZeroDivisionError
+        return apply(entry)
+
+    monkeypatch.setattr(running.engine._state, "apply", sometimes)
+    peer.steps(0, 1.0, 1.0, 1.0, 1.0)
+    running.shows(frames=2)
+
+    assert running.board.num_apply_errors == 2
+    assert [r.getMessage() for r in caplog.records if r.exc_info] == [
+        "an entry of the log could not be applied (told once)"
+    ]
+    assert running.engine.is_alive()
+
+
+def test_a_fault_in_the_loop_is_told(
+    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine ends, says so, and whoever started it learns of it: no half-dead process."""
+    running = start()
+    monkeypatch.setattr(running.engine, "_housekeeping", lambda now: 1 / 0)
+
+    assert running.failed.wait(10)
+    wait_until(lambda: not running.engine.is_alive())
+    assert running.board.fault == "the engine failed; see the log"
+
+
+def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
+    """Readers in other threads see whole views, old or new."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0)
+    old, board = running.shows(frames=1), running.board.runs
+    peer.steps(1, NAN)
+    running.shows(frames=2)
+
+    assert (old.frames, old.first_bad, old.alerts) == (1, None, ())
+    assert board["gpt"] is old
+    with pytest.raises(TypeError):
+        board["x"] = old
+
+
+# What any client may do, in any order, with a restart anywhere: the books must balance.
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(1, 4)),
+        st.tuples(st.just("evict"), st.integers(1, 3)),
+        st.tuples(st.just("drop"), st.integers(1, 3)),
+        st.tuples(st.just("copy"), st.integers(0, 5)),
+        st.tuples(st.just("garbage"), st.binary(max_size=40)),
+        st.tuples(st.just("restart"), st.just(0)),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+class Rank:
+    """A client that forgets, drops and repeats; it knows what it produced."""
+
+    def __init__(self, peer: Any) -> None:
+        self.peer = peer
+        self.produced = 0
+        self.low = 1  # the lowest record that it still has
+
+    def put(self, seq: int, name: str = "x") -> None:
+        self.peer.send_as(seq, self.low, Event(name=name, step=seq))
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self.produced += 1
+            self.put(self.produced)
+
+    def drop(self, count: int) -> None:
+        """Produce records that get lost on the line."""
+        self.produced += count
+
+    def evict(self, count: int) -> None:
+        self.low = min(self.low + count, self.produced + 1)
+
+    def copy(self, back: int) -> None:
+        if self.produced:
+            self.put(max(1, self.produced - back), "copy")
+
+    def garbage(self, data: bytes) -> None:
+        self.peer.send_frames(b"\x01", data)
+
+    def finish(self) -> None:
+        """Send what is there until all is acknowledged; the last record is never evicted."""
+        self.send(1)
+        while (acked := self.peer.say(Beat()).acked) < self.produced:
+            for seq in range(max(acked + 1, self.low), self.produced + 1):
+                self.put(seq)
+
+
+@given(actions=ACTIONS)
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_produced_is_stored_plus_lost(start: Any, peers: Any, actions: list[Any]) -> None:
+    """Whatever was dropped, evicted, doubled or cut off by a restart, each record is in one."""
+    running = start()
+    rank = Rank(peers(running.endpoint))
+    rank.peer.greet()
+    for action, value in actions:
+        if action == "restart":
+            running = start(endpoint=running.endpoint)
+            rank.peer.greet()
+        else:
+            getattr(rank, action)(value)
+    rank.finish()
+    running = start()  # one log for all examples: what is in it now is told by the next engine
+
+    session = running.engine._state.sessions[rank.peer.session]
+    assert session.num_stored + session.num_lost == session.acked == rank.produced
+    assert session.num_lost < rank.low
+
+
+def test_a_flood_of_hellos_of_one_session_is_one_session(start: Any, peers: Any) -> None:
+    """A client may greet as often as it likes."""
+    running = start()
+    peer = peers(running.endpoint)
+    for _ in range(50):
+        peer.greet()
+
+    assert len(running.shows().attempts) == 1
+    assert len(list(running.log.replay())) == 1
+
+
+def test_a_record_spelt_at_length_survives_a_restart(start: Any, peers: Any) -> None:
+    """msgpack allows several spellings of the same envelope; what was acknowledged stays."""
+    running = start()
+    peer = peers(running.endpoint)
+    peer.greet()
+    raw = encode(Envelope(session=peer.session, seq=1, low=1, record=Event(name="x", step=1)))[1]
+    peer.send_frames(b"\x01", b"\xdc\x00\x06" + raw[1:])
+    peer.acked(1)
+
+    running = start(endpoint=running.endpoint)
+
+    assert peer.greet().acked == 1
+    assert running.view().stored == 1
+
+
+def test_a_log_line_survives_what_the_wire_allows(start: Any, peers: Any) -> None:
+    """Keys unknown to this version, and numbers at their limits, are stored and found again."""
+    running = start()
+    peer = peers(running.endpoint)
+    peer.greet()
+    fields = msgpack.unpackb(
+        encode(Envelope(session=peer.session, seq=1, low=1, record=Bye(reason="x" * 512)))[1]
+    )
+    fields[4] = (1 << 63) - 1
+    fields[5]["new"] = "key"
+    peer.send_frames(b"\x01", msgpack.packb(fields))
+    peer.acked(1)
+
+    running = start(endpoint=running.endpoint)
+
+    assert running.view().ranks[0].reason == "x" * 512
+
+
+def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Any) -> None:
+    """A record that would not be in the log must not be acknowledged."""
+    running = start()
+    envelope = Envelope(session=bytes(16), seq=1, record=Bye())
+
+    with pytest.raises(AssertionError):
+        running.log.append([Line(Entry(1, Received(envelope)))])

@@ -1,0 +1,341 @@
+"""The ingest port: what is no message is counted and told once per kind; nothing else happens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.ingest.socket import (
+    BATCH_MESSAGES,
+    Ingest,
+    Message,
+    endpoint_host,
+    is_loopback,
+)
+from gradwatch_wire import Ack, Bye, Envelope, Event, encode
+from gradwatch_wire.limits import MAX_RECORD_BYTES
+
+SESSION = b"s" * 16
+GOOD = encode(Envelope(session=SESSION, seq=1, low=1, record=Bye()))
+
+
+@pytest.fixture
+def ingest() -> Iterator[Ingest]:
+    ingest = Ingest("tcp://127.0.0.1:0")
+    yield ingest
+    ingest.close()
+
+
+@pytest.fixture
+def dealer(ingest: Ingest) -> Iterator[Callable[..., Any]]:
+    """Connect a socket: `dealer()`, or of another type."""
+    context = zmq.Context()
+    made: list[Any] = []
+
+    def connect(kind: int = zmq.DEALER) -> Any:
+        made.append(context.socket(kind))
+        made[-1].linger = 0
+        made[-1].connect(ingest.endpoint)
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+    context.term()
+
+
+def received(ingest: Ingest, count: int) -> list[Message]:
+    """Receive so many messages that can be read."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + 10
+    while len(messages) < count:
+        assert time.monotonic() < deadline
+        messages += ingest.receive(50)
+    return messages
+
+
+GARBAGE = {
+    "no frame but the envelope": [b""],
+    "one frame": [b"\x01"],
+    "three frames": [*GOOD, b""],
+    "empty": [b"\x01", b""],
+    "random": [b"\x01", os.urandom(3_000)],
+    "not an array": [b"\x01", b"\x80"],
+    "a kind that is none": [b"\x01", msgpack.packb([99, SESSION, 1, 1, 1, {}])],
+    "a short session": [b"\x01", msgpack.packb([8, b"s", 1, 1, 1, {}])],
+    "a body that is no map": [b"\x01", msgpack.packb([8, SESSION, 1, 1, 1, 5])],
+    "a bomb of arrays": [b"\x01", b"\xdc\xff\xff" * 1_000],
+}
+
+
+@pytest.mark.parametrize("frames", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_is_counted_and_the_next_message_is_read(
+    ingest: Ingest, dealer: Any, caplog: pytest.LogCaptureFixture, frames: list[bytes]
+) -> None:
+    """From the same peer; the log names it once, in one line."""
+    peer = dealer()
+    for _ in range(3):
+        peer.send_multipart(frames)
+    peer.send_multipart(GOOD)
+    (message,) = received(ingest, 1)
+
+    assert message.envelope.record == Bye()
+    assert ingest.refused == {"malformed": 3}
+    (record,) = caplog.records
+    assert (record.levelno, "\n" in record.getMessage()) == (logging.WARNING, False)
+
+
+def test_each_kind_of_refusal_is_told_once(
+    ingest: Ingest, dealer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of another version is not lost among the garbage of a port scanner."""
+    peer = dealer()
+    for _ in range(2):
+        peer.send_multipart([b"\x01", b"junk"])
+        peer.send_multipart([b"\x02", GOOD[1]])
+    peer.send_multipart(GOOD)
+    received(ingest, 1)
+    ingest.refuse("run name", "x\x1b[31m\n")
+    ingest.refuse("run name", "y")
+
+    assert ingest.refused == {"malformed": 2, "version": 2, "run name": 2}
+    assert [record.args[0] for record in caplog.records] == ["malformed", "version", "run name"]  # type: ignore[index]  # a tuple
+    assert "expected protocol version 1, got version 2" in caplog.records[1].getMessage()
+    assert caplog.records[2].getMessage().isprintable()
+
+
+def test_a_frame_that_is_too_long_never_comes_in(ingest: Ingest, dealer: Any) -> None:
+    """ZeroMQ drops that peer's connection; others, and the peer itself later, go on."""
+    peer, other = dealer(), dealer()
+    peer.send_multipart([b"\x01", bytes(MAX_RECORD_BYTES + 1)])
+    other.send_multipart(GOOD)
+    (message,) = received(ingest, 1)
+    assert message.raw == GOOD[1]
+
+    deadline = time.monotonic() + 10
+    again: list[Message] = []
+    while not again and time.monotonic() < deadline:
+        peer.send_multipart(GOOD)
+        again += ingest.receive(100)
+
+    assert again
+    assert not ingest.refused
+
+
+def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Any) -> None:
+    """HTTP, noise and silence on the port; a real peer is served meanwhile."""
+    host, _, port = ingest.endpoint.removeprefix("tcp://").rpartition(":")
+    raw = [socket.create_connection((host, int(port))) for _ in range(3)]
+    raw[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+    raw[1].sendall(os.urandom(50_000))
+    dealer().send_multipart(GOOD)
+
+    assert len(received(ingest, 1)) == 1
+    # ZeroMQ reads noise as messages of its oldest version, so that some of it may come in.
+    assert set(ingest.refused) <= {"malformed", "version", "throttled"}
+    for one in raw:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", [zmq.REQ, zmq.ROUTER], ids=["REQ", "ROUTER"])
+def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: int) -> None:
+    """Whatever ZeroMQ lets them send is a message like any other, or malformed."""
+    peer = dealer(kind)
+    if kind == zmq.REQ:
+        peer.send_multipart(GOOD)
+    dealer().send_multipart(GOOD)
+    (message,) = received(ingest, 1)
+
+    assert message.raw == GOOD[1]
+    assert set(ingest.refused) <= {"malformed"}
+
+
+def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
+    """One round takes so many messages at most: others have to be acknowledged, too."""
+    peer = dealer()
+    peer.set_hwm(0)
+    for _ in range(BATCH_MESSAGES + 300):
+        peer.send_multipart(GOOD)
+    sizes: list[int] = []
+    deadline = time.monotonic() + 10
+    while sum(sizes) < BATCH_MESSAGES + 300 and time.monotonic() < deadline:
+        time.sleep(0.05)  # let the queues fill
+        sizes.append(len(list(ingest.receive(50))))
+
+    assert sum(sizes) == BATCH_MESSAGES + 300
+    assert max(sizes) <= BATCH_MESSAGES
+
+
+def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
+    """Long records make short batches: a batch must not fill the memory."""
+    large = Event(name="x", step=1, data={f"k{i}": "v" * 4_000 for i in range(32)})
+    frames = encode(Envelope(session=SESSION, seq=1, low=1, record=large))
+    peer = dealer()
+    for _ in range(100):
+        peer.send_multipart(frames)
+    time.sleep(0.5)
+    sizes: list[int] = []
+    while sum(sizes) < 100:
+        sizes.append(len(list(ingest.receive(500))))
+
+    assert max(sizes) * len(frames[1]) <= (8 << 20) + len(frames[1])
+    assert len(sizes) > 1
+
+
+def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> None:
+    """And to nobody when that one is gone."""
+    peers = [dealer() for _ in range(3)]
+    for number, peer in enumerate(peers):
+        own = Envelope(session=bytes([number]) * 16, seq=1, low=1, record=Bye())
+        peer.send_multipart(encode(own))
+    messages = received(ingest, 3)
+    for message in messages:
+        ack = Ack(boot_id=bytes(16), acked=message.envelope.session[0])
+        assert ingest.reply(message.peer, message.envelope.session, ack)
+    for number, peer in enumerate(peers):
+        assert peer.poll(5_000)
+        frames = encode(
+            Envelope(session=bytes([number]) * 16, record=Ack(boot_id=bytes(16), acked=number))
+        )
+        assert peer.recv_multipart() == frames
+
+    peers[0].close()
+    gone = next(m.peer for m in messages if m.envelope.session[0] == 0)
+    deadline = time.monotonic() + 10
+    while ingest.reply(gone, SESSION, Bye()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any) -> None:
+    """Once its queue is full answers are dropped: it asks again, and others wait for us."""
+    peer = dealer()
+    peer.set_hwm(1)
+    peer.send_multipart(GOOD)
+    (message,) = received(ingest, 1)
+    alert = Event(name="x", step=1, data={"k": "v" * 4_000})
+    began = time.monotonic()
+    answers = [ingest.reply(message.peer, SESSION, alert) for _ in range(20_000)]
+
+    assert answers[0]
+    assert not answers[-1]
+    assert time.monotonic() - began < 10
+
+
+def test_a_taken_port_is_named(ingest: Ingest) -> None:
+    """With what to do about it."""
+    with pytest.raises(GradwatchError) as caught:
+        Ingest(ingest.endpoint)
+
+    assert str(caught.value).startswith(
+        f"cannot bind the ingest endpoint {ingest.endpoint}: Address already in use"
+    )
+    assert "--ingest" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://no.such.host.invalid:5555", "tcp://192.0.2.1:5555", "ipc:///no/such/dir/x"]
+)
+def test_an_address_that_cannot_be_had_is_named(endpoint: str) -> None:
+    """One line."""
+    with pytest.raises(GradwatchError, match=r"^cannot bind the ingest endpoint [^\n]*$"):
+        Ingest(endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://[::1]:0", "ipc://{folder}/socket"])
+def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
+    """IPv6, and a socket file."""
+    if "::1" in endpoint and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    ingest = Ingest(endpoint.format(folder=tmp_path))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.linger = 0
+        peer.ipv6 = True
+        peer.connect(ingest.endpoint)
+        peer.send_multipart(GOOD)
+        try:
+            assert len(received(ingest, 1)) == 1
+        finally:
+            ingest.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("tcp://127.0.0.1:5555", "127.0.0.1"),
+        ("tcp://*:5555", "*"),
+        ("tcp://127.0.0.1:*", "127.0.0.1"),
+        ("tcp://[::1]:0", "[::1]"),
+        ("tcp://node-7.cluster:65535", "node-7.cluster"),
+        ("ipc:///run/gradwatch", None),
+    ],
+)
+def test_the_host_of_an_endpoint(endpoint: str, host: str | None) -> None:
+    """None for a socket file, which only this machine can reach."""
+    assert endpoint_host(endpoint) == host
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "tcp://",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:",
+        "tcp://:5555",
+        "tcp://127.0.0.1:65536",
+        "tcp://127.0.0.1:-1",
+        "tcp://127.0.0.1:²",
+        "tcp://127.0.0.1:" + "9" * 5_000,
+        "udp://127.0.0.1:5555",
+        "inproc://x",
+        "ipc://",
+        "127.0.0.1:5555",
+        "TCP//x:1",
+    ],
+)
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    """With an example of one."""
+    with pytest.raises(GradwatchError, match=r"is not like tcp://127\.0\.0\.1:5555 or ipc:///path"):
+        endpoint_host(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("*", False),
+        ("10.0.0.1", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("2130706433", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
+    """A name that merely looks like one is not."""
+    assert is_loopback(host) is loopback

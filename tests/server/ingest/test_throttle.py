@@ -1,0 +1,82 @@
+"""Peers that send nonsense are not heard for a while, then never; the others notice nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import zmq
+
+from gradwatch_server.ingest.socket import Ingest
+from gradwatch_server.ingest.throttle import BURST, MAX_PEERS, MUTE_S, MUTES, Throttle
+from gradwatch_wire import Bye, Envelope, encode
+
+GOOD = encode(Envelope(session=b"s" * 16, seq=1, low=1, record=Bye()))
+
+
+def mute(throttle: Throttle, peer: bytes, now_s: float) -> None:
+    for _ in range(BURST + 1):
+        throttle.strike(peer, now_s)
+    assert throttle.is_muted(peer, now_s)
+
+
+def test_some_nonsense_is_nothing() -> None:
+    """As much at once as a burst, and one a second for ever."""
+    throttle = Throttle()
+    for _ in range(BURST):
+        throttle.strike(b"a", 0.0)
+    assert not throttle.is_muted(b"a", 0.0)
+    for second in range(1, 10_000):
+        throttle.strike(b"a", float(second))
+        assert not throttle.is_muted(b"a", float(second))
+
+
+def test_much_nonsense_is_silence_for_a_while_and_in_the_end_for_good() -> None:
+    """A broken peer may get better; one that does not is not asked again."""
+    throttle, now_s = Throttle(), 100.0
+    for _ in range(MUTES):
+        mute(throttle, b"a", now_s)
+        assert throttle.is_muted(b"a", now_s + MUTE_S - 0.1)
+        assert not throttle.is_muted(b"a", now_s + MUTE_S)
+        now_s += MUTE_S
+    mute(throttle, b"a", now_s)
+
+    assert throttle.is_muted(b"a", now_s + 1e9)
+    assert not throttle.is_muted(b"b", now_s)
+
+
+def test_no_more_peers_are_remembered_than_fit() -> None:
+    """The one that was bad the longest ago is forgotten."""
+    throttle = Throttle()
+    mute(throttle, b"first", 0.0)
+    mute(throttle, b"second", 0.0)
+    for number in range(MAX_PEERS - 1):
+        throttle.strike(str(number).encode(), 0.0)
+
+    assert len(throttle) == MAX_PEERS
+    assert not throttle.is_muted(b"first", 0.0)
+    assert throttle.is_muted(b"second", 0.0)
+
+
+def test_a_flood_of_nonsense_is_not_read_and_a_good_peer_is() -> None:
+    """Over the real port: what the bad one says is not even looked at, good records included."""
+    ingest = Ingest("tcp://127.0.0.1:0")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as bad:
+        bad.linger = 0
+        bad.connect(ingest.endpoint)
+        for _ in range(BURST + 20):
+            bad.send_multipart([b"\x01", b"junk"])
+        bad.send_multipart(GOOD)
+        with context.socket(zmq.DEALER) as good:
+            good.linger = 0
+            good.connect(ingest.endpoint)
+            good.send_multipart(GOOD)
+            messages: list[Any] = []
+            deadline = time.monotonic() + 10
+            while ingest.refused["throttled"] < 20 or not messages:
+                assert time.monotonic() < deadline
+                messages += ingest.receive(50)
+        ingest.close()
+
+    assert len(messages) == 1
+    assert ingest.refused == {"malformed": BURST + 1, "throttled": 20}

@@ -1,0 +1,546 @@
+"""Checkpoints: whatever happens to a process or to a saved row, the log's story stays the same."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import (
+    Entry,
+    Forgotten,
+    Gap,
+    Lost,
+    Opened,
+    Received,
+    RulesSet,
+    Tick,
+)
+from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.storage import checkpointer as keeper_module
+from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.checkpoints import Checkpoints, Position
+from gradwatch_server.storage.sqlite.log import Line, Log
+from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, encode
+from gradwatch_wire.jsonable import jsonable
+
+SECOND = 1_000_000_000
+START_NS = 1_763_000_000 * SECOND
+NAN = math.nan
+
+
+class Aggregator:
+    """A log, its keeper and the state, without sockets: what the engine does with entries."""
+
+    def __init__(self, directory: Path, window_steps: int = 12, **keeping: Any) -> None:
+        self.log = Log(directory)
+        # A killed process loses nothing that the system has; only a power cut would.
+        self.log.db.execute("PRAGMA synchronous=OFF")
+        self.keeper = Checkpointer(self.log, RetentionPolicy(**{"checkpoint_s": 1e9} | keeping))
+        self.window_steps = window_steps
+        self.now_ns = START_NS
+        self.told: list[Alert] = []
+        self.state = self.keeper.restore(window_steps)
+        self.tail = 0
+        for offset, entry, ahead in self.keeper.tail(self.state):
+            self.keeper.note(entry, offset, self.state)
+            self.told += self.state.apply(entry, ahead)
+            self.tail += 1
+        self.now_ns = max([START_NS, *(own.last_ns for own in self.state.sessions.values())])
+
+    def put(self, body: Any) -> None:
+        self.now_ns += 1_000_000
+        raw = encode(body.envelope)[1] if isinstance(body, Received) else None
+        entry = Entry(self.now_ns, body)
+        self.log.append([Line(entry, raw)])
+        self.keeper.note(entry, self.log.last_offset, self.state)
+        self.told += self.state.apply(entry)
+
+    def open(self, run: str, session: bytes, **hello: Any) -> None:
+        given: dict[str, Any] = {"rank": 0, "world": 1} | hello
+        self.put(Opened(session, Hello(run=run, **given)))
+        names = ("a", "b")
+        numel = Column.pack("<u8", [10, 10])
+        self.send(session, Manifest(manifest_id=1, names=names, numel=numel, dtypes=("f",) * 2))
+
+    def send(self, session: bytes, record: Record) -> None:
+        seq = self.state.sessions[session].acked + 1
+        self.put(Received(Envelope(session=session, seq=seq, low=1, record=record)))
+
+    def stats(self, session: bytes, *norms: float) -> None:
+        for norm in norms:
+            step = self.state.sessions[session].last_step + 1
+            columns = {"l2": Column.pack("<f8", [norm, 1.0]), "zeros": Column.pack("<u4", [0, 1])}
+            self.send(session, Stats(manifest_id=1, step=step, columns=columns))
+
+    def save(self) -> None:
+        """Save the run that has waited longest."""
+        if self.keeper._unsaved:
+            self.keeper._save(self.state)
+
+    def save_all(self) -> None:
+        while self.keeper._unsaved:
+            self.save()
+
+    def fill(self) -> None:
+        while self.keeper._fill_due(self.state):
+            pass
+
+    def crashed(self, window_steps: int | None = None) -> Aggregator:
+        """Return what a process finds when this one is killed now."""
+        directory = Path(tempfile.mkdtemp(dir=self.log.path.parent.parent))
+        for file in self.log.path.parent.glob("gradwatch.db*"):
+            shutil.copy(file, directory)
+        return Aggregator(directory, window_steps or self.window_steps)
+
+    def story(self) -> Any:
+        self.fill()
+        return story_of(self.state)
+
+    def close(self) -> None:
+        self.log.close()
+
+
+def story_of(state: State) -> Any:
+    """Return all that can be seen of a state, comparable even with NaN in it."""
+    views = []
+    for run in state.runs.values():
+        view = view_run(run)
+        series = [getattr(view.series, name).tolist() for name in view.series.__slots__]
+        frame = view.frame and (view.frame.columns.tolist(), view.frame.l2_max.tolist())
+        before = [list(run.current.window.before(layer, 999)) for layer in range(2)]
+        alerts = [jsonable(alert.to_dict()) for alert in view.alerts]
+        rest = replace(view, series=None, frame=None, flags=None, groups={}, alerts=())  # type: ignore[arg-type]  # compared apart
+        views.append(repr((rest, series, frame, before, alerts)))
+    acked = {session.id: session.acked for session in state.sessions.values()}
+    return views, acked, state.forgotten, state.rules
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Aggregator]]:
+    """Start on `tmp_path / "data"`."""
+    made: list[Aggregator] = []
+
+    def start(**settings: Any) -> Aggregator:
+        made.append(Aggregator(tmp_path / "data", **settings))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(autouse=True)
+def _one_run_per_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "SLICE_BYTES", 0)
+
+
+def numbered(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+# Any order of what the engine may write, with saves and crashes anywhere.
+
+RUNS = st.sampled_from(["x", "y", "z"])
+NORMS = st.sampled_from([1.0, 1.0, 1.0, 500.0, 500.0, 1e-9, NAN])
+DEEDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("stats"), RUNS, st.lists(NORMS, min_size=1, max_size=9)),
+        st.tuples(st.just("stats"), RUNS, st.lists(NORMS, min_size=1, max_size=9)),
+        st.tuples(st.just("open"), RUNS, st.integers(1, 2)),
+        st.tuples(st.just("gap"), RUNS, st.integers(1, 5)),
+        st.tuples(st.just("end"), RUNS, st.just(0)),
+        st.tuples(st.just("forget"), RUNS, st.just(0)),
+        st.tuples(st.just("rules"), RUNS, st.sampled_from([20.0, 1000.0])),
+        st.tuples(st.just("tick"), RUNS, st.sampled_from([1, 6])),
+        st.tuples(st.just("save"), RUNS, st.just(0)),
+        st.tuples(st.just("save"), RUNS, st.just(0)),
+        st.tuples(st.just("save all"), RUNS, st.just(0)),
+        st.tuples(st.just("crash"), RUNS, st.just(0)),
+    ),
+    min_size=4,
+    max_size=25,
+)
+
+
+class Story:
+    """Does what any engine may do, and keeps no more of it than the log has."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, bytes] = {}
+        self.numbers = itertools.count(1)
+
+    def do(self, own: Aggregator, deed: str, run: str, value: Any) -> None:
+        session = self.sessions.get(run)
+        if deed == "save":
+            own.save()
+        elif deed == "save all":
+            own.save_all()
+        elif deed == "tick":
+            own.now_ns += value * SECOND
+            own.put(Tick())
+        elif deed == "rules":
+            rules = Rules.model_validate({"exploding": {"limit": value, "clear": 10}})
+            own.put(RulesSet(rules.model_dump(mode="json")))
+        elif deed == "open" or session is None:
+            self.sessions[run] = numbered(next(self.numbers))
+            world = value if deed == "open" else 1
+            own.open(run, self.sessions[run], world=world)
+        elif deed == "stats":
+            own.stats(session, *value)
+        elif deed == "gap":
+            first = own.state.sessions[session].acked + 1
+            own.put(Gap(session, first, first + value - 1))
+        elif deed == "end":
+            own.put(Lost(session))
+        elif deed == "forget":
+            own.put(Forgotten(run, own.state.runs[run].current.number))
+            del self.sessions[run]
+
+
+@given(deeds=DEEDS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
+    """Windows, alerts, ids, positions, rules and names are as if nothing had happened."""
+    with tempfile.TemporaryDirectory() as scratch:
+        own, story = Aggregator(Path(scratch) / "data"), Story()
+        told: list[Alert] = []
+        for deed, run, value in [*deeds, ("crash", "", 0)]:
+            if deed != "crash":
+                story.do(own, deed, run, value)
+                continue
+            found = own.crashed()
+            told += own.told
+            own.close()
+            own = found
+            assert story_of_log(own) == own.story()
+        # What is told twice has the id and state of the first time.
+        rows = [(a.id, a.state, a.severity, a.message) for a in own.told]
+        assert set(rows) <= {(a.id, a.state, a.severity, a.message) for a in told}
+        own.close()
+
+
+def story_of_log(own: Aggregator) -> Any:
+    """Fold the whole log anew."""
+    state = State(window_steps=own.window_steps)
+    for entry in own.log.replay():
+        state.apply(entry)
+    return story_of(state)
+
+
+def test_a_restart_folds_only_what_came_after_the_save(begin: Any) -> None:
+    """And nothing of a run that did not change."""
+    own = begin()
+    for number, run in enumerate("xy", 1):
+        own.open(run, numbered(number))
+        own.stats(numbered(number), *[1.0] * 30)
+    own.save_all()
+    own.stats(numbered(1), 2.0, 3.0)
+
+    found = own.crashed()
+
+    assert found.tail == 2
+    assert found.story() == own.story()
+    found.close()
+
+
+def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
+    """Each entry is applied once to each run, also when some of them are ahead."""
+    own = begin()
+    for number, run in enumerate("xy", 1):
+        own.open(run, numbered(number), world=2)
+        own.stats(numbered(number), 1.0, 1.0)
+    own.save()  # x
+    own.stats(numbered(2), 500.0)
+    own.now_ns += 6 * SECOND
+    own.put(Tick())
+    own.stats(numbered(1), 500.0)
+    own.keeper._unsaved.pop("x")
+    own.keeper._unsaved["x"] = keeper_module._Unsaved(own.keeper._position.offset)
+    own.save()  # y, which is ahead of the tick that x lacks
+
+    found = own.crashed()
+
+    assert found.story() == own.story()
+    found.close()
+
+
+@pytest.mark.parametrize("steps", [8, 40])
+def test_a_window_of_another_size_is_taken_over(begin: Any, steps: int) -> None:
+    """As many frames as there are and have room; saved anew in the new size."""
+    own = begin()
+    own.open("x", numbered(1))
+    own.stats(numbered(1), *[float(i + 1) for i in range(30)])
+    own.save_all()
+
+    found = own.crashed(window_steps=steps)
+    kept = [float(i + 1) for i in range(30)][-min(steps, 12) :]
+    assert [norm for _, norm in found.state.runs["x"].current.window.before(0, 99)] == kept
+    found.stats(numbered(1), 99.0)
+    found.save_all()
+    again = found.crashed()
+
+    assert again.tail == 0
+    assert again.story() == found.story()
+    found.close()
+    again.close()
+
+
+def change_row(log: Log, table: str, change: Callable[[bytes], bytes | None]) -> None:
+    (rowid, body) = log.db.execute(f"SELECT rowid, body FROM {table}").fetchone()
+    log.db.execute(f"UPDATE {table} SET body = ? WHERE rowid = ?", (change(body), rowid))
+
+
+FOREIGN = {
+    "a bit": lambda body: body[:-1] + bytes([body[-1] ^ 1]),
+    "cut off": lambda body: body[: len(body) // 2],
+    "empty": lambda body: b"",
+    "a newer format": lambda body: sealed([99, {}]),
+    "another thing": lambda body: sealed([1, [1, 2, 3]]),
+}
+
+
+def sealed(plain: Any) -> bytes:
+    import zlib
+
+    body: bytes = msgpack.packb(plain)
+    return zlib.crc32(body).to_bytes(4, "little") + body
+
+
+@pytest.mark.parametrize("table", ["saved_state", "saved_runs", "saved_attempts"])
+@pytest.mark.parametrize("damage", FOREIGN)
+def test_a_damaged_row_is_passed_over_and_the_log_is_read(
+    begin: Any, caplog: pytest.LogCaptureFixture, table: str, damage: str
+) -> None:
+    """Told in the log; afterwards a good one is written."""
+    own = begin()
+    for number, run in enumerate("xy", 1):
+        own.open(run, numbered(number))
+        own.stats(numbered(number), 1.0, NAN, 500.0)
+    own.save_all()
+    own.stats(numbered(1), 2.0)
+    change_row(own.log, table, FOREIGN[damage])
+
+    found = own.crashed()
+
+    assert found.story() == own.story()
+    assert found.tail > 1
+    assert "the log is read instead" in caplog.text or "cannot be used" in caplog.text
+    found.save_all()
+    again = found.crashed()
+    assert (again.tail, again.story()) == (0, own.story())
+    found.close()
+    again.close()
+
+
+def test_a_damaged_chunk_costs_its_frames_only(
+    begin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told; the steps, and all other frames, stay."""
+    own = begin(window_steps=40)
+    own.open("x", numbered(1))
+    own.stats(numbered(1), *[float(i + 1) for i in range(40)])
+    own.save_all()
+    change_row(own.log, "saved_frames", FOREIGN["a bit"])
+
+    found = own.crashed()
+    found.fill()
+
+    window = found.state.runs["x"].current.window
+    assert [step for step, _ in window.before(0, 99)] == list(range(8, 40))
+    assert window.series().steps.tolist() == list(range(40))
+    assert "frames of run x are lost, chunk 0" in caplog.text
+    found.close()
+
+
+def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
+    """An alert that fires at once tells of the steps before it."""
+    own = begin(window_steps=512)
+    own.open("x", numbered(1))
+    own.stats(numbered(1), *[float(i + 1) for i in range(600)])
+    own.save_all()
+    found = own.crashed()
+    assert len(found.state.runs["x"].current.window.absent()) > 60
+
+    for one in (own, found):
+        one.told.clear()
+        one.stats(numbered(1), NAN)
+    assert found.told[0].origin.before == own.told[0].origin.before
+    assert len(found.told[0].origin.before) == 5
+    found.save_all()  # with most of the window not read yet
+    again = found.crashed()
+    assert again.story() == found.story() == own.story()
+    found.close()
+    again.close()
+
+
+def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
+    """Ingest goes on; the save is done once there is room."""
+    own = begin()
+    own.open("x", numbered(1))
+    own.save_all()
+    own.stats(numbered(1), *[1.0] * 12)
+    db = own.log.db
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    for number in range(2, 200):  # more runs than there is room for
+        own.open(f"run{number}", numbered(number))
+        own.stats(numbered(number), 1.0)
+    db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        own.save_all()
+    found = own.crashed()
+    assert found.story() == own.story()
+    found.close()
+
+    own.keeper.work(time.time_ns() + 10**18, own.state)
+    db.execute("PRAGMA max_page_count=1000000")
+    own.save_all()
+    again = own.crashed()
+
+    assert (again.tail, again.story()) == (0, own.story())
+    again.close()
+
+
+def test_work_survives_a_full_disk_and_tells_it_once(
+    begin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keeper tries again later, and says when it works again."""
+    own = begin(checkpoint_s=1.0)
+    for number in range(1, 200):
+        own.open(f"run{number}", numbered(number))
+        own.stats(numbered(number), *[float(number)] * 12)
+    db = own.log.db
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db.execute(f"PRAGMA max_page_count={pages}")
+    now = time.time_ns()
+    for later in range(1, 400):
+        own.keeper.work(now + later * 60 * SECOND, own.state)
+    assert caplog.text.count("no checkpoint can be written") == 1
+    db.execute("PRAGMA max_page_count=1000000")
+    for later in range(400, 800):
+        own.keeper.work(now + later * 60 * SECOND, own.state)
+
+    assert "checkpoints can be written again" in caplog.text
+    found = own.crashed()
+    assert found.tail == 0
+    found.close()
+
+
+def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Any) -> None:
+    """Cut anywhere, the file is a state of some time, and what is saved fits to the log."""
+    own = begin()
+    own.open("x", numbered(1))
+    stories = []
+    for step in range(12):
+        own.stats(numbered(1), 500.0 if step % 3 else 1.0)
+        stories.append(own.story())
+        if step % 4 == 3:
+            own.save_all()
+    wal = own.log.path.with_name("gradwatch.db-wal").stat().st_size
+    for size in range(wal - 1, wal // 2, -wal // 23):
+        directory = Path(tempfile.mkdtemp(dir=own.log.path.parent.parent))
+        for file in own.log.path.parent.glob("gradwatch.db*"):
+            if not file.name.endswith("-shm"):
+                shutil.copy(file, directory)
+        os.truncate(directory / "gradwatch.db-wal", size)
+        found = Aggregator(directory)
+        assert found.story() in stories
+        assert found.log.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        found.close()
+
+
+WRITER = """
+    import itertools, sys
+    from pathlib import Path
+    import test_checkpoints as t
+    t.keeper_module.SLICE_BYTES = 50_000
+    own = t.Aggregator(Path(sys.argv[1]))
+    for number in range(1, 6):
+        if t.numbered(number) not in own.state.sessions:
+            own.open(f"run{number}", t.numbered(number))
+    for step in itertools.count():
+        for number in range(1, 6):
+            own.stats(t.numbered(number), 500.0 if step % 9 > 6 else 1.0)
+            if step % 2:
+                own.save()
+        print(own.log.last_offset, flush=True)
+"""
+
+
+def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
+    """Twelve times, at any moment: what was committed is there, and the story is the log's."""
+    directory = tmp_path / "data"
+    for number in range(12):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WRITER), str(directory)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent,
+        )
+        assert process.stdout is not None
+        for _ in range(3):
+            committed = int(process.stdout.readline())
+        time.sleep(0.003 * number)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        found = Aggregator(directory)
+        assert found.log.last_offset >= committed
+        assert found.story() == story_of_log(found)
+        assert found.log.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        found.close()
+
+
+def test_a_position_says_from_where_on_the_log_is_needed() -> None:
+    """From the run that is farthest behind; from the end without any."""
+    assert Position().start == 0
+    assert Position(9).start == 9
+    assert Position(9, {}, {"x": 4, "y": 7}).start == 4
+
+
+GOLDEN = Path(__file__).parent / "golden" / "checkpoint_1.msgpack"
+TABLES = ("saved_state", "saved_runs", "saved_attempts", "saved_frames")
+
+
+def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> None:
+    """Bytes of format 1, as they were first written: the log below them may be gone."""
+    log = Log(tmp_path / "data")
+    for table, rows in msgpack.unpackb(GOLDEN.read_bytes()).items():
+        marks = ", ".join("?" * len(rows[0]))
+        log.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+    saved = Checkpoints(log.db).load(12)
+
+    assert (saved.position.offset, saved.damaged, saved.forgotten) == (33, [], {"gone": 1})
+    run = saved.runs["x"]
+    assert (run.num_stored, run.num_lost, len(run.attempts)) == (23, 4, 2)
+    alerts = run.current.book.alerts()
+    assert [(a.rule, str(a.state)) for a in alerts if a.rule != "records_lost"] == [
+        ("exploding", "firing"),
+        ("nonfinite", "resolved"),
+    ]
+    assert run.current.window.series().steps.tolist() == list(range(6, 18))
+    assert run.current.waiting
+    Checkpoints(log.db).fill(run, run.current.window.absent())
+    assert run.current.window.before(0, 12)[-1] == (17, 500.0)
+    assert run.current.window.before(1, 12)[0] == (6, 1.0)
+    log.close()

@@ -1,0 +1,42 @@
+"""The aggregator's clock: what happens to the system's clock is not noticed, over a restart too."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gradwatch_server.clock import Clock
+
+HOUR_NS = 3_600 * 10**9
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_it_goes_on_when_the_system_clock_is_set(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads that one once."""
+    clock = Clock()
+    before = clock.now_ns()
+    set_to = time.time_ns() + hours * HOUR_NS
+    monkeypatch.setattr(time, "time_ns", lambda: set_to)
+
+    assert before <= clock.now_ns() < before + HOUR_NS / 2
+
+
+def test_it_does_not_fall_behind_what_the_log_says() -> None:
+    """The system's clock was set back between two starts: from there on it is as far ahead."""
+    clock = Clock()
+    past_ns = clock.now_ns() + HOUR_NS
+    clock.catch_up(past_ns)
+
+    assert past_ns <= clock.now_ns() < past_ns + HOUR_NS / 2
+
+
+def test_it_does_not_wait_for_what_is_long_ago() -> None:
+    """It was set forward, or nobody was here for an hour."""
+    clock = Clock()
+    now = clock.now_ns()
+    clock.catch_up(now - HOUR_NS)
+
+    assert now <= clock.now_ns() < now + HOUR_NS / 2

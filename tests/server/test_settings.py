@@ -1,0 +1,199 @@
+"""Settings: command line before environment before file, and errors that name the key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.settings import load_settings, split_address
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and no setting in the environment."""
+    for name in os.environ:
+        if name.startswith("GRADWATCH_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(config: Path | None = None, **given: Any) -> str:
+    with pytest.raises(GradwatchError) as caught:
+        load_settings(config, **given)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    """Loopback, and a directory beside where it was started."""
+    settings = load_settings(None)
+
+    assert settings.http == "127.0.0.1:8420"
+    assert settings.ingest == "tcp://127.0.0.1:5555"
+    assert settings.data == Path("gradwatch-data")
+    assert (settings.window_steps, settings.session_timeout_s) == (512, 30.0)
+    assert not settings.insecure
+
+
+def test_the_command_line_is_before_the_environment_is_before_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each for the keys it has."""
+    (folder / "gradwatch.toml").write_text(
+        'http = "127.0.0.1:1"\ningest = "tcp://127.0.0.1:1"\ndata = "from-file"\n'
+    )
+    monkeypatch.setenv("GRADWATCH_HTTP", "127.0.0.1:2")
+    monkeypatch.setenv("GRADWATCH_INGEST", "tcp://127.0.0.1:2")
+
+    settings = load_settings(None, http="127.0.0.1:3", ingest=None, data=None)
+
+    assert settings.http == "127.0.0.1:3"
+    assert settings.ingest == "tcp://127.0.0.1:2"
+    assert settings.data == Path("from-file")
+
+
+def test_another_file_can_be_named(folder: Path) -> None:
+    """Then the one in the working directory is not read."""
+    (folder / "gradwatch.toml").write_text("window_steps = 100\n")
+    (folder / "other.toml").write_text("session_timeout_s = 5\n")
+
+    settings = load_settings(folder / "other.toml")
+
+    assert (settings.window_steps, settings.session_timeout_s) == (512, 5.0)
+
+
+def test_rules_of_file_and_environment_are_put_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Key by key."""
+    (folder / "gradwatch.toml").write_text("[rules.exploding]\nlimit = 500\nclear = 100\n")
+    monkeypatch.setenv("GRADWATCH_RULES", '{"exploding": {"clear": 200}}')
+
+    settings = load_settings(None)
+
+    assert (settings.rules.exploding.limit, settings.rules.exploding.clear) == (500.0, 200.0)
+    assert settings.rules.vanishing.limit == 1e-7
+
+
+def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves often share one environment."""
+    for name in ("RUN", "ENDPOINT", "DISABLED", "URL"):
+        monkeypatch.setenv(f"GRADWATCH_{name}", "x")
+
+    assert load_settings(None).http == "127.0.0.1:8420"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http = ", "config file gradwatch.toml: Invalid value"),
+        ("a = 'x", "config file gradwatch.toml: "),
+        ("htttp = '127.0.0.1:1'", "setting 'htttp' is not known"),
+        ("http = 5", "setting 'http': Input should be a valid string, got 5"),
+        ("http = '127.0.0.1'", "setting 'http': Value error, not of the form host:port"),
+        ("window_steps = 7", "setting 'window_steps': Input should be greater than or equal to 8"),
+        ("window_steps = 1e9", "setting 'window_steps': "),
+        ("session_timeout_s = nan", "setting 'session_timeout_s': "),
+        ("insecure = 'perhaps'", "setting 'insecure': Input should be a valid boolean"),
+        ("rules = 1", "setting 'rules': "),
+        ("[rules.explodng]", "setting 'rules.explodng' is not known"),
+        ("[rules.exploding]\nlimt = 1", "setting 'rules.exploding.limt' is not known"),
+        ("[rules.exploding]\nlimit = -1", "setting 'rules.exploding.limit': Input should be gr"),
+        ("[rules.exploding]\nlimit = 1\nclear = 2", "setting 'rules.exploding': Value error, cl"),
+        ("[rules.nonfinite]\nseverity = 'x'", "setting 'rules.nonfinite.severity': "),
+    ],
+)
+def test_a_bad_file_is_refused_by_the_name_of_the_key(folder: Path, text: str, says: str) -> None:
+    """In one line."""
+    (folder / "gradwatch.toml").write_text(text)
+
+    assert refusal().startswith(says)
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    """Missing, a directory, or not text."""
+    assert refusal(Path("none.toml")) == "no config file none.toml"
+    assert refusal(folder).startswith("no config file ")
+    (folder / "gradwatch.toml").write_bytes(b"a = '\xff'")
+    assert refusal().startswith("config file gradwatch.toml: 'utf-8' codec")
+
+
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the setting it is for, not by the file."""
+    monkeypatch.setenv("GRADWATCH_WINDOW_STEPS", "many")
+    assert refusal().startswith("setting 'window_steps': Input should be a valid integer")
+    monkeypatch.setenv("GRADWATCH_RULES", "{")
+    assert refusal().startswith("an environment variable GRADWATCH_*: ")
+    assert '"rules"' in refusal()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("http", "0.0.0.0:8420"),
+        ("http", "[::]:8420"),
+        ("http", "192.168.1.5:8420"),
+        ("http", "example.org:80"),
+        ("ingest", "tcp://0.0.0.0:5555"),
+        ("ingest", "tcp://*:5555"),
+        ("ingest", "tcp://[::]:5555"),
+        ("ingest", "tcp://eth0:5555"),
+    ],
+)
+def test_an_open_door_is_refused_unless_it_is_wanted(key: str, value: str) -> None:
+    """Nothing checks who calls there, so it takes a word of the operator."""
+    message = refusal(None, **{key: value})
+    assert message.startswith(f"{key} address {value} is reachable from other machines")
+    assert "--insecure" in message
+
+    assert getattr(load_settings(None, **{key: value}, insecure=True), key) == value
+
+
+@pytest.mark.parametrize(
+    "ingest", ["tcp://127.0.0.1:0", "tcp://[::1]:5555", "tcp://localhost:*", "ipc:///tmp/x"]
+)
+def test_local_doors_are_open(ingest: str) -> None:
+    """Loopback in its spellings, and a socket file."""
+    assert load_settings(None, ingest=ingest).ingest == ingest
+
+
+@pytest.mark.parametrize("ingest", ["tcp://[x", "5555", "tcp://127.0.0.1:²", "http://x:1"])
+def test_a_malformed_endpoint_is_refused(ingest: str) -> None:
+    """With an example."""
+    assert "is not like tcp://127.0.0.1:5555" in refusal(ingest=ingest)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:8420", ("::1", 8420)),
+        ("::1:8420", ("::1", 8420)),
+        ("localhost:65535", ("localhost", 65535)),
+    ],
+)
+def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
+    """IPv6 with or without brackets."""
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address", ["", ":", "8420", ":8420", "h:", "h:65536", "h:-1", "h:8²", "h:" + "9" * 5000]
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    """Whatever is missing or too much."""
+    with pytest.raises(ValueError, match=r"not of the form|invalid literal|integer string"):
+        split_address(address)
+
+
+def test_settings_cannot_be_changed() -> None:
+    """They are what was checked."""
+    settings = load_settings(None)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.http = "0.0.0.0:1"  # type: ignore[misc]  # that is the point
