@@ -12,6 +12,7 @@ from types import FrameType
 
 import uvicorn
 
+from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.security import AccessPolicy, Hosts, SecurityMiddleware, StreamTokens
@@ -20,7 +21,7 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import read_keys
-from gradwatch_server.settings import Settings, open_doors, split_address
+from gradwatch_server.settings import Settings, open_doors
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.alert_events import AlertStore
 from gradwatch_server.storage.sqlite.log import Log

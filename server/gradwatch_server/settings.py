@@ -14,10 +14,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gradwatch_server.addresses import endpoint_host, is_loopback, split_address
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.ingest.socket import endpoint_host, is_loopback
+from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
 
 DEFAULT_CONFIG = Path("gradwatch.toml")
 
@@ -27,9 +28,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GRADWATCH_", extra="forbid", frozen=True)
 
-    http: str = Field("127.0.0.1:8420", description="Address of the HTTP API, port 0 for any.")
+    http: str = Field(DEFAULT_HTTP, description="Address of the HTTP API, port 0 for any.")
     ingest: str = Field(
-        "tcp://127.0.0.1:5555", description="ZeroMQ endpoint that clients push to, port 0 for any."
+        DEFAULT_ENDPOINT, description="ZeroMQ endpoint that clients push to, port 0 for any."
     )
     data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
     keys_dir: Path | None = Field(
@@ -113,19 +114,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Rank the sources; a `.env` file is none of them."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`.
-
-    Raises:
-        ValueError: If it is not of that form.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        msg = "not of the form host:port, such as 127.0.0.1:8420"
-        raise ValueError(msg)
-    return host.strip("[]"), int(port)
 
 
 def load_settings(config: Path | None, **given: Any) -> Settings:

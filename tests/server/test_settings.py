@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.settings import load_settings, split_address
+from gradwatch_server.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -167,29 +167,6 @@ def test_local_doors_are_open(ingest: str) -> None:
 def test_a_malformed_endpoint_is_refused(ingest: str) -> None:
     """With an example."""
     assert "is not like tcp://127.0.0.1:5555" in refusal(ingest=ingest)
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("127.0.0.1:0", ("127.0.0.1", 0)),
-        ("[::1]:8420", ("::1", 8420)),
-        ("::1:8420", ("::1", 8420)),
-        ("localhost:65535", ("localhost", 65535)),
-    ],
-)
-def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> None:
-    """IPv6 with or without brackets."""
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "address", ["", ":", "8420", ":8420", "h:", "h:65536", "h:-1", "h:8²", "h:" + "9" * 5000]
-)
-def test_what_is_no_address_is_refused(address: str) -> None:
-    """Whatever is missing or too much."""
-    with pytest.raises(ValueError, match=r"not of the form|invalid literal|integer string"):
-        split_address(address)
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -20,8 +20,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gradwatch_server.addresses import is_loopback
 from gradwatch_server.api.problems import Problem
-from gradwatch_server.ingest.socket import is_loopback
 from gradwatch_server.keys import Tokens
 
 MAX_BODY_BYTES: Final = 65_536

@@ -11,8 +11,8 @@ from typing import Final
 
 import zmq
 
+from gradwatch_server.addresses import endpoint_host
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.ingest.socket import endpoint_host
 from gradwatch_wire import ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from gradwatch_wire.session.replay import Replay

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,8 +19,6 @@ from gradwatch_wire import Envelope, ProtocolError, Record, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 
 logger = logging.getLogger(__name__)
-
-PORT: Final = re.compile(r"[0-9]{1,5}")
 
 BATCH_MESSAGES: Final = 512
 BATCH_BYTES: Final = 8 << 20
@@ -162,29 +158,3 @@ class Ingest:
 def _wildcard(endpoint: str) -> str:
     """Spell port 0, any free port, as ZeroMQ does."""
     return f"{endpoint[:-2]}:*" if endpoint.endswith(":0") else endpoint
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches *host*."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def endpoint_host(endpoint: str) -> str | None:
-    """Return the host of a tcp endpoint, None for `ipc://`.
-
-    Raises:
-        GradwatchError: If it is neither.
-    """
-    scheme, _, address = endpoint.partition("://")
-    if scheme == "ipc" and address:
-        return None
-    host, _, port = address.rpartition(":")
-    if scheme == "tcp" and host and (port == "*" or (PORT.fullmatch(port) and int(port) < 65536)):
-        return host
-    msg = f"ingest endpoint {endpoint!r} is not like tcp://127.0.0.1:5555 or ipc:///path"
-    raise GradwatchError(msg)
