@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
-from gradwatch_server.api.security import AccessPolicy, Hosts, SecurityMiddleware, StreamTokens
+from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.hosts import Hosts
+from gradwatch_server.api.security.middleware import SecurityMiddleware
+from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.tls import check_tls
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.keys import read_keys
-from gradwatch_server.settings import Settings, open_doors
+from gradwatch_server.keys import Tokens, read_keys
+from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.alert_events import AlertStore
 from gradwatch_server.storage.sqlite.log import Log
@@ -35,12 +39,12 @@ GRACE_S = 1
 class _Server(uvicorn.Server):
     """Ends the alert streams first: uvicorn waits for open responses before anything else."""
 
-    def __init__(self, config: uvicorn.Config, feed: AlertStream) -> None:
+    def __init__(self, config: uvicorn.Config, alert_stream: AlertStream) -> None:
         super().__init__(config)
-        self._feed = feed
+        self._alert_stream = alert_stream
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._feed.close()
+        self._alert_stream.close()
         super().handle_exit(sig, frame)
 
 
@@ -60,13 +64,13 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
         stack.callback(ingest.close)
 
         store = AlertStore(log.path)
-        feed = AlertStream(store)
+        alert_stream = AlertStream(store)
         failed: list[bool] = []
 
         def fail() -> None:
             failed.append(True)
             server.should_exit = True
-            feed.close()
+            alert_stream.close()
 
         engine = Engine(
             log,
@@ -74,37 +78,53 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
             settings.rules,
             window_steps=settings.window_steps,
             session_timeout_s=settings.session_timeout_s,
-            on_alerts=feed.wake,
+            on_alerts=alert_stream.wake,
             on_failure=fail,
             keeping=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
             ),
         )
         stream_tokens = StreamTokens()
-        hosts = Hosts(split_address(settings.http)[0], settings.http_hosts)
-        locks = AccessPolicy(hosts, keys.tokens if keys is not None else None, stream_tokens)
-        config = uvicorn.Config(
-            SecurityMiddleware(make_app(engine, store, feed, stream_tokens), locks),
-            ssl_certfile=settings.http_tls_cert,
-            ssl_keyfile=settings.http_tls_key,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
-            server_header=False,
-        )
-        server = _Server(config, feed)
+        app = make_app(engine, store, alert_stream, stream_tokens)
+        policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
+        config = _http_config(settings, SecurityMiddleware(app, policy))
+        server = _Server(config, alert_stream)
         stack.enter_context(_quiet_signals(server))
         engine.start()
         stack.callback(engine.stop)
-        for warning in open_doors(settings):
+        for warning in exposure_warnings(settings):
             logger.warning("%s", warning)
-        host, port = http_socket.getsockname()[:2]
-        scheme = "http" if settings.http_tls_cert is None else "https"
-        announce(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", ingest.endpoint)
+        announce(_http_url(settings, http_socket), ingest.endpoint)
         server.run(sockets=[http_socket])
         if failed:
             msg = "the engine failed; the log above says why"
             raise GradwatchError(msg)
+
+
+def _access_policy(
+    settings: Settings, tokens: Tokens | None, stream_tokens: StreamTokens
+) -> AccessPolicy:
+    hosts = Hosts(split_address(settings.http)[0], settings.http_hosts)
+    return AccessPolicy(hosts, tokens, stream_tokens)
+
+
+def _http_config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        ssl_certfile=settings.http_tls_cert,
+        ssl_keyfile=settings.http_tls_key,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+    )
+
+
+def _http_url(settings: Settings, bound: socket.socket) -> str:
+    """Return where the API answers: port 0 has become a number."""
+    host, port = bound.getsockname()[:2]
+    scheme = "http" if settings.http_tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _bind(address: str) -> socket.socket:

@@ -139,7 +139,7 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     except (OSError, ValueError) as error:  # the file itself
         msg = f"config file {config or DEFAULT_CONFIG}: {error}"
         raise GradwatchError(msg) from error
-    _check_doors(settings)
+    _check_exposure(settings)
     return settings
 
 
@@ -151,9 +151,9 @@ def _first(error: ValidationError) -> str:
     return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
 
 
-def _check_doors(settings: Settings) -> None:
-    """Refuse to listen where strangers could reach it."""
-    for name in _far_doors(settings):
+def _check_exposure(settings: Settings) -> None:
+    """Refuse addresses that other machines reach while nothing checks who calls."""
+    for name in _exposed(settings):
         if settings.keys_dir is None and not settings.insecure:
             msg = (
                 f"{name} address {getattr(settings, name)} is reachable from other machines and "
@@ -163,19 +163,20 @@ def _check_doors(settings: Settings) -> None:
             raise GradwatchError(msg)
 
 
-def open_doors(settings: Settings) -> list[str]:
+def exposure_warnings(settings: Settings) -> list[str]:
     """Return what an operator should be warned of."""
-    far = _far_doors(settings)
+    exposed = _exposed(settings)
     if settings.keys_dir is None:
         return [
-            f"insecure: whoever reaches {name} at {getattr(settings, name)} gets in" for name in far
+            f"insecure: whoever reaches {name} at {getattr(settings, name)} gets in"
+            for name in exposed
         ]
-    if "http" in far and settings.http_tls_cert is None:
+    if "http" in exposed and settings.http_tls_cert is None:
         return ["HTTP tokens travel in the clear; set http_tls_cert, or put a TLS proxy in front"]
     return []
 
 
-def _far_doors(settings: Settings) -> list[str]:
+def _exposed(settings: Settings) -> list[str]:
     """Return the settings whose addresses other machines reach."""
     hosts = {
         "http": split_address(settings.http)[0],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.settings import load_settings
+from gradwatch_server.settings import Settings, exposure_warnings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +174,26 @@ def test_settings_cannot_be_changed() -> None:
     settings = load_settings(None)
     with pytest.raises(ValueError, match="frozen"):
         settings.http = "0.0.0.0:1"  # type: ignore[misc]  # that is the point
+
+
+def test_a_far_address_needs_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The refusal says how to make them; with a directory of them it is none."""
+    monkeypatch.chdir(tmp_path)
+    for far in ({"http": "0.0.0.0:8420"}, {"ingest": "tcp://0.0.0.0:5555"}):
+        with pytest.raises(Exception, match=r"'gradwatch keys' and give --keys-dir gradwatch-keys"):
+            load_settings(None, **far)
+        assert load_settings(None, keys_dir=Path("keys"), **far).keys_dir == Path("keys")
+
+
+def test_an_operator_is_warned_of_what_is_open() -> None:
+    """Not of what is closed."""
+    near = Settings()
+    far = Settings(http="0.0.0.0:8420", ingest="tcp://0.0.0.0:5555", insecure=True)
+    keys = far.model_copy(update={"keys_dir": Path("keys")})
+    tls = keys.model_copy(update={"http_tls_cert": Path("c"), "http_tls_key": Path("k")})
+
+    assert exposure_warnings(near) == []
+    assert [line.split(":")[0] for line in exposure_warnings(far)] == ["insecure", "insecure"]
+    (warning,) = exposure_warnings(keys)
+    assert warning.startswith("HTTP tokens travel in the clear;")
+    assert exposure_warnings(tls) == []

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import zmq
 
-from gradwatch_server.api.security import MAX_STREAMS
+from gradwatch_server.api.security.stream_limit import MAX_STREAMS
 from gradwatch_server.ingest.throttle import BURST
 from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, decode, encode

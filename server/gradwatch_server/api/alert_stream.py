@@ -1,7 +1,7 @@
-"""Wakes the alert streams.
+"""Alert events as they are stored, for any number of subscribers.
 
-The events themselves are read from the store, by cursor, so that a slow subscriber misses none
-and delays nobody.
+A subscriber is only woken; the events it reads from the store, by cursor, so that a slow one misses
+none and delays nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from gradwatch_server.storage.sqlite.alert_events import AlertEvent, AlertStore
 
 PING_S: Final = 15.0
-"""A stream says something at least this often, so that neither end takes the other for gone."""
+"""A stream says something at least this often, so that neither end takes the other for dead."""
 
 
 class AlertStream:
@@ -48,15 +48,15 @@ class AlertStream:
         changed.set()
 
     async def resume(self, cursor: int) -> int:
-        """Return where a stream goes on that ended at *cursor*.
+        """Return the cursor after which a stream goes on that ended at *cursor*.
 
-        One that was never given out is of another log: the events of this one are all new.
+        A cursor that was never given out is of another log: the events of this one are all new.
         """
         newest = await run_in_threadpool(self._store.newest)
         return cursor if cursor <= newest else 0
 
     async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent | None]:
-        """Yield the events behind *cursor*, then each new one, until the feed is closed.
+        """Yield the events after *cursor*, then each new one, until `close`.
 
         None says that there was nothing for `PING_S`.
         """

@@ -1,4 +1,4 @@
-"""The feed: events from the store by cursor, a sign of life between them, an end."""
+"""The alert stream: events from the store by cursor, a sign of life between them, an end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.api import alert_stream as feed_module
+from gradwatch_server.api import alert_stream as alert_stream_module
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.storage.sqlite.alert_events import AlertStore
 from gradwatch_server.storage.sqlite.log import Log
@@ -27,19 +27,19 @@ def add(log: Log, *names: str) -> None:
 
 def test_a_quiet_stream_shows_that_it_lives(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """None for each time that nothing came; events in between are not delayed by it."""
-    monkeypatch.setattr(feed_module, "PING_S", 0.05)
+    monkeypatch.setattr(alert_stream_module, "PING_S", 0.05)
 
     async def follow() -> list[int | None]:
-        feed = AlertStream(AlertStore(log.path))
-        feed.start()
+        alert_stream = AlertStream(AlertStore(log.path))
+        alert_stream.start()
         seen: list[int | None] = []
-        async for event in feed.follow(0, None):
+        async for event in alert_stream.follow(0, None):
             seen.append(event.cursor if event else None)
             if len(seen) == 2:
                 add(log, "a", "b")
-                feed.wake()
+                alert_stream.wake()
             if len(seen) == 5:
-                feed.close()
+                alert_stream.close()
         return seen
 
     assert asyncio.run(follow()) == [None, None, 1, 2, None]
@@ -53,8 +53,8 @@ def test_events_of_the_time_while_it_read_are_not_missed(
     after = AlertStore.after
 
     async def follow() -> list[int]:
-        feed = AlertStream(store)
-        feed.start()
+        alert_stream = AlertStream(store)
+        alert_stream.start()
         loop = asyncio.get_running_loop()
         late = iter("abc")
 
@@ -63,44 +63,44 @@ def test_events_of_the_time_while_it_read_are_not_missed(
             name = next(late, None)
             if not events and name:
                 add(log, name)
-                feed.wake()
+                alert_stream.wake()
             elif name is None:
-                loop.call_soon_threadsafe(feed.close)
+                loop.call_soon_threadsafe(alert_stream.close)
             return events
 
         monkeypatch.setattr(AlertStore, "after", read)
-        return [event.cursor async for event in feed.follow(0, None) if event]
+        return [event.cursor async for event in alert_stream.follow(0, None) if event]
 
     assert asyncio.run(asyncio.wait_for(follow(), 10)) == [1, 2]
 
 
-def test_waking_a_feed_without_a_loop_is_harmless(log: Log) -> None:
+def test_waking_a_stream_without_a_loop_is_harmless(log: Log) -> None:
     """The engine wakes it before the server runs, and after it has ended."""
-    feed = AlertStream(AlertStore(log.path))
-    feed.wake()
+    alert_stream = AlertStream(AlertStore(log.path))
+    alert_stream.wake()
 
     async def start() -> None:
-        feed.start()
+        alert_stream.start()
 
     asyncio.run(start())
-    feed.wake()
-    feed.close()
+    alert_stream.wake()
+    alert_stream.close()
 
 
-def test_a_closed_feed_ends_every_stream(log: Log) -> None:
+def test_a_closed_stream_ends_every_subscription(log: Log) -> None:
     """Also those that wait for the next event."""
     add(log, "a")
 
     async def follow() -> list[int]:
-        feed = AlertStream(AlertStore(log.path))
-        feed.start()
+        alert_stream = AlertStream(AlertStore(log.path))
+        alert_stream.start()
 
         async def one(cursor: int) -> int:
-            return len([event async for event in feed.follow(cursor, None)])
+            return len([event async for event in alert_stream.follow(cursor, None)])
 
         streams = [asyncio.create_task(one(cursor)) for cursor in (0, 1, 1)]
         await asyncio.sleep(0.2)
-        feed.close()
+        alert_stream.close()
         return await asyncio.wait_for(asyncio.gather(*streams), 5)
 
     assert asyncio.run(follow()) == [1, 0, 0]

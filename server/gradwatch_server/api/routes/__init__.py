@@ -1,0 +1,14 @@
+"""The routes, a file for each topic. Each is listed in `ROUTERS`, in the order of the docs.
+
+Routes return `Json` themselves: what FastAPI makes of a returned dict has null for NaN.
+"""
+
+from gradwatch_server.api.routes import alerts, runs, service, stream_tokens, streams
+
+ROUTERS = (
+    service.router,
+    runs.router,
+    alerts.router,
+    streams.router,
+    stream_tokens.router,
+)

@@ -1,0 +1,33 @@
+"""`/healthz`, `/readyz` and `/metrics`: how the aggregator itself is."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gradwatch_server.api.metrics import CONTENT_TYPE
+from gradwatch_server.api.problems import Problem
+from gradwatch_server.api.state import Api
+from gradwatch_wire import __version__
+
+router = APIRouter()
+
+
+@router.get("/healthz", summary="The process answers")
+async def healthz(api: Api) -> dict[str, str | int]:
+    return {"status": "ok", "version": __version__, "cursor": api.published.cursor}
+
+
+@router.get("/readyz", summary="Records are taken in and stored", response_model=None)
+async def readyz(api: Api) -> dict[str, str] | Problem:
+    fault = api.published.fault
+    if fault is not None:
+        return Problem(503, fault)
+    if not api.engine.is_alive():
+        return Problem(503, "the engine is not running")
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
+def metrics_(api: Api) -> Response:
+    return Response(api.metrics.render(), media_type=CONTENT_TYPE)

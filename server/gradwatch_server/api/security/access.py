@@ -1,0 +1,72 @@
+"""Who may ask for what: the rules by which a request is let in before a route sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from gradwatch_server.api.problems import Problem
+from gradwatch_server.api.security.hosts import SAFE_METHODS, Hosts, check_host, check_origin
+from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.security.tokens import Access, access_of
+from gradwatch_server.keys import Tokens
+
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""What a probe asks without a token; the answers tell nothing of the runs."""
+
+STREAM_SUFFIX: Final = "/alerts/stream"
+"""How the paths of alert streams end."""
+
+STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
+"""A POST that the read token may make: it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """Who may ask.
+
+    Args:
+        hosts: The names under which the API may be called.
+        tokens: The tokens; None if anyone may ask.
+        stream_tokens: Makes and checks those of streams.
+    """
+
+    hosts: Hosts
+    tokens: Tokens | None
+    stream_tokens: StreamTokens
+
+    def check_caller(self, scope: Scope, headers: Headers) -> Problem | None:
+        """Refuse a request under a name that is not ours, or made by the page of another site."""
+        return check_host(self.hosts, headers) or check_origin(self.hosts, scope["method"], headers)
+
+    def check_token(self, scope: Scope, headers: Headers) -> Problem | None:
+        """Refuse a request whose token does not allow it."""
+        path, method = scope["path"], scope["method"]
+        if self.tokens is None or path in PUBLIC_PATHS or self._has_stream_token(scope):
+            return None
+        access = access_of(self.tokens, headers)
+        if access is Access.NONE:
+            return _token_wanted()
+        if access is Access.READ and method not in SAFE_METHODS and path != STREAM_TOKEN_PATH:
+            return Problem(403, "this needs the write token, and the read token was given")
+        return None
+
+    def _has_stream_token(self, scope: Scope) -> bool:
+        if scope["method"] != "GET" or not scope["path"].endswith(STREAM_SUFFIX):
+            return False
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        return len(given) == 1 and self.stream_tokens.is_valid(given[0])
+
+
+def _token_wanted() -> Problem:
+    problem = Problem(
+        401,
+        "this needs a token: send the header 'Authorization: Bearer TOKEN'; "
+        "for the commands set GRADWATCH_TOKEN",
+    )
+    problem.headers["WWW-Authenticate"] = 'Bearer realm="gradwatch"'
+    return problem

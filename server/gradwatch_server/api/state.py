@@ -1,0 +1,81 @@
+"""What the routes of one app share: what they read, and what they hand out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.security.stream_limit import StreamLimit
+from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.clock import now_ns
+from gradwatch_server.core.views.health import LastSeen, health
+from gradwatch_server.core.views.runs import summarize_run
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.engine import Engine, PublishedState
+from gradwatch_server.storage.sqlite.alert_events import AlertStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiState:
+    """Snapshots and the alert store, never the engine's own state.
+
+    Args:
+        engine: Publishes the snapshots.
+        alert_events: The stored alert events.
+        alert_stream: Follows them.
+        metrics: What the engine counts, for Prometheus.
+        stream_tokens: Makes the tokens that open a stream.
+        stream_limit: Counts the open streams.
+    """
+
+    engine: Engine
+    alert_events: AlertStore
+    alert_stream: AlertStream
+    metrics: Metrics
+    stream_tokens: StreamTokens
+    stream_limit: StreamLimit = field(default_factory=StreamLimit)
+
+    @property
+    def published(self) -> PublishedState:
+        """What the engine published last."""
+        return self.engine.board
+
+    @property
+    def last_seen(self) -> LastSeen:
+        """When each session was last heard of."""
+        return self.published.heard
+
+    def run(self, name: str) -> RunView:
+        """Return a run; answer 404 if there is none of this name."""
+        runs = self.published.runs
+        view = runs.get(name)
+        if view is None:
+            known = ", ".join(sorted(runs)[:5]) or "none yet"
+            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
+        return view
+
+    def newest_runs(self) -> list[RunView]:
+        """Return all runs, the one last heard of first."""
+        runs = self.published.runs.values()
+        return sorted(runs, key=lambda view: view.updated_ns, reverse=True)
+
+    def health(self, view: RunView) -> dict[str, Any]:
+        """Return the health of a run at this moment."""
+        return health(view, self.last_seen, now_ns(), self.published.fault)
+
+    def summary(self, view: RunView) -> dict[str, Any]:
+        """Return a run in short at this moment."""
+        return summarize_run(view, self.last_seen, now_ns(), self.published.fault)
+
+
+async def _state(request: Request) -> ApiState:
+    state: ApiState = request.app.state.shared
+    return state
+
+
+Api = Annotated[ApiState, Depends(_state)]
+"""The type of the parameter by which a route gets it."""

@@ -1,0 +1,58 @@
+"""How long a body may be, and the headers that every answer gets."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from gradwatch_server.api.security.middleware import MAX_BODY_BYTES
+
+
+def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
+    """One byte more is a 413, whether its length is said before or not."""
+    fits = b'{"k":"' + b"x" * (MAX_BODY_BYTES - 8) + b'"}'
+    headers = {"Content-Type": "application/json"}
+    assert len(fits) == MAX_BODY_BYTES
+    assert client.post("/echo", content=fits, headers=headers).status_code == 200
+    for body in (fits + b" ", iter([fits, b" "]), itertools.repeat(b"x" * 999, 70)):
+        status, detail = problem(client.post("/echo", content=body, headers=headers))
+        assert (status, str(MAX_BODY_BYTES) in detail) == (413, True)
+
+
+@pytest.mark.parametrize("length", ["65537", "9" * 30, "-1", "x", "²", ""])
+def test_a_length_that_cannot_be_is_refused(client: TestClient, problem: Any, length: str) -> None:
+    """Also where no body is read."""
+    headers = {"Content-Length": length.encode("utf-8")}
+    assert problem(client.get("/runs", headers=headers))[0] == 413
+
+
+def test_every_answer_forbids_what_a_browser_might_do_with_it(
+    locked: TestClient, reader: dict[str, str]
+) -> None:
+    """Of routes, errors, refusals and streams alike."""
+    responses = [
+        locked.get("/healthz"),
+        locked.get("/runs", headers=reader),
+        locked.get("/alerts/stream", headers=reader),
+        locked.get("/nothing", headers=reader),
+        locked.get("/alerts?after=x", headers=reader),
+        locked.get("/runs"),
+        locked.get("/runs", headers={"Host": "evil.example"}),
+        locked.post("/echo", content=b"x" * (MAX_BODY_BYTES + 1)),
+    ]
+    assert [response.status_code for response in responses] == [
+        *(200, 200, 200, 404, 422, 401, 421, 413)
+    ]
+    for response in responses:
+        headers = response.headers
+        policy = headers["content-security-policy"]
+        assert policy == "default-src 'none'; frame-ancestors 'none'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["cache-control"] in ("no-store", "no-cache")
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
