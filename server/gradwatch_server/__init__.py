@@ -1,1 +1,1 @@
-"""The aggregator: `core` decides, without I/O and without a clock; `shell` does everything else."""
+"""The aggregator: takes records in, decides on alerts, and answers over HTTP."""

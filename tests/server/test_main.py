@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import gradwatch_server
 import gradwatch_wire
 
+PACKAGE = Path(gradwatch_server.__file__).parent
 SHARED = Path(gradwatch_wire.__file__).parents[1]
-SERVER = SHARED.parent / "server"
 
 # Makes the modules named in the first argument impossible to import, as if not installed.
 RUN_WITHOUT = """
@@ -24,15 +26,15 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
-from gradwatch_wire.command import main
+from gradwatch_server.__main__ import main
 main()
 """
 
 
-def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
+def _python(server: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(server), str(SHARED)])
     return subprocess.run(
-        [sys.executable, "-c", RUN_WITHOUT, missing],
+        [sys.executable, *arguments],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -41,11 +43,16 @@ def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
+    return _python(server, "-c", RUN_WITHOUT, missing)
+
+
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
     """A folder with a server of one function, which needs `typer` and says that it ran."""
     cli = tmp_path / "gradwatch_server" / "cli"
     cli.mkdir(parents=True)
+    shutil.copy(PACKAGE / "__main__.py", cli.parent)
     for package in (cli.parent, cli):
         (package / "__init__.py").write_text("")
     (cli / "app.py").write_text("import typer.main\ndef app() -> None:\n    print('ran')\n")
@@ -54,7 +61,7 @@ def stand_in(tmp_path: Path) -> Path:
 
 def test_the_command_names_the_missing_extra() -> None:
     """Without typer the real command exits 1 with the pip line, and without a traceback."""
-    result = _run("typer", SERVER)
+    result = _run("typer", PACKAGE.parent)
 
     assert result.stderr == (
         "gradwatch: the command needs typer, which is not installed; "
@@ -84,8 +91,17 @@ def test_the_command_starts_where_nothing_is_missing(stand_in: Path) -> None:
 
 def test_a_part_of_gradwatch_that_is_missing_is_not_blamed_on_an_extra(stand_in: Path) -> None:
     """A broken installation shows its traceback: no extra would mend it."""
-    result = _run("gradwatch_server", stand_in)
+    (stand_in / "gradwatch_server" / "cli" / "app.py").unlink()
+    result = _run("nothing", stand_in)
 
     assert result.returncode == 1
     assert "pip install" not in result.stderr
-    assert "ModuleNotFoundError: No module named 'gradwatch_server'" in result.stderr
+    assert "ModuleNotFoundError: No module named 'gradwatch_server.cli.app'" in result.stderr
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """`python -m gradwatch_server` is the command."""
+    result = _python(PACKAGE.parent, "-m", "gradwatch_server", "--version")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"gradwatch {gradwatch_wire.__version__}\n"

@@ -1,4 +1,4 @@
-"""What the commands show to be let in: `GRADWATCH_TOKEN`, and whose certificates to trust."""
+"""How the commands identify themselves and the aggregator: `GRADWATCH_TOKEN`, `GRADWATCH_CA`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.keys import TOKEN
 
 
-def access() -> dict[str, Any]:
+def credentials() -> dict[str, Any]:
     """Return the settings of an httpx client.
 
     Raises:
         GradwatchError: If `GRADWATCH_TOKEN` is no token, or `GRADWATCH_CA` no certificates.
     """
-    return _token() | _authorities()
+    return _token() | _trusted_certificates()
 
 
 def _token() -> dict[str, Any]:
     token = os.environ.get("GRADWATCH_TOKEN", "")
     if not token:
         return {}
-    if not TOKEN.fullmatch(token):  # it is not shown: it may be one with a line end behind it
+    if not TOKEN.fullmatch(token):  # it is not shown: it may be one with a line end after it
         msg = "GRADWATCH_TOKEN is no token of 32 to 256 visible ASCII characters"
         raise GradwatchError(msg)
     return {"headers": {"Authorization": f"Bearer {token}"}}
 
 
-def _authorities() -> dict[str, Any]:
+def _trusted_certificates() -> dict[str, Any]:
     file = os.environ.get("GRADWATCH_CA", "")
     if not file:
         return {}

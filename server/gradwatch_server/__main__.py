@@ -1,4 +1,4 @@
-"""The `gradwatch` command: starts the server's CLI, or says which extra is missing."""
+"""The `gradwatch` command, also as `python -m gradwatch_server`."""
 
 import sys
 
@@ -9,9 +9,13 @@ def main() -> None:
         from gradwatch_server.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"gradwatch_server", "gradwatch_wire"}:
-            raise
+            raise  # a part of our own: no extra would bring it
         sys.exit(
             f"gradwatch: the command needs {error.name}, which is not installed; "
             "run: pip install 'gradwatch[server]'"
         )
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The HTTP client of the commands: one request, or the alert stream over lost connections."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import httpx_sse
+
+from gradwatch_server.cli.credentials import credentials
+from gradwatch_server.errors import GradwatchError
+
+RECONNECT_S: Final = 1.0
+
+_SILENCE_S: Final = 45.0
+"""A stream that says nothing this long is connected anew: three times what it sends pings after."""
+
+_UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+"""UnicodeError: a host name that cannot be one."""
+
+
+def run_path(run: str, rest: str) -> str:
+    """Return the path of something below a run, whatever its name would mean in a URL."""
+    return f"/runs/{quote(run, safe='')}/{rest}"
+
+
+def get(url: str, path: str) -> Any:
+    """Return the JSON that the aggregator at *url* answers.
+
+    Raises:
+        GradwatchError: If there is none, or it answers with an error.
+    """
+    try:
+        response = httpx.get(url.rstrip("/") + path, timeout=10.0, trust_env=False, **credentials())
+    except _UNREACHABLE as error:
+        raise _no_answer(url, error) from error
+    _check(response)
+    try:
+        return response.json()
+    except ValueError as error:
+        raise _not_an_aggregator(url) from error
+
+
+def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict[str, Any]]:
+    """Yield alert events for ever; after a lost connection go on from the last one seen.
+
+    Args:
+        url: Where the aggregator answers.
+        run: Only events of this run; None for all.
+        after: The cursor to begin after; None for the newest.
+
+    Raises:
+        GradwatchError: If it cannot be reached at the beginning, or answers with an error.
+    """
+    address = url.rstrip("/") + (
+        "/alerts/stream" if run is None else run_path(run, "alerts/stream")
+    )
+    seen = _newest(url) if after is None else after
+    connected = False
+    while True:
+        try:
+            with _connect(address, seen) as source:
+                _check(source.response)
+                connected = "event-stream" in source.response.headers.get("content-type", "")
+                for message in source.iter_sse():
+                    if message.data:  # pings have none
+                        seen = int(message.id)
+                        yield message.json()
+        except _UNREACHABLE as error:
+            if not connected:
+                raise _no_answer(url, error) from error
+        time.sleep(RECONNECT_S)
+
+
+@contextmanager
+def _connect(address: str, after: int) -> Iterator[httpx_sse.EventSource]:
+    """Open the stream of the events after a cursor."""
+    timeout = httpx.Timeout(10.0, read=_SILENCE_S)
+    headers = {"Last-Event-ID": str(after)}
+    with (
+        httpx.Client(timeout=timeout, trust_env=False, **credentials()) as client,
+        httpx_sse.connect_sse(client, "GET", address, headers=headers) as source,
+    ):
+        yield source
+
+
+def _newest(url: str) -> int:
+    """Return the cursor of the newest event; a stream that begins after it misses nothing."""
+    try:
+        return int(get(url, "/healthz")["cursor"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_an_aggregator(url) from error
+
+
+def _check(response: httpx.Response) -> None:
+    if response.is_success:
+        return
+    try:
+        detail = json.loads(response.read())["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = f"HTTP {response.status_code}"
+    raise GradwatchError(str(detail))
+
+
+def _not_an_aggregator(url: str) -> GradwatchError:
+    return GradwatchError(f"what answers at {url} is no aggregator; give its address with --url")
+
+
+def _no_answer(url: str, error: Exception) -> GradwatchError:
+    return GradwatchError(
+        f"no aggregator answers at {url} ({error}); start one with 'gradwatch serve' or give --url"
+    )

@@ -1,0 +1,79 @@
+"""`gradwatch health`: says how a run is, and tells a job script by its exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gradwatch_server.cli.client import get, run_path
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
+from gradwatch_server.cli.rendering import coloured, console, plain, short
+from gradwatch_wire.health import Status
+
+EXIT_UNHEALTHY: Final = 3
+
+
+def health(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+    fail_on: Annotated[
+        Status | None,
+        typer.Option(
+            help="Exit 3 if the status is this one; `critical` also if such an alert fires."
+        ),
+    ] = None,
+) -> None:
+    """Say how a run is and where it went wrong."""
+    report = get(url, run_path(run, "health"))
+    if as_json:
+        print(json.dumps(report))
+    else:
+        console.print(_table(report))
+    critical = any(alert["severity"] == fail_on for alert in report["alerts"]["items"])
+    if fail_on is not None and (report["status"] == fail_on or critical):
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _table(report: dict[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in _lines(report):
+        table.add_row(Text(name), value if isinstance(value, Text) else plain(value))
+    for alert in report["alerts"]["items"]:
+        table.add_row(plain(alert["state"]), plain(f"{alert['rule']}: {alert['message']}"))
+    return table
+
+
+def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return name and value of each line, but for the alerts that stand below them."""
+    score, norm, layers = report["score"], report["gradient_norm"], report["layers"]
+    said_below = {alert["message"] for alert in report["alerts"]["items"]}
+    return [
+        ("run", f"{report['run']} (attempt {report['attempt']})"),
+        ("status", coloured(report["status"])),
+        *(("", reason) for reason in report["reasons"] if reason not in said_below),
+        ("step", report["step"]),
+        ("score", _listed(score, "last", "mean", "min")),
+        ("gradient norm", _listed(norm, "last", "p50", "max")),
+        ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
+        ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
+        ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),
+        ("first bad", _first_bad(report["first_bad"])),
+    ]
+
+
+def _listed(numbers: dict[str, Any], *keys: str) -> str:
+    return ", ".join(f"{key} {short(numbers[key])}" for key in keys)
+
+
+def _first_bad(first_bad: dict[str, Any] | None) -> str:
+    if first_bad is None:
+        return "nothing non-finite"
+    unknown = "not known"
+    layer = first_bad["layer"] or unknown
+    rank = unknown if first_bad["rank"] is None else first_bad["rank"]
+    return f"{first_bad['kind']} in {layer} on rank {rank} at step {first_bad['step']}"

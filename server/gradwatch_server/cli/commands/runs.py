@@ -1,0 +1,40 @@
+"""`gradwatch runs`: lists the runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.table import Table
+
+from gradwatch_server.cli.client import get
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
+from gradwatch_server.cli.rendering import coloured, console, plain, short
+
+
+def runs(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List the runs."""
+    items = get(url, "/runs")
+    if as_json:
+        for item in items:
+            print(json.dumps(item))
+    elif items:
+        console.print(_table(items))
+    else:
+        print("no runs yet")
+
+
+def _table(items: list[dict[str, Any]]) -> Table:
+    table = Table("run", "status", "step", "ranks", "score", "firing", "stored", "lost", box=None)
+    for item in items:
+        table.add_row(
+            plain(item["run"]),
+            coloured(item["status"]),
+            str(item["step"]),
+            f"{item['ranks']}/{item['world']}",
+            short(item["score"]),
+            str(item["firing"]),
+            str(item["records"]["stored"]),
+            str(item["records"]["lost"]),
+        )
+    return table

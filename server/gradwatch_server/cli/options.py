@@ -1,0 +1,24 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from gradwatch_server.settings import Settings
+from gradwatch_wire.names import DEFAULT_HTTP
+
+DEFAULT_URL: Final = f"http://{DEFAULT_HTTP}"
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="GRADWATCH_URL", help="HTTP address of the aggregator."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
+
+
+def setting(name: str, *flags: str) -> Any:
+    """Return the option of a setting: its help and default stand in `Settings` alone."""
+    field = Settings.model_fields[name]
+    return typer.Option(*flags, help=field.description, show_default=str(field.default or ""))

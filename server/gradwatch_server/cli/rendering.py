@@ -1,0 +1,35 @@
+"""What the commands print for people: texts made harmless, statuses coloured, numbers short."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from gradwatch_server.core.alerting.alert import printable
+from gradwatch_wire.health import Severity, Status
+
+console: Final = Console()
+
+COLOURS: Final = {
+    Status.HEALTHY: "green",
+    Status.ENDED: "blue",
+    Status.CRITICAL: "bold red",
+    Severity.WARNING: "yellow",
+}
+
+
+def plain(value: object) -> Text:
+    """Show any value as it is, without markup and with control characters escaped."""
+    return Text(printable(str(value)))
+
+
+def coloured(status: str) -> Text:
+    """Show a status in its colour."""
+    return Text(printable(status), style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
+
+
+def short(number: float | str | None) -> str:
+    """Show a number with four digits, and what is none, such as NaN, as it is."""
+    return f"{number:.4g}" if isinstance(number, (int, float)) else str(number)
