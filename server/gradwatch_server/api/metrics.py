@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -14,38 +14,14 @@ from prometheus_client.registry import Collector
 from gradwatch_server.clock import now_ns
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.engine import Engine, PublishedState
+from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
-
-if TYPE_CHECKING:
-    from gradwatch_server.engine.engine import Engine, PublishedState
 
 MAX_LABELLED_RUNS: Final = 50
 """Runs with numbers of their own, those last heard of: each is a time series for good."""
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-
-_BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-
-
-class EngineMetrics:
-    """What the engine counts since it started. Only its thread writes."""
-
-    def __init__(self) -> None:
-        self.stored = 0
-        self.lost = 0
-        self.stored_bytes = 0
-        self.log_write = Histogram(
-            "gradwatch_log_write_seconds",
-            "Time to append a batch to the log and have it on the disk, retries included.",
-            buckets=_BUCKETS_S,
-            registry=None,
-        )
-        self.lag = Histogram(
-            "gradwatch_ingest_lag_seconds",
-            "Time from the first message of a batch to the acknowledgement of all of them.",
-            buckets=_BUCKETS_S,
-            registry=None,
-        )
 
 
 class EngineCollector(Collector):

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 
+from gradwatch_server import clock
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
-from gradwatch_server.clock import now_ns
 from gradwatch_server.core.views.health import LastSeen, health
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
@@ -49,6 +49,10 @@ class ApiState:
         """When each session was last heard of."""
         return self.published.heard
 
+    def now_ns(self) -> int:
+        """Return the engine's time, nanoseconds since the epoch."""
+        return clock.now_ns()
+
     def run(self, name: str) -> RunView:
         """Return a run; answer 404 if there is none of this name."""
         runs = self.published.runs
@@ -65,11 +69,11 @@ class ApiState:
 
     def health(self, view: RunView) -> dict[str, Any]:
         """Return the health of a run at this moment."""
-        return health(view, self.last_seen, now_ns(), self.published.fault)
+        return health(view, self.last_seen, self.now_ns(), self.published.fault)
 
     def summary(self, view: RunView) -> dict[str, Any]:
         """Return a run in short at this moment."""
-        return summarize_run(view, self.last_seen, now_ns(), self.published.fault)
+        return summarize_run(view, self.last_seen, self.now_ns(), self.published.fault)
 
 
 async def _state(request: Request) -> ApiState:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from gradwatch_server.api.metrics import EngineMetrics
 from gradwatch_server.clock import catch_up, now_ns
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
@@ -33,6 +32,7 @@ from gradwatch_server.core.entries import (
 )
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_server.core.views.snapshot import RunView, view_run
+from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.checkpointer import Checkpointer

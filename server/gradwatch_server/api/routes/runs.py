@@ -6,7 +6,6 @@ from fastapi import APIRouter
 
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api
-from gradwatch_server.clock import now_ns
 from gradwatch_server.core.frames.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.ranks import describe_ranks
@@ -34,7 +33,7 @@ async def run_health(run: str, api: Api) -> Json:
 @router.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")
 async def run_ranks(run: str, api: Api) -> Json:
     view = api.run(run)
-    return Json(name_run(view) | describe_ranks(view, api.last_seen, now_ns()))
+    return Json(name_run(view) | describe_ranks(view, api.last_seen, api.now_ns()))
 
 
 @router.get("/runs/{run}/gains", summary="How the gradient grows from block to block")
