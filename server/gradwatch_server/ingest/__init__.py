@@ -1,1 +1,1 @@
-"""The ingest socket: who may send, how much, and the bytes that came."""
+"""The ingest port: who may send, how much nonsense is put up with, and the messages that came."""

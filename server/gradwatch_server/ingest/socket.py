@@ -1,4 +1,4 @@
-"""The ingest socket: ROUTER frames in, replies out. It knows bytes and peers, not runs."""
+"""The ingest socket: a ZeroMQ ROUTER, messages in, replies out. It knows peers, not runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import zmq
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.throttle import Throttle
-from gradwatch_server.ingest.zap import ZapAuthenticator, lock
+from gradwatch_server.ingest.zap import ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, Keys
 from gradwatch_wire import Envelope, ProtocolError, Record, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.names import DEFAULT_ENDPOINT
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ BATCH_MESSAGES: Final = 512
 BATCH_BYTES: Final = 8 << 20
 
 # Why each value: docs/protocol.md.
-_OPTIONS: Final = {
+SOCKET_OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.RCVHWM: 200,
     zmq.SNDHWM: 200,
@@ -40,7 +41,14 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A decoded message, where its answer goes, and who sent it, if that is asked."""
+    """A decoded message.
+
+    Args:
+        peer: ROUTER's name of the connection; answers go there.
+        envelope: What it says.
+        raw: Its frame 1 as it came.
+        client: Whose key it came with; None where no keys are asked for.
+    """
 
     peer: bytes
     envelope: Envelope
@@ -60,21 +68,21 @@ class Ingest:
         self.refused: Counter[str] = Counter()
         self._throttle = Throttle()
         self._context = zmq.Context()
-        # Before the port is open: whoever knocks is asked who it is.
-        self._zap = ZapAuthenticator(self._context, keys) if keys is not None else None
+        # Bound before the port is open, so that no handshake is left without an answer.
+        self._authenticator = ZapAuthenticator(self._context, keys) if keys is not None else None
         self._socket = self._context.socket(zmq.ROUTER)
-        for option, value in _OPTIONS.items():
+        for option, value in SOCKET_OPTIONS.items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
         if keys is not None:
-            lock(self._socket, keys)
+            require_curve(self._socket, keys)
         try:
             self._socket.bind(_wildcard(endpoint))
         except zmq.ZMQError as error:
             self.close()
             msg = (
                 f"cannot bind the ingest endpoint {endpoint}: {error.strerror}; "
-                "give a free one with --ingest, such as tcp://127.0.0.1:5555"
+                f"give a free one with --ingest, such as {DEFAULT_ENDPOINT}"
             )
             raise GradwatchError(msg) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -89,34 +97,41 @@ class Ingest:
                 client, (peer, *frames) = self._next()
             except zmq.Again:
                 return
-            if self._zap is not None and client is None:
-                self.refuse("unknown key", "a message without a known key behind it", peer)
-                continue
-            if self._throttle.is_muted(peer, now_s):
-                self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
-                continue
-            try:
-                envelope = decode(frames)
-            except ProtocolError as error:
-                # Told apart, for a client of another version is no stray scanner.
-                version = error.where == "message.frame 0"
-                self.refuse("version" if version else "malformed", str(error), peer)
-                continue
-            yield Message(peer, envelope, frames[1], client)
-            size += len(frames[1])
-            if size > BATCH_BYTES:
-                return
+            message = self._check(client, peer, frames, now_s)
+            if message is not None:
+                yield message
+                size += len(message.raw)
+                if size > BATCH_BYTES:
+                    return
+
+    def _check(
+        self, client: Client | None, peer: bytes, frames: list[bytes], now_s: float
+    ) -> Message | None:
+        """Return the message that *frames* are; None, and count why, if they are not taken."""
+        if self._authenticator is not None and client is None:
+            self.refuse("unknown key", "a message without a known key behind it", peer)
+            return None
+        if self._throttle.is_muted(peer, now_s):
+            self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
+            return None
+        try:
+            return Message(peer, decode(frames), frames[1], client)
+        except ProtocolError as error:
+            # A client of another version is counted apart from what a port scanner sends.
+            is_version = error.where == "message.frame 0"
+            self.refuse("version" if is_version else "malformed", str(error), peer)
+            return None
 
     def _wait(self, timeout_ms: int) -> bool:
-        """Wait for a message, and let in whom we know; tell whether there is one."""
-        if self._zap is None:
+        """Wait for a message, and answer handshakes meanwhile; tell whether there is a message."""
+        if self._authenticator is None:
             return bool(self._socket.poll(timeout_ms))
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._zap.socket, zmq.POLLIN)
+        poller.register(self._authenticator.socket, zmq.POLLIN)
         events = dict(poller.poll(timeout_ms))
-        if self._zap.socket in events:
-            self._zap.answer()
+        if self._authenticator.socket in events:
+            self._authenticator.answer()
         return self._socket in events
 
     def _next(self) -> tuple[Client | None, list[bytes]]:
@@ -125,21 +140,21 @@ class Ingest:
         Raises:
             zmq.Again: If there is none.
         """
-        if self._zap is None:
+        if self._authenticator is None:
             return None, self._socket.recv_multipart(zmq.NOBLOCK)
         frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        return self._zap.client(frames[-1]), [frame.bytes for frame in frames]
+        return self._authenticator.client(frames[-1]), [frame.bytes for frame in frames]
 
     def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:
-        """Count what was not taken, also against *peer*; the log hears of each kind once."""
+        """Count a message that is not taken, also against *peer*; each kind is logged once."""
         if not self.refused[kind]:
             logger.warning("refused on the ingest port (%s, told once): %s", kind, ascii(why))
         self.refused[kind] += 1
         if peer is not None:
-            self._throttle.strike(peer, time.monotonic())
+            self._throttle.count_bad(peer, time.monotonic())
 
     def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
-        """Send a record to a peer; return False when it is gone or does not read."""
+        """Send a record to a peer; return False if it is gone or its queue is full."""
         frames = encode(Envelope(session=session, record=record))
         try:
             self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
@@ -150,8 +165,8 @@ class Ingest:
     def close(self) -> None:
         """Close the port at once."""
         self._socket.close(linger=0)
-        if self._zap is not None:
-            self._zap.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._context.term()
 
 

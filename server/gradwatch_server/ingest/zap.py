@@ -1,6 +1,7 @@
-"""Who may connect to the ingest port: answers ZeroMQ's question about each handshake (ZAP, RFC 27).
+"""Who may connect to the ingest port: ZeroMQ's authentication protocol (ZAP, RFC 27).
 
-The thread that owns the ingest socket answers: there is no other that could die unseen.
+ZeroMQ asks about each handshake. The thread that owns the ingest socket answers, so that there is
+no second thread whose death nobody would notice.
 """
 
 from __future__ import annotations
@@ -19,53 +20,53 @@ logger = logging.getLogger(__name__)
 ENDPOINT: Final = "inproc://zeromq.zap.01"
 VERSION: Final = b"1.0"
 DOMAIN: Final = b"gradwatch"
-BATCH: Final = 256
-"""Handshakes answered in one go: whoever is in already has to be heard, too."""
+MAX_ANSWERS: Final = 256
+"""Handshakes answered in one go: the messages of those who are connected must not wait for more."""
 
 USER_ID: Final = "User-Id"
-"""Where ZeroMQ notes on each message what we answered to its connection's handshake."""
+"""The property of each message that holds the name we gave its connection in the handshake."""
 
 
 class ZapAuthenticator:
-    """Lets in whoever has a known key. Close it after the sockets that depend on it."""
+    """Lets in clients with a known key. Close it after the sockets that depend on it."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
         self.num_denied = 0
         self._clients = keys.clients
         self._by_name = {client.name: client for client in keys.clients.values()}
-        # A ROUTER, not the usual REP: it has no state that a fault could leave it stuck in.
+        # A ROUTER, not the usual REP, which must answer a request before it can take the next one.
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.bind(ENDPOINT)
 
     def answer(self) -> None:
         """Answer the handshakes that wait."""
-        for _ in range(BATCH):
+        for _ in range(MAX_ANSWERS):
             try:
                 request = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            reply = self._judge(request)
+            reply = self._reply(request)
             if reply is not None:
                 self.socket.send_multipart(reply, zmq.NOBLOCK)
 
     def client(self, frame: zmq.Frame) -> Client | None:
-        """Return who sent a frame."""
+        """Return the client that sent a frame, None if it is not known."""
         try:
             name = frame.get(USER_ID)
-        except zmq.ZMQError:  # it came in some other way
+        except zmq.ZMQError:  # it came without a handshake
             return None
         return self._by_name.get(str(name))
 
     def close(self) -> None:
-        """Stop answering; without an answer nobody is let in."""
+        """Stop answering; from then on nobody is let in."""
         self.socket.close()
 
-    def _judge(self, request: list[bytes]) -> list[bytes] | None:
+    def _reply(self, request: list[bytes]) -> list[bytes] | None:
         if len(request) < 4:
             return None
         peer, _, _, number, *rest = request
-        client = _find(self._clients, request[2], rest)
+        client = _find_client(self._clients, request[2], rest)
         if client is None:
             if not self.num_denied:
                 address = ascii(rest[1][:64].decode("utf-8", "replace")) if len(rest) > 1 else "?"
@@ -75,8 +76,8 @@ class ZapAuthenticator:
         return [peer, b"", VERSION, number, b"200", b"OK", client.name.encode(), b""]
 
 
-def _find(clients: Mapping[str, Client], version: bytes, rest: list[bytes]) -> Client | None:
-    """Return whose key is asked about; None for whatever else may be asked."""
+def _find_client(clients: Mapping[str, Client], version: bytes, rest: list[bytes]) -> Client | None:
+    """Return the client whose key is asked about; None for any other request."""
     if version != VERSION or len(rest) != 5:
         return None
     _domain, _address, _identity, mechanism, key = rest
@@ -85,10 +86,10 @@ def _find(clients: Mapping[str, Client], version: bytes, rest: list[bytes]) -> C
     return clients.get(z85.encode(key).decode("ascii"))
 
 
-def lock(socket: zmq.Socket[bytes], keys: Keys) -> None:
+def require_curve(socket: zmq.Socket[bytes], keys: Keys) -> None:
     """Make a socket, before it is bound, take CURVE only and ask about every key.
 
-    Whom nobody answers for is not let in: without ENFORCE_DOMAIN ZeroMQ would let in any key.
+    Without ENFORCE_DOMAIN ZeroMQ would let in any key while nobody answers.
     """
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())

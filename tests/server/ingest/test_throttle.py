@@ -1,4 +1,4 @@
-"""Peers that send nonsense are not heard for a while, then never; the others notice nothing."""
+"""Peers that send nonsense are muted for a while, then for good; the others notice nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.ingest.throttle import BURST, MAX_PEERS, MUTE_S, MUTES, Throttle
+from gradwatch_server.ingest.throttle import BURST, MAX_MUTES, MAX_PEERS, MUTE_S, Throttle
 from gradwatch_wire import Bye, Envelope, encode
 
 GOOD = encode(Envelope(session=b"s" * 16, seq=1, low=1, record=Bye()))
@@ -16,25 +16,25 @@ GOOD = encode(Envelope(session=b"s" * 16, seq=1, low=1, record=Bye()))
 
 def mute(throttle: Throttle, peer: bytes, now_s: float) -> None:
     for _ in range(BURST + 1):
-        throttle.strike(peer, now_s)
+        throttle.count_bad(peer, now_s)
     assert throttle.is_muted(peer, now_s)
 
 
-def test_some_nonsense_is_nothing() -> None:
+def test_a_burst_of_nonsense_is_put_up_with() -> None:
     """As much at once as a burst, and one a second for ever."""
     throttle = Throttle()
     for _ in range(BURST):
-        throttle.strike(b"a", 0.0)
+        throttle.count_bad(b"a", 0.0)
     assert not throttle.is_muted(b"a", 0.0)
     for second in range(1, 10_000):
-        throttle.strike(b"a", float(second))
+        throttle.count_bad(b"a", float(second))
         assert not throttle.is_muted(b"a", float(second))
 
 
-def test_much_nonsense_is_silence_for_a_while_and_in_the_end_for_good() -> None:
-    """A broken peer may get better; one that does not is not asked again."""
+def test_a_peer_is_muted_for_a_while_and_in_the_end_for_good() -> None:
+    """A broken peer may get better; one that does not is never read again."""
     throttle, now_s = Throttle(), 100.0
-    for _ in range(MUTES):
+    for _ in range(MAX_MUTES):
         mute(throttle, b"a", now_s)
         assert throttle.is_muted(b"a", now_s + MUTE_S - 0.1)
         assert not throttle.is_muted(b"a", now_s + MUTE_S)
@@ -46,12 +46,12 @@ def test_much_nonsense_is_silence_for_a_while_and_in_the_end_for_good() -> None:
 
 
 def test_no_more_peers_are_remembered_than_fit() -> None:
-    """The one that was bad the longest ago is forgotten."""
+    """The one whose last bad message is the oldest is forgotten."""
     throttle = Throttle()
     mute(throttle, b"first", 0.0)
     mute(throttle, b"second", 0.0)
     for number in range(MAX_PEERS - 1):
-        throttle.strike(str(number).encode(), 0.0)
+        throttle.count_bad(str(number).encode(), 0.0)
 
     assert len(throttle) == MAX_PEERS
     assert not throttle.is_muted(b"first", 0.0)

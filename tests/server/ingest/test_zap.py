@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from gradwatch_server.ingest.socket import Ingest, Message
-from gradwatch_server.ingest.zap import ENDPOINT, ZapAuthenticator, lock
+from gradwatch_server.ingest.zap import ENDPOINT, ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, add_client, make_keys, read_keys
 from gradwatch_wire import Ack, Bye, Envelope, encode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
@@ -131,7 +131,7 @@ def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey,
 def test_an_unknown_key_is_told_once(
     ingest: Ingest, dealer: Any, key: ClientKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its address; it knocks again and again."""
+    """With its address, however often it tries again."""
     dealer(stranger(key))
     dealer(stranger(key))
     received(ingest, 1, 1.0)
@@ -162,7 +162,7 @@ def test_noise_and_floods_keep_nobody_out(ingest: Ingest, dealer: Any, key: Clie
 def test_without_anyone_to_ask_nobody_is_let_in(key: ClientKey, folder: Path) -> None:
     """ZeroMQ's own default lets in every key when nobody answers."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        lock(router, read_keys(folder))
+        require_curve(router, read_keys(folder))
         port = router.bind_to_random_port("tcp://127.0.0.1")
         with context.socket(zmq.DEALER) as peer:
             peer.linger = 0
@@ -192,12 +192,12 @@ def test_whatever_is_asked_the_answer_is_no_and_the_next_is_answered(
 ) -> None:
     """What cannot be understood is not let in, and stops nothing."""
     with zmq.Context() as context:
-        zap = ZapAuthenticator(context, read_keys(folder))
+        authenticator = ZapAuthenticator(context, read_keys(folder))
         with context.socket(zmq.DEALER) as peer:
             peer.linger = 0
             peer.connect(ENDPOINT)
             peer.send_multipart(request_ or [b""])
-            zap.answer()
+            authenticator.answer()
             while peer.poll(100):
                 answer = peer.recv_multipart()
                 assert answer[1] == b"1.0"
@@ -206,8 +206,8 @@ def test_whatever_is_asked_the_answer_is_no_and_the_next_is_answered(
             peer.send_multipart(
                 [b"", b"1.0", b"7", b"gradwatch", b"127.0.0.1", b"", b"CURVE", known]
             )
-            zap.answer()
+            authenticator.answer()
             assert peer.poll(1_000)
             assert peer.recv_multipart() == [b"", b"1.0", b"7", b"200", b"OK", b"client", b""]
-        zap.close()
+        authenticator.close()
     assert all(record.getMessage().isprintable() for record in caplog.records)
