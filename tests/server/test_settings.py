@@ -146,7 +146,7 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ingest", "tcp://eth0:5555"),
     ],
 )
-def test_an_open_door_is_refused_unless_it_is_wanted(key: str, value: str) -> None:
+def test_an_address_beyond_loopback_is_refused_unless_it_is_wanted(key: str, value: str) -> None:
     """Nothing checks who calls there, so it takes a word of the operator."""
     message = refusal(None, **{key: value})
     assert message.startswith(f"{key} address {value} is reachable from other machines")
@@ -158,7 +158,7 @@ def test_an_open_door_is_refused_unless_it_is_wanted(key: str, value: str) -> No
 @pytest.mark.parametrize(
     "ingest", ["tcp://127.0.0.1:0", "tcp://[::1]:5555", "tcp://localhost:*", "ipc:///tmp/x"]
 )
-def test_local_doors_are_open(ingest: str) -> None:
+def test_local_addresses_are_allowed(ingest: str) -> None:
     """Loopback in its spellings, and a socket file."""
     assert load_settings(None, ingest=ingest).ingest == ingest
 

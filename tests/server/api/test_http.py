@@ -301,7 +301,7 @@ def test_alerts_of_a_run_can_be_asked_for_by_state(
 
 
 def test_alert_events_are_paged_by_cursor(service: Any, attach: Any, health: Any, run: str) -> None:
-    """Oldest first, behind the cursor, across all runs."""
+    """Oldest first, after the cursor, across all runs."""
     start = newest(service)
     attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
     health(step=4)

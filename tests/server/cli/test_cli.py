@@ -27,7 +27,7 @@ from gradwatch_wire import Bye, __version__
 
 COMMAND = Path(sys.executable).with_name("gradwatch")
 NAN = math.nan
-DOORS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
+ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
 def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, service: Any) -> None:
     """It names the first; the first is not disturbed."""
     data = service.arguments["--data"]
-    line = error(gradwatch("serve", *DOORS, "--data", data))
+    line = error(gradwatch("serve", *ANY_PORTS, "--data", data))
 
     assert line == (
         f"the data directory {data} is in use by another aggregator (pid {service.process.pid}); "
@@ -113,7 +113,7 @@ def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> No
     """A file in its place, here."""
     (tmp_path / "data").write_text("")
 
-    assert error(gradwatch("serve", *DOORS, "--data", "data")) == (
+    assert error(gradwatch("serve", *ANY_PORTS, "--data", "data")) == (
         "cannot use the data directory data: File exists; choose one with --data"
     )
 
@@ -131,13 +131,13 @@ def test_a_malformed_config_is_one_line(
     """By key, where it is one."""
     (tmp_path / "gradwatch.toml").write_text(text)
 
-    assert error(gradwatch("serve", *DOORS)).startswith(says)
+    assert error(gradwatch("serve", *ANY_PORTS)).startswith(says)
 
 
 def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
     """Wherever the setting came from."""
-    assert "GRADWATCH_*" in error(gradwatch("serve", *DOORS, GRADWATCH_RULES="{"))
-    line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *DOORS[2:]))
+    assert "GRADWATCH_*" in error(gradwatch("serve", *ANY_PORTS, GRADWATCH_RULES="{"))
+    line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *ANY_PORTS[2:]))
     assert line.startswith("cannot bind the HTTP address a..b:1: ")
 
 
@@ -149,7 +149,7 @@ def test_a_corrupt_log_is_one_line(gradwatch: Any, tmp_path: Path, damage: bytes
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / DATABASE_NAME
     file.write_bytes(damage)
-    line = error(gradwatch("serve", *DOORS, "--data", "data"))
+    line = error(gradwatch("serve", *ANY_PORTS, "--data", "data"))
 
     assert line.startswith(f"cannot open the log data/{DATABASE_NAME}: ")
     assert line.endswith("move the file away to start afresh")
@@ -175,7 +175,7 @@ def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
     again = serve()
     (kept,) = file.parent.glob(f"{DATABASE_NAME}.damaged-*")
 
-    assert kept.read_bytes()[100:] == data[100:]  # behind the header, which opening it changes
+    assert kept.read_bytes()[100:] == data[100:]  # after the header, which opening it changes
     assert again.json("/readyz") == {"status": "ready"}
     assert again.json("/runs") == []
 

@@ -143,7 +143,7 @@ def test_an_unknown_key_is_told_once(
     )
 
 
-def test_noise_and_floods_keep_nobody_out(ingest: Ingest, dealer: Any, key: ClientKey) -> None:
+def test_noise_and_floods_keep_no_client_out(ingest: Ingest, dealer: Any, key: ClientKey) -> None:
     """Bytes that are no ZeroMQ, half handshakes, and a hundred strangers at once."""
     host, _, port = ingest.endpoint.removeprefix("tcp://").rpartition(":")
     raw = [socket.create_connection((host, int(port))) for _ in range(3)]

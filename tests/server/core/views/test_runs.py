@@ -1,0 +1,54 @@
+"""What `/runs` and `/runs/{id}` say, from a snapshot alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.runs import describe_run, name_run, summarize_run
+from gradwatch_server.core.views.snapshot import view_run
+
+
+def test_a_summary_agrees_with_health(cluster: Any) -> None:
+    """Score and firing alerts are single numbers; ranks are counted."""
+    job = cluster(world=2, names=("a", "b")).start()
+    job.step(0, [1.0, math.nan])
+    view = view_run(job.state.runs["gpt"])
+    report = health(view, {}, view.updated_ns)
+    summary = summarize_run(view, {}, view.updated_ns)
+
+    assert list(summary) == [
+        *("run", "status", "attempt", "step", "updated_at", "world", "records"),
+        *("score", "ranks", "firing"),
+    ]
+    assert (summary["run"], summary["attempt"], summary["step"]) == ("gpt", 1, 0)
+    assert (summary["status"], summary["score"]) == (report["status"], report["score"]["last"])
+    assert (summary["ranks"], summary["world"]) == (2, 2)
+    assert summary["firing"] == report["alerts"]["firing"] == 1
+    assert name_run(view) == {"run": "gpt", "attempt": 1}
+
+
+def test_a_fault_of_the_aggregator_shows_in_the_summary(cluster: Any) -> None:
+    """It cannot call a run healthy while it takes nothing in."""
+    job = cluster(names=("a",)).start()
+    job.step(0)
+    view = view_run(job.state.runs["gpt"])
+
+    assert summarize_run(view, {}, view.updated_ns)["status"] == "healthy"
+    assert summarize_run(view, {}, view.updated_ns, "disk full")["status"] == "incomplete"
+
+
+def test_the_description_has_every_attempt_and_layer(cluster: Any) -> None:
+    """In the order of the log, and of the manifest."""
+    job = cluster(names=("a", "b")).start()
+    job.step(0)
+    job.event(0, "mark")
+    job.start()
+    report = describe_run(view_run(job.state.runs["gpt"]))
+
+    assert [attempt["attempt"] for attempt in report["attempts"]] == [1, 2]
+    assert [attempt["frames"] for attempt in report["attempts"]] == [1, 0]
+    assert all(attempt["world"] == 1 for attempt in report["attempts"])
+    assert [layer["name"] for layer in report["layers"]] == ["a", "b"]
+    assert report["created_at"] == report["attempts"][0]["started_at"]
