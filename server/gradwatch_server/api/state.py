@@ -54,7 +54,11 @@ class ApiState:
         return clock.now_ns()
 
     def run(self, name: str) -> RunView:
-        """Return a run; answer 404 if there is none of this name."""
+        """Return a run.
+
+        Raises:
+            HTTPException: 404, if there is none of this name.
+        """
         runs = self.published.runs
         view = runs.get(name)
         if view is None:

@@ -18,7 +18,7 @@ from gradwatch_server.errors import GradwatchError
 RECONNECT_S: Final = 1.0
 
 _SILENCE_S: Final = 45.0
-"""A stream that says nothing this long is connected anew: three times what it sends pings after."""
+"""A stream that says nothing this long is connected anew: three times the interval of its pings."""
 
 _UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 """UnicodeError: a host name that cannot be one."""

@@ -68,12 +68,16 @@ class ZapAuthenticator:
         peer, _, _, number, *rest = request
         client = _find_client(self._clients, request[2], rest)
         if client is None:
-            if not self.num_denied:
-                address = ascii(rest[1][:64].decode("utf-8", "replace")) if len(rest) > 1 else "?"
-                logger.warning("refused on the ingest port (unknown key, told once): %s", address)
-            self.num_denied += 1
+            self._note_denied(rest)
             return [peer, b"", VERSION, number, b"400", b"unknown key", b"", b""]
         return [peer, b"", VERSION, number, b"200", b"OK", client.name.encode(), b""]
+
+    def _note_denied(self, rest: list[bytes]) -> None:
+        """Count a handshake that is not let in; the first is logged, with its address."""
+        if not self.num_denied:
+            address = ascii(rest[1][:64].decode("utf-8", "replace")) if len(rest) > 1 else "?"
+            logger.warning("refused on the ingest port (unknown key, told once): %s", address)
+        self.num_denied += 1
 
 
 def _find_client(clients: Mapping[str, Client], version: bytes, rest: list[bytes]) -> Client | None:
