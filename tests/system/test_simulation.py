@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.send_buffer import SendBuffer
-from gradwatch_server.core.attempts import Attempt
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine

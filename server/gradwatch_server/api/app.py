@@ -26,7 +26,7 @@ from gradwatch_server.api.security import (
 )
 from gradwatch_server.clock import now_ns
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.frames.gains import describe_gains
+from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import describe_ranks

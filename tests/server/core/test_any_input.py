@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.frames.frame import COLUMNS_READ
-from gradwatch_server.core.frames.gains import describe_gains
+from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode

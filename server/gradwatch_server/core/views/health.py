@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import Alert, isotime
-from gradwatch_server.core.frames.frame import FloatArray
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios
 from gradwatch_server.core.views.snapshot import RankView, RunView
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
 
 SILENT_AFTER_S: Final = 6.0
-"""A live rank of which nothing was heard this long is shown as silent: three beats."""
+"""A live rank that gave no sign of life this long is shown as silent: three beats."""
 
 MAX_WORST_LAYERS: Final = 10
 
@@ -24,17 +24,19 @@ LastSeen = Mapping[bytes, int]
 """Session to the time of its last sign of life in nanoseconds since the epoch, beats included."""
 
 
-def health(view: RunView, heard: LastSeen, now_ns: int, fault: str | None = None) -> dict[str, Any]:
+def health(
+    view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None = None
+) -> dict[str, Any]:
     """Return a run's health in the shape that `docs/http.md` describes.
 
     Args:
         view: The run.
-        heard: When each session was last heard of.
+        last_seen: When each session gave its last sign of life.
         now_ns: The time it is, nanoseconds since the epoch.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     series = view.series
-    ranks = [_rank(rank, heard, now_ns) for rank in view.ranks]
+    ranks = [_rank(rank, last_seen, now_ns) for rank in view.ranks]
     current = [alert for alert in view.alerts if alert.attempt == view.attempt]
     firing = [alert for alert in current if alert.state is AlertState.FIRING]
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
@@ -154,8 +156,8 @@ def _worst_layers(view: RunView) -> list[dict[str, Any]]:
     ]
 
 
-def _rank(rank: RankView, heard: LastSeen, now_ns: int) -> dict[str, Any]:
-    last_ns = max(rank.last_ns, heard.get(rank.session or b"", 0))
+def _rank(rank: RankView, last_seen: LastSeen, now_ns: int) -> dict[str, Any]:
+    last_ns = max(rank.last_ns, last_seen.get(rank.session or b"", 0))
     last_seen_s = max(0.0, (now_ns - last_ns) / 1e9)
     state = rank.state
     if state is RankState.ALIVE and last_seen_s > SILENT_AFTER_S:

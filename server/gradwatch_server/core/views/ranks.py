@@ -9,15 +9,15 @@ from gradwatch_server.core.views.health import LastSeen, health
 from gradwatch_server.core.views.snapshot import RunView
 
 
-def describe_ranks(view: RunView, heard: LastSeen, now_ns: int) -> dict[str, Any]:
+def describe_ranks(view: RunView, last_seen: LastSeen, now_ns: int) -> dict[str, Any]:
     """Return what is known of each rank of the current attempt, as `docs/http.md` describes it.
 
     Args:
         view: The run.
-        heard: When each session was last heard of.
+        last_seen: When each session gave its last sign of life.
         now_ns: The time it is, nanoseconds since the epoch.
     """
-    report = health(view, heard, now_ns)
+    report = health(view, last_seen, now_ns)
     return {
         "world": view.world,
         "records": report["records"],

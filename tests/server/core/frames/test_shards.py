@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.frames.frame import COLUMNS, INFS, L1, LINF, NANS, ZEROS, FloatArray
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 
 NAN, INF = math.nan, math.inf
+UNKNOWN = [ROW_OF[name] for name in ("l1", "linf", "zeros")]
+COUNTED = [ROW_OF[name] for name in ("nans", "infs")]
 
 
 def statistics(elements: FloatArray) -> dict[str, float]:
@@ -58,7 +61,7 @@ def test_a_layer_of_pieces_is_the_layer(
                     rank=len(parts),
                     index=held,
                     shards=[f"Shard(0) {number}/{len(layers[layer])}" for layer in held],
-                    **{name: [one[name] for one in own] for name in COLUMNS},
+                    **{name: [one[name] for one in own] for name in FRAME_COLUMNS},
                 )
             )
     frame = make_frame(*data.draw(st.permutations(parts)))
@@ -66,7 +69,7 @@ def test_a_layer_of_pieces_is_the_layer(
     whole = [np.concatenate(pieces) for pieces in layers]
     for layer, tensor in enumerate(whole):
         expected = statistics(tensor)
-        for row, name in enumerate(COLUMNS):
+        for row, name in enumerate(FRAME_COLUMNS):
             assert frame.columns[row, layer] == pytest.approx(expected[name], rel=1e-12, abs=0)
         assert frame.l2_min[layer] == frame.l2_max[layer] == frame.columns[0, layer]
     assert frame.present.all()
@@ -121,7 +124,7 @@ def test_whole_layers_alone_are_not_added_up(make_part: Any, make_frame: Any) ->
     frame = make_frame(*(make_part([3.0], rank=rank, shards=["Shard(0) 0/1"]) for rank in (0, 1)))
 
     assert (frame.l2_max[0], frame.total_norm) == (3.0, 3.0)
-    assert frame.parts[0].layout.pieces is None
+    assert frame.parts[0].layout.shards is None
 
 
 def test_a_layer_without_all_its_pieces_is_not_measured(make_part: Any, make_frame: Any) -> None:
@@ -157,7 +160,7 @@ def test_a_bad_piece_is_known_without_the_others(
     assert (frame.present[0], frame.nonfinite[0], frame.num_partial) == (True, True, 1)
     np.testing.assert_array_equal(frame.l2_max, [l2])
     assert not np.isfinite(frame.l2_min[0])
-    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+    assert np.isnan(frame.columns[UNKNOWN, 0]).all()
     assert frame.total_norm is not None
     assert not math.isfinite(frame.total_norm)
 
@@ -167,7 +170,7 @@ def test_a_bad_piece_makes_the_whole_layer_bad(make_part: Any, make_frame: Any) 
     counted = cut(make_part, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
     frame = make_frame(*counted)
     assert frame.nonfinite[0]
-    assert frame.columns[[NANS, INFS], 0].tolist() == [2.0, 1.0]
+    assert frame.columns[COUNTED, 0].tolist() == [2.0, 1.0]
 
     frame = make_frame(*cut(make_part, (0, INF), (1, NAN), of=2))
     assert np.isnan(frame.l2_max[0])
@@ -182,7 +185,7 @@ def test_what_a_piece_did_not_measure_is_not_known_of_the_layer(
     )
 
     assert frame.l2_max[0] == pytest.approx(5.0)
-    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+    assert np.isnan(frame.columns[UNKNOWN, 0]).all()
 
 
 def test_pieces_of_different_cuts_do_not_make_a_layer(make_part: Any, make_frame: Any) -> None:

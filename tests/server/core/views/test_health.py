@@ -224,7 +224,7 @@ def test_a_run_of_which_nothing_is_heard_is_stalled(cluster: Any) -> None:
     assert (silent["status"], silent["reasons"]) == ("stalled", ["nothing heard of any rank"])
 
     beat = {job.sessions[1]: job.now_ns + 5_000_000_000}
-    health = job.health(seconds_later=6.1, heard=beat)
+    health = job.health(seconds_later=6.1, last_seen=beat)
 
     assert (health["status"], health["reasons"]) == ("incomplete", ["ranks silent: 0"])
     assert [rank["state"] for rank in health["ranks"]] == ["silent", "alive"]
