@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from gradwatch_wire.columns import Column
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 
@@ -110,7 +111,7 @@ class Manifest:
     shards: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    order: str = "registration"
+    order: str = LayerOrder.REGISTRATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A simulated job: it writes the entries of a log, and folds them."""
+"""A simulated job: it writes the entries of a log, and applies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fold: what the entries of a log make of runs, attempts, sessions and alerts."""
+"""The state: what the entries of a log make of runs, attempts, sessions and alerts."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_session_lost_and_back_is_the_same_session(cluster: Any) -> None:
     assert job.frame.coverage == 1.0
 
 
-def test_a_rank_that_said_goodbye_has_ended(cluster: Any) -> None:
+def test_a_rank_that_said_bye_has_ended(cluster: Any) -> None:
     """With its reason."""
     job = cluster().start()
     job.bye(0, "exception")
@@ -289,7 +289,7 @@ def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.Mo
 def test_manifests_of_shards_count_for_what_they_hold(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which piece of each layer a rank has takes memory, too."""
+    """Which shard of each layer a rank has takes memory, too."""
     monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
     job = cluster(names=("a", "b"), world=2).start()
     for number in range(2, 50):

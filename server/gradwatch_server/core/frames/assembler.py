@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 LATENESS_NS: Final = 5_000_000_000
-"""A step closes without the ranks that are this much behind its first record."""
+"""A step closes this long after its first record, without the ranks that are still missing."""
 
 MAX_HELD_RECORDS: Final = 8_192
 """A step also closes without them when the open ones hold this many records, or 16 per rank:

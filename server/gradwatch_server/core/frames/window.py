@@ -43,7 +43,7 @@ class Series:
     steps: IndexArray
     total_norm: FloatArray  # NaN where it was, or is not known
     known: BoolArray  # whether the total norm is
-    score: FloatArray  # NaN where no layer could be judged
+    score: FloatArray  # NaN where no layer is known
     coverage: FloatArray
     loss: FloatArray  # NaN where no rank gave one
 

@@ -81,13 +81,13 @@ def health(
 
 
 def _score(scores: FloatArray) -> dict[str, float | None]:
-    judged = scores[~np.isnan(scores)]
-    if not len(judged):
+    known = scores[~np.isnan(scores)]
+    if not len(known):
         return {"last": None, "mean": None, "min": None}
     return {
         "last": None if np.isnan(scores[-1]) else float(scores[-1]),
-        "mean": float(judged.mean()),
-        "min": float(judged.min()),
+        "mean": float(known.mean()),
+        "min": float(known.min()),
     }
 
 
@@ -205,7 +205,7 @@ def _status(
 def _missing(view: RunView, ranks: list[dict[str, Any]]) -> list[str]:
     """Say what keeps the data from being complete."""
     reasons = []
-    for state, words in ((RankState.LOST, "gone without a goodbye"), (RankState.SILENT, "silent")):
+    for state, words in ((RankState.LOST, "lost"), (RankState.SILENT, "silent")):
         gone = [str(rank["rank"]) for rank in ranks if rank["state"] is state]
         if gone:
             reasons.append(f"ranks {words}: {', '.join(gone)}")
@@ -220,5 +220,5 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> list[str]:
     if view.frame is not None and view.frame.coverage < 1.0 and not reasons:
         reasons.append(f"last step has {view.frame.coverage:.0%} of its ranks")
     if view.frame is not None and view.frame.num_partial:
-        reasons.append(f"pieces of {view.frame.num_partial} layers missing at the last step")
+        reasons.append(f"shards of {view.frame.num_partial} layers missing at the last step")
     return reasons

@@ -193,7 +193,7 @@ def test_late_records_are_counted_and_change_nothing(cluster: Any) -> None:
 
 
 def test_frames_close_in_the_order_of_steps(cluster: Any) -> None:
-    """A rank that runs ahead opens newer frames; they wait behind the older one."""
+    """A rank that runs ahead opens newer frames; they wait for the older one."""
     job = cluster(world=2).start()
     for step in (0, 1, 2):
         job.stats(0, step)
