@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, Self
 
@@ -20,7 +20,7 @@ from gradwatch_server.core.frames.assembler import Assembler
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.frames.layers import Layers, numbers
-from gradwatch_server.core.frames.layout import LayoutTable, unpack_layout
+from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.losses import LostRange
@@ -185,7 +185,7 @@ class Attempt:
             "events": list(self.events.items()),
             "open_frames": self.open_frames.state_dict(lambda part: part.state_dict(layouts)),
             "open_gains": self.open_gains.state_dict(RankGains.state_dict),
-            "layouts": layouts.states,  # filled by those above
+            "layouts": layouts.states,  # which those above have filled
         }
 
     @classmethod
@@ -209,20 +209,22 @@ class Attempt:
             setattr(attempt, name, state[name])
         attempt.layers = Layers.from_state_dict(state["layers"])
         layouts = [attempt.layers.share(unpack_layout(own)) for own in state["layouts"]]
-        for own in state["sessions"]:
-            session = Session.from_state_dict(own, run, attempt.number, layouts)
-            attempt.join(session)
-            attempt.set_state(session, session.state)
+        attempt._restore_records(state, layouts)
         attempt.window = Window.from_state_dict(state["window"], steps)
-        attempt.events = Counter(dict(state["events"]))
-        attempt.open_frames = Assembler.from_state_dict(
-            state["open_frames"], lambda part: RankPart.from_state_dict(part, layouts)
-        )
-        attempt.open_gains = Assembler.from_state_dict(
-            state["open_gains"], RankGains.from_state_dict
-        )
         attempt._restore_results(state)
         return attempt
+
+    def _restore_records(self, state: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
+        """Restore the sessions, and what they sent of the frames that are open."""
+        for own in state["sessions"]:
+            session = Session.from_state_dict(own, self.run, self.number, layouts)
+            self.join(session)
+            self.set_state(session, session.state)
+        self.events = Counter(dict(state["events"]))
+        self.open_frames = Assembler.from_state_dict(
+            state["open_frames"], lambda part: RankPart.from_state_dict(part, layouts)
+        )
+        self.open_gains = Assembler.from_state_dict(state["open_gains"], RankGains.from_state_dict)
 
     def _restore_results(self, state: Mapping[str, Any]) -> None:
         """Restore what was found in the frames that are closed."""
