@@ -27,7 +27,7 @@ from benchmarks.report import show, with_range
 from benchmarks.senders import COLUMNS, LAYERS, VARIANTS, _columns
 from gradwatch_wire import Ack, Column, Envelope, Hello, Manifest, Stats, Welcome, decode, encode
 from gradwatch_wire.codec import encode_body, join
-from gradwatch_wire.records import Label
+from gradwatch_wire.records import LabelValue
 
 WINDOW: Final = 512
 IN_FLIGHT: Final = 400
@@ -99,7 +99,7 @@ class Crowd:
         self._socket.send_multipart(join(kind, session.id, session.sent, 1, time.time_ns(), body))
 
     def _stats(self, step: int) -> Stats:
-        labels: dict[str, Label] = {
+        labels: dict[str, LabelValue] = {
             "point": "collect",
             "reduction": "mean",
             "scaled": False,

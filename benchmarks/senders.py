@@ -31,7 +31,7 @@ from gradwatch_wire import (
     decode,
     encode,
 )
-from gradwatch_wire.records import Label
+from gradwatch_wire.records import LabelValue
 
 LAYERS: Final = 300
 COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
@@ -194,7 +194,7 @@ def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
             order="forward",
         )
     ]
-    labels: dict[str, Label] = {
+    labels: dict[str, LabelValue] = {
         "point": "collect",
         "reduction": "mean",
         "scaled": False,

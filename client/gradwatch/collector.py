@@ -17,6 +17,7 @@ input. Nothing here has state: threads may collect at once. `docs/collectors.md`
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from gradwatch._collectors.dual_gradients import (
@@ -35,7 +36,7 @@ from gradwatch._collectors.health_stats import (
     GradientHealthStats,
 )
 from gradwatch._collectors.input import gradients_of
-from gradwatch._collectors.norms import measure, total_norm
+from gradwatch._collectors.norms import measure
 from gradwatch._collectors.seed_gradients import (
     SeedGradientCollector,
     collect_seed_gradients,
@@ -48,6 +49,7 @@ from gradwatch_wire.health import (
     VANISHING_HEALTH_PENALTY,
     VANISHING_THRESHOLD,
 )
+from gradwatch_wire.norms import total_norm
 
 __all__ = [
     "EXPLODING_HEALTH_PENALTY",
@@ -92,4 +94,4 @@ def compute_grad_norm_surrogate(module: nn.Module) -> float | None:
     gradients = gradients_of(module.parameters())
     if not gradients.tensors:
         return None
-    return float(total_norm(measure(gradients.tensors)["l2"]))
+    return float(total_norm(measure(gradients.tensors)["l2"], torch))

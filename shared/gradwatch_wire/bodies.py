@@ -21,6 +21,7 @@ from gradwatch_wire.limits import (
     MAX_STEP,
     MAX_TEXT_BYTES,
 )
+from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.reader import (
     Reader,
     checked_array,
@@ -139,7 +140,7 @@ def _read_manifest(b: Reader) -> Manifest:
         shards=b.names("shards", MAX_LAYERS, ()),
         columns=b.names("columns", MAX_COLUMNS, ()),
         groups=b.map("groups", MAX_GROUPS, _indices),
-        order=b.name("order", "registration"),
+        order=b.name("order", LayerOrder.REGISTRATION),
     )
     _check_manifest(manifest)
     return manifest

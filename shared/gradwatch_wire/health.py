@@ -70,7 +70,7 @@ class Status(StrEnum):
 
 
 class RankState(StrEnum):
-    """State of one rank: heard lately, not heard lately, said BYE, or gone without it."""
+    """State of a rank: a sign of life lately, none lately, ended by BYE, or lost without one."""
 
     ALIVE = "alive"
     SILENT = "silent"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from gradwatch_wire.columns import ITEMSIZE, Column
 from gradwatch_wire.errors import ProtocolError, describe
 from gradwatch_wire.limits import MAX_ALERT_DEPTH, MAX_NAME_BYTES, MAX_TEXT_BYTES
-from gradwatch_wire.records import Json, Label
+from gradwatch_wire.records import Json, LabelValue
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ def checked_column(value: object, where: str) -> Column:
     return Column(code, data)
 
 
-def checked_label(value: object, where: str) -> Label:
+def checked_label(value: object, where: str) -> LabelValue:
     """Return *value* if it is a scalar."""
     if isinstance(value, str):
         return checked_str(value, where, MAX_TEXT_BYTES)

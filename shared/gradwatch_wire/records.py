@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from gradwatch_wire.columns import Column
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 
@@ -40,7 +41,7 @@ SEQUENCED = frozenset({Kind.MANIFEST, Kind.STATS, Kind.GAINS, Kind.EVENT, Kind.B
 """Kinds that carry a sequence number, are logged, and are acknowledged."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Label: TypeAlias = "str | bool | int | float | None"
+LabelValue: TypeAlias = "str | bool | int | float | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Manifest:
         names: Layer names as in the user's own model, in `order`.
         numel: `<u8`, elements of each layer's whole gradient, however it is sharded.
         dtypes: Gradient dtype of each layer, as torch spells it without `torch.`.
-        shards: The piece of each layer that this rank holds, such as `Shard(0) 1/4` (see
+        shards: The shard of each layer that this rank holds, such as `Shard(0) 1/4` (see
             `shards`), `""` for a whole tensor; empty: all whole.
         columns: Names of the columns that STATS may carry.
         groups: Named parameter group to indices into `names`.
@@ -110,7 +111,7 @@ class Manifest:
     shards: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    order: str = "registration"
+    order: str = LayerOrder.REGISTRATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class Stats:
 
     manifest_id: int
     step: int
-    labels: Mapping[str, Label] = field(default_factory=dict)
+    labels: Mapping[str, LabelValue] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     columns: Mapping[str, Column] = field(default_factory=dict)
     part: int = 0
@@ -169,7 +170,7 @@ class Event:
 
     name: str
     step: int
-    data: Mapping[str, Label] = field(default_factory=dict)
+    data: Mapping[str, LabelValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""What part of a layer a rank holds, as a manifest says it: `"Shard(0) 1/4"`, `""` for the whole.
+"""Which shard of a layer a rank holds, as a manifest says it: `"Shard(0) 1/4"`, `""` for the whole.
 
-A shard is named by its piece, not by its rank: ranks that hold the same piece (replicas under
+A shard is named by its number, not by its rank: ranks that hold the same one (replicas under
 HSDP) say the same, and the aggregator counts it once.
 """
 
@@ -17,21 +17,21 @@ _TEXT: Final = re.compile(r"(?:(.+) )?(0|[1-9]\d{0,4})/([1-9]\d{0,4})", re.ASCII
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One piece of a layer that is cut over several ranks.
+    """One shard of a layer that is divided over several ranks.
 
     Args:
-        piece: Which piece this is, from 0.
-        pieces: How many there are.
-        placement: How it is cut, for people, such as `Shard(0)`.
+        number: Which of them this is, from 0.
+        count: How many there are.
+        placement: How the layer is divided, for people, such as `Shard(0)`.
     """
 
-    piece: int
-    pieces: int
+    number: int
+    count: int
     placement: str = ""
 
     def __str__(self) -> str:
         """Return what a manifest carries."""
-        return f"{self.placement} {self.piece}/{self.pieces}".lstrip()
+        return f"{self.placement} {self.number}/{self.count}".lstrip()
 
 
 def parse_shard(text: str) -> Shard | None:
@@ -44,7 +44,7 @@ def parse_shard(text: str) -> Shard | None:
         return None
     match = _TEXT.fullmatch(text)
     shard = match and Shard(int(match[2]), int(match[3]), match[1] or "")
-    if not shard or shard.piece >= shard.pieces or shard.pieces > MAX_RANKS:
+    if not shard or shard.number >= shard.count or shard.count > MAX_RANKS:
         msg = f"a shard is '' or like 'Shard(0) 1/4', got {text[:40]!a}"
         raise ValueError(msg)
     return shard

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.send_buffer import SendBuffer
-from gradwatch_server.core.attempts import Attempt
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
@@ -122,26 +122,26 @@ class TakesDuplicates(LedgerOf):
     """Stores what it has."""
 
     class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            judgement = super().judge(session, seq, low)
-            again = judgement.ruling is Outcome.DUPLICATE
-            return SequenceCheck(Outcome.ACCEPT) if again else judgement
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            checked = super().check(session, seq, low)
+            again = checked.outcome is Outcome.DUPLICATE
+            return SequenceCheck(Outcome.ACCEPT) if again else checked
 
 
 class SkipsSilently(LedgerOf):
-    """Goes on behind what is missing, and says nothing."""
+    """Goes on after what is missing, and says nothing."""
 
     class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            return SequenceCheck(super().judge(session, seq, seq).ruling)
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            return SequenceCheck(super().check(session, seq, seq).outcome)
 
 
 class GivesUpEarly(LedgerOf):
     """Declares lost what it could ask for."""
 
     class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            return super().judge(session, seq, seq)
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            return super().check(session, seq, seq)
 
 
 class MiscountsLoss(Engine):

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from gradwatch._collectors.input import Gradients, check_device, gradients_of
-from gradwatch._collectors.norms import home, measure, total_norm
+from gradwatch._collectors.norms import home, measure
 from gradwatch._statistics.readback import pack
 from gradwatch_wire.health import normalized_ratio
+from gradwatch_wire.norms import total_norm
 
 Device = torch.device | str | int
 
@@ -148,7 +149,7 @@ def _sums(gradients: Gradients, device: torch.device | None) -> tuple[Tensor, Te
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return zero, zero.clone()
     norms = measure(gradients.tensors)["l2"]
-    squared, norm = norms.square().sum(), total_norm(norms)
+    squared, norm = norms.square().sum(), total_norm(norms, torch)
     if device is None:
         return squared, norm
     return squared.to(device, non_blocking=True), norm.to(device, non_blocking=True)

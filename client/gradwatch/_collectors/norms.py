@@ -1,8 +1,7 @@
-"""Statistics of gradients that lie on several devices, and their norms put together."""
+"""Statistics of gradients that lie on one device or several."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 
@@ -54,23 +53,3 @@ def home(gradients: Sequence[Tensor]) -> torch.device:
     """
     devices = [gradient.device for gradient in gradients]
     return next((device for device in devices if device.type != "cpu"), devices[0])
-
-
-def total_norm(norms: Tensor) -> Tensor:
-    """Return the L2 norm of all gradients together, from the norm of each.
-
-    The root of the sum of squares, each divided by the largest norm first, so that no square
-    leaves the range of float64. What is finite stays finite: at most the largest float.
-
-    Args:
-        norms: (gradients,), at least one.
-
-    Returns:
-        0-d float64 on their device.
-    """
-    norms = norms.double()
-    largest = norms.amax()  # NaN if any is
-    finite = largest.isfinite()
-    scale = torch.where(finite & (largest > 0), largest, 1.0)
-    total = scale * (norms / scale).square().sum().sqrt()
-    return torch.where(finite, total.clamp(max=sys.float_info.max), total)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, overload
 
+import torch
 from torch import Tensor
 
 from gradwatch._collectors.health_stats import (
@@ -16,7 +17,7 @@ from gradwatch._collectors.health_stats import (
     GradientHealthStats,
 )
 from gradwatch._collectors.input import check_thresholds, gradients_of
-from gradwatch._collectors.norms import measure, total_norm
+from gradwatch._collectors.norms import measure
 from gradwatch._statistics.readback import pack
 from gradwatch_wire.health import (
     EXPLODING_HEALTH_PENALTY,
@@ -25,6 +26,7 @@ from gradwatch_wire.health import (
     VANISHING_THRESHOLD,
     health_score,
 )
+from gradwatch_wire.norms import total_norm
 
 
 @dataclass(slots=True)
@@ -244,7 +246,7 @@ def _read(
     if async_stats["_empty"]:
         return _neutral(), []
     counts = [async_stats["_n_vanishing"], async_stats["_n_exploding"]]
-    packed = pack([total_norm(async_stats["_all_norms"]), *counts, *extra])
+    packed = pack([total_norm(async_stats["_all_norms"], torch), *counts, *extra])
     norm, vanishing, exploding, *rest = packed.tolist()
     health = health_score(
         vanishing / async_stats["_n_grads"],

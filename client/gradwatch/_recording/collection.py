@@ -12,7 +12,7 @@ from torch import Tensor
 from gradwatch._statistics.readback import Readback, pack
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire import Column, Manifest, Record, Stats
-from gradwatch_wire.records import Label
+from gradwatch_wire.records import LabelValue
 
 COUNTS = frozenset({"zeros", "nans", "infs"})
 """Columns of whole numbers."""
@@ -54,7 +54,7 @@ class Collection:
     manifest_id: int
     num_layers: int
     measured: list[Measured]
-    labels: dict[str, Label]
+    labels: dict[str, LabelValue]
     scalars: dict[str, float]
     manifests: list[Manifest] = field(default_factory=list)
     part: int = 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._recording.collection import Sample
-from gradwatch_wire.records import Label
+from gradwatch_wire.records import LabelValue
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class StepSample:
     manifest_id: int
     num_layers: int
     taken: Sample
-    labels: dict[str, Label]
+    labels: dict[str, LabelValue]
     numbers: dict[str, float]
     tensors: dict[str, list[Tensor]]
     part: int

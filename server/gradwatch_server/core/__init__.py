@@ -1,5 +1,5 @@
-"""The fold over the log: frames, windows, rules, alerts. No I/O, no clock, no threads.
+"""The state that follows from the log: frames, windows, rules, alerts. No I/O, clock or threads.
 
-Entries of the log go in through `fold.State.apply`, alert events come out, and
-`State.snapshot` gives readers an immutable view. The same log gives the same alerts.
+Entries of the log go in through `state.State.apply`, alerts come out, and `views.snapshot.view_run`
+gives readers an immutable view of a run. The same log gives the same alerts.
 """

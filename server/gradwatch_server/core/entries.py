@@ -1,6 +1,6 @@
 """What the log holds: records as they came, and what the aggregator itself learnt.
 
-The fold sees nothing else, so whatever it needs to know must be one of these.
+The state follows from nothing else, so whatever it depends on must be one of these.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A session was not heard of for the session timeout and did not say BYE."""
+    """A session gave no sign of life for the session timeout and did not say BYE."""
 
     session: bytes
 

@@ -21,7 +21,7 @@ class LostRange:
         first: First sequence number.
         last: Last sequence number.
         after_step: Step of the last statistics stored before them, None if there were none.
-        before_step: Step of the first statistics stored behind them, None while there are none.
+        before_step: Step of the first statistics stored after them, None while there are none.
     """
 
     first: int
@@ -48,7 +48,7 @@ class Losses:
         self._ranges.append(lost)
 
     def resume(self, step: int) -> None:
-        """Note the step of statistics that were stored: the first behind the last range."""
+        """Note the step of statistics that were stored: the first after the last range."""
         if self._ranges and self._ranges[-1].before_step is None:
             self._ranges[-1] = replace(self._ranges[-1], before_step=step)
 
@@ -56,18 +56,18 @@ class Losses:
         """Return the newest ranges, oldest first."""
         return tuple(self._ranges)
 
-    def freeze(self) -> list[dict[str, int | None]]:
+    def state_dict(self) -> list[dict[str, int | None]]:
         """Return plain data."""
         return [asdict(lost) for lost in self._ranges]
 
     @classmethod
-    def thaw(cls, plain: Iterable[Mapping[str, Any]]) -> Self:
-        """Return what `freeze` described."""
-        return cls(LostRange(**own) for own in plain)
+    def from_state_dict(cls, state: Iterable[Mapping[str, Any]]) -> Self:
+        """Return what `state_dict` described."""
+        return cls(LostRange(**own) for own in state)
 
 
 def loss_origin(rank: int, lost: LostRange) -> Origin:
-    """Return where a loss began: the step behind the last one that was stored."""
+    """Return where a loss began: the step after the last one that was stored."""
     step = 0 if lost.after_step is None else lost.after_step + 1
     return Origin(step, rank, (rank,), None, None, float(lost.count), None)
 

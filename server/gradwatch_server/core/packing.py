@@ -1,4 +1,4 @@
-"""Arrays as plain data: `[code, shape, bytes]`, each bit of which comes back.
+"""Arrays as plain data: `[code, shape, bytes]`, each bit of which comes back; and large integers.
 
 What a column holds mostly fits a narrower type than float64, or is one number over and over, such
 as a count of zero.
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.core.frames.frame import FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 
 Packed: TypeAlias = "list[Any]"
 
@@ -24,6 +24,7 @@ BITS: Final = "|b1"
 _SAMPLE: Final = 16
 _NARROW: Final = ("<u4", "<f4")
 _KNOWN: Final = frozenset({"<f8", "<i8", *_NARROW})
+_INT64: Final = 1 << 63
 
 
 def pack(array: npt.NDArray[Any]) -> Packed:
@@ -77,8 +78,13 @@ def unpack_numbers(packed: Packed) -> FloatArray:
     return array
 
 
-def unpack_flags(packed: Packed) -> npt.NDArray[np.bool_]:
+def unpack_flags(packed: Packed) -> BoolArray:
     """Return an array of flags, read-only."""
-    array: npt.NDArray[np.bool_] = unpack(packed).astype(np.bool_, copy=False)
+    array: BoolArray = unpack(packed).astype(np.bool_, copy=False)
     array.flags.writeable = False
     return array
+
+
+def pack_integer(number: int) -> int | str:
+    """Return what msgpack can spell, and `int` reads: sums of counts that clients claim grow."""
+    return number if number < _INT64 else str(number)

@@ -1,14 +1,13 @@
-"""The fold: entries of the log in, alerts out. The same entries give the same alerts and ids."""
+"""The state: entries of the log in, alerts out. The same entries give the same alerts and ids."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.attempts import Attempt, Session
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
     Entry,
     Forgotten,
@@ -20,37 +19,14 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.core.frames.window import WINDOW_STEPS
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.session import Session
 from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState
-from gradwatch_wire.session.replayed import is_replayed
 
 MAX_FORGOTTEN: Final = 10_000
 """Names of forgotten runs that are kept, so that an attempt's number, and with it the ids of its
 alerts, is not used again."""
-
-
-@dataclass(slots=True)
-class Run:
-    """A named run: its attempts, the last of which is current, and its totals."""
-
-    name: str
-    created_ns: int
-    attempts: list[Attempt] = field(default_factory=list)
-    num_stored: int = 0
-    num_lost: int = 0
-
-    @property
-    def current(self) -> Attempt:
-        """The newest attempt."""
-        # What comes from a spill file is of the past: the training that runs stays current.
-        return next((own for own in reversed(self.attempts) if not own.replayed), self.attempts[-1])
-
-    def find(self, hello: Hello) -> Attempt | None:
-        """Return the attempt that a new session belongs to, None if that is another one."""
-        if not self.attempts:
-            return None
-        candidates = reversed(self.attempts) if is_replayed(hello) else [self.current]
-        return next((own for own in candidates if not own.is_another(hello)), None)
 
 
 class State:
@@ -78,9 +54,9 @@ class State:
             case Opened(session, hello) if session not in self.sessions:
                 return [(hello.run, 0)]
             case Opened(session, _) | Gap(session, _, _) | Lost(session):
-                return self._attempt_of(session)
+                return self._concerned(session)
             case Received(envelope):
-                return self._attempt_of(envelope.session)
+                return self._concerned(envelope.session)
             case Tick():
                 runs = self.runs.values()
                 return [(run.name, run.current.number) for run in runs if run.current.waiting]
@@ -88,9 +64,9 @@ class State:
                 return [(run, attempts)]
         return []
 
-    def _attempt_of(self, session_id: bytes) -> list[tuple[str, int]]:
+    def _concerned(self, session_id: bytes) -> list[tuple[str, int]]:
         session = self.sessions.get(session_id)
-        return [] if session is None else [(session.hello.run, session.attempt.number)]
+        return [] if session is None else [(session.hello.run, session.attempt)]
 
     def _apply(self, entry: Entry, skip: Collection[str]) -> Iterator[Alert]:
         now_ns = entry.received_ns
@@ -102,9 +78,7 @@ class State:
             case Gap(session, first, last):
                 yield from self._gap(session, first, last, now_ns)
             case Lost(session):
-                lost = self.sessions[session]
-                lost.attempt.set_state(lost, RankState.LOST)
-                yield from lost.attempt.close_frames(now_ns, self.rules)
+                yield from self._lose(self.sessions[session], now_ns)
             case Tick():
                 for run in self.runs.values():
                     if run.name not in skip:
@@ -114,10 +88,18 @@ class State:
             case Forgotten(name, attempts):
                 self._forget(self.runs[name], attempts)
 
+    def _attempt(self, session: Session) -> Attempt:
+        return self.runs[session.hello.run].attempt_of(session)
+
+    def _lose(self, session: Session, now_ns: int) -> Iterator[Alert]:
+        attempt = self._attempt(session)
+        attempt.set_state(session, RankState.LOST)
+        yield from attempt.close_frames(now_ns, self.rules)
+
     def _open(self, session_id: bytes, hello: Hello, now_ns: int) -> Iterator[Alert]:
         known = self.sessions.get(session_id)
         if known is not None:  # taken for lost, and back
-            known.attempt.set_state(known, RankState.ALIVE)
+            self._attempt(known).set_state(known, RankState.ALIVE)
             known.last_ns = now_ns
             return
         run = self.runs.get(hello.run)
@@ -131,7 +113,7 @@ class State:
                 past = attempt.replayed and not run.current.replayed
                 yield from (attempt if past else run.current).retire(now_ns, self.rules)
             run.attempts.append(attempt)
-        session = Session(session_id, hello, attempt, now_ns)
+        session = Session(session_id, hello, attempt.number, now_ns)
         attempt.join(session)
         self.sessions[session_id] = session
 
@@ -141,7 +123,7 @@ class State:
         session.num_stored += 1
         session.last_ns = now_ns
         self.runs[session.hello.run].num_stored += 1
-        attempt = session.attempt
+        attempt = self._attempt(session)
         if session.state is RankState.LOST:
             attempt.set_state(session, RankState.ALIVE)
         match envelope.record:
@@ -163,7 +145,7 @@ class State:
         session.acked = last
         session.num_lost += last - first + 1
         self.runs[session.hello.run].num_lost += last - first + 1
-        yield from session.attempt.add_loss(session, first, last, now_ns, self.rules)
+        yield from self._attempt(session).add_loss(session, first, last, now_ns, self.rules)
 
     def _forget(self, run: Run, attempts: int) -> None:
         for attempt in run.attempts:

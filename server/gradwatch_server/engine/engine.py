@@ -229,20 +229,20 @@ class Engine(threading.Thread):
         self, message: Message, now: int, lines: list[Line], answers: dict[bytes, Answer]
     ) -> None:
         envelope = message.envelope
-        judgement = self._ledger.judge(envelope.session, envelope.seq, envelope.low)
+        judgement = self._ledger.check(envelope.session, envelope.seq, envelope.low)
         if judgement.gap:
             first, last = judgement.gap
             self.meters.lost += last - first + 1
             lines.append(Line(Entry(now, Gap(envelope.session, *judgement.gap))))
-        if judgement.ruling is Outcome.ACCEPT:
+        if judgement.outcome is Outcome.ACCEPT:
             self.meters.stored += 1
             self.meters.stored_bytes += len(message.raw)
             lines.append(Line(Entry(now, Received(envelope)), message.raw))
-        elif judgement.ruling is Outcome.DUPLICATE:
+        elif judgement.outcome is Outcome.DUPLICATE:
             self.board.num_duplicates += 1
         answer = answers.setdefault(envelope.session, Answer(message.peer))
         # A rewind asked for is void once the missing record came after all.
-        answer.rewind = judgement.ruling is Outcome.REWIND
+        answer.rewind = judgement.outcome is Outcome.REWIND
 
     def _is_owner(self, message: Message) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""

@@ -15,7 +15,8 @@ from typing import Any, Final
 from gradwatch_server.clock import now_ns
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Forgotten, RulesSet
-from gradwatch_server.core.state import Run, State
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.state import State
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
 from gradwatch_server.storage.sqlite.checkpoints import Change, Checkpoints, Position
 from gradwatch_server.storage.sqlite.database import deferred_sync, transaction

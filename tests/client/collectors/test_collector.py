@@ -20,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 from gradwatch import collector
 from gradwatch._collectors import norms as _collector_norms
-from gradwatch._collectors.norms import total_norm
 from gradwatch.collector import (
     AsyncDualGradStats,
     AsyncGradStats,
@@ -38,6 +37,7 @@ from gradwatch.collector import (
     materialize_grad_stats,
 )
 from gradwatch_wire import health
+from gradwatch_wire.norms import total_norm
 
 LARGEST = sys.float_info.max
 WAITS = {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__"}
@@ -342,7 +342,7 @@ def test_finite_gradients_have_finite_norms_and_never_zero(
 @given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=1, max_size=9))
 def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float]) -> None:
     """From the smallest subnormal to the largest float; only zeros make zero."""
-    total = total_norm(torch.tensor(norms, dtype=torch.float64)).item()
+    total = total_norm(torch.tensor(norms, dtype=torch.float64), torch).item()
 
     assert total == pytest.approx(min(math.hypot(*norms), LARGEST), rel=1e-12, abs=1e-323)
     assert (total == 0) == (max(norms) == 0)
@@ -358,7 +358,7 @@ def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float
 )
 def test_a_total_is_infinite_only_if_a_norm_is(norms: list[float], expected: float) -> None:
     """And NaN if one is NaN."""
-    total = total_norm(torch.tensor(norms, dtype=torch.float64)).item()
+    total = total_norm(torch.tensor(norms, dtype=torch.float64), torch).item()
 
     assert str(total) == str(expected)
 

@@ -1,4 +1,4 @@
-"""A simulated job: it writes the entries of a log, and folds them."""
+"""A simulated job: it writes the entries of a log, and applies them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pytest
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
 from gradwatch_server.core.frames.assembler import Gathered
-from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, Layout, RankPart
+from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart
 from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, Stats
+from gradwatch_wire.names import Scalar
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
 
-SCALARS = ("loss", "local_probe", "batch_size", "loss_scale", "first_nonfinite_step")
 
 Numbers = Sequence[float]
 
@@ -46,7 +47,7 @@ def stats_of(step: int, l2: Numbers, **changes: Any) -> Stats:
     for name in COLUMNS_READ:
         if name in changes:
             columns[name] = Column.pack("<f8", changes.pop(name))
-    given = {name: changes.pop(name, None) for name in SCALARS}
+    given = {name: changes.pop(name, None) for name in Scalar}
     scalars = {name: float(value) for name, value in given.items() if value is not None}
     settings: dict[str, Any] = {"manifest_id": 1, "scalars": scalars, "columns": columns}
     return Stats(step=step, **settings | changes)
@@ -173,11 +174,11 @@ class Cluster:
     def health(
         self,
         seconds_later: float = 0.0,
-        heard: Mapping[bytes, int] | None = None,
+        last_seen: Mapping[bytes, int] | None = None,
         fault: str | None = None,
     ) -> Any:
         view = view_run(self.state.runs[self.run])
-        return health(view, heard or {}, self.now_ns + round(seconds_later * SECOND), fault)
+        return health(view, last_seen or {}, self.now_ns + round(seconds_later * SECOND), fault)
 
 
 @pytest.fixture(scope="session")
@@ -206,7 +207,7 @@ def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
         if name in settings:
             values[name] = np.array(settings.pop(name), dtype=np.float64)
     index = np.array(settings.pop("index", range(len(values["l2"]))), dtype=np.int64)
-    layout = Layout(index, layout_of(settings.pop("shards", ())).pieces)
+    layout = Layout(index, layout_of(settings.pop("shards", ())).shards)
     defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
     return RankPart(rank=rank, layout=layout, values=values, **defaults | settings)
 

@@ -1,4 +1,4 @@
-"""Whatever the wire lets through, the fold takes, and what it shows of it can be shown."""
+"""Whatever the wire lets through, the state takes, and what it shows of it can be shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.frames.frame import COLUMNS_READ
-from gradwatch_server.core.frames.gains import describe_gains
+from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode
@@ -119,7 +119,7 @@ def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: l
     job.start()
     for deed, rank, value in deeds:
         if deed == "send":
-            # As it would come: the fold sees only what the reader accepts.
+            # As it would come: the state sees only what the reader accepts.
             frames = encode(Envelope(session=SESSION, seq=1, low=1, record=value))
             value = decode(frames).record  # noqa: PLW2901 - the same, from the wire
         getattr(job, deed)(rank, value)

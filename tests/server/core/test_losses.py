@@ -150,7 +150,7 @@ def test_ranges_that_touch_are_one_and_only_the_newest_are_kept() -> None:
 
     assert len(losses.ranges()) == MAX_RANGES
     assert losses.ranges()[0].first == 100
-    assert Losses.thaw(losses.freeze()).ranges() == losses.ranges()
+    assert Losses.from_state_dict(losses.state_dict()).ranges() == losses.ranges()
 
 
 def test_a_run_that_only_comes_from_files_is_judged_like_any_other(cluster: Any) -> None:

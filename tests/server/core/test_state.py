@@ -1,4 +1,4 @@
-"""The fold: what the entries of a log make of runs, attempts, sessions and alerts."""
+"""The state: what the entries of a log make of runs, attempts, sessions and alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core import attempts
+from gradwatch_server.core.attempt import MAX_EVENT_NAMES
 from gradwatch_server.core.frames import layers
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
@@ -151,7 +151,7 @@ def test_a_session_lost_and_back_is_the_same_session(cluster: Any) -> None:
     assert job.frame.coverage == 1.0
 
 
-def test_a_rank_that_said_goodbye_has_ended(cluster: Any) -> None:
+def test_a_rank_that_said_bye_has_ended(cluster: Any) -> None:
     """With its reason."""
     job = cluster().start()
     job.bye(0, "exception")
@@ -238,12 +238,12 @@ def test_runs_do_not_touch_each_other(cluster: Any) -> None:
 def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
     """Names a client makes up without end are counted together."""
     job = cluster().start()
-    for i in range(attempts.MAX_EVENT_NAMES + 5):
+    for i in range(MAX_EVENT_NAMES + 5):
         job.event(0, f"e{i}")
     job.event(0, "e0")
     counts = job.attempt.events
 
-    assert (counts["e0"], counts["other"], len(counts)) == (2, 5, attempts.MAX_EVENT_NAMES + 1)
+    assert (counts["e0"], counts["other"], len(counts)) == (2, 5, MAX_EVENT_NAMES + 1)
 
 
 def test_skipped_steps_are_counted_once(cluster: Any) -> None:
@@ -275,7 +275,7 @@ def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.Monk
 
 def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest give way: a model that changes its layers all the time is followed still."""
-    monkeypatch.setattr(attempts, "MAX_MANIFEST_LAYERS", 100)
+    monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
     job = cluster(names=("a",)).start()
     for number in range(2, 50):
         job.declare(0, ["a"], manifest_id=number)
@@ -289,8 +289,8 @@ def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.Mo
 def test_manifests_of_shards_count_for_what_they_hold(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which piece of each layer a rank has takes memory, too."""
-    monkeypatch.setattr(attempts, "MAX_MANIFEST_LAYERS", 100)
+    """Which shard of each layer a rank has takes memory, too."""
+    monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
     job = cluster(names=("a", "b"), world=2).start()
     for number in range(2, 50):
         job.declare(0, manifest_id=number)

@@ -1,4 +1,4 @@
-"""A state that was frozen and thawed goes on as the other one does."""
+"""A state that was saved and restored goes on as the other one does."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.window import CHUNK_ROWS, Window
 from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
-from gradwatch_server.core.state_dict import (
-    attempt_from_state_dict,
-    attempt_state_dict,
-    run_from_state_dict,
-    run_state_dict,
-)
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.jsonable import jsonable
 
@@ -42,16 +39,16 @@ def rows_of(window: Window) -> list[Any]:
     ]
 
 
-def thawed(state: State) -> State:
-    """Return a state that came back from its frozen form."""
+def restored(state: State) -> State:
+    """Return a state that was saved and restored."""
     made = State(state.window_steps)
     made.rules, made.forgotten = state.rules, dict(state.forgotten)
     for name, run in state.runs.items():
-        made.runs[name] = run_from_state_dict(name, through_bytes(run_state_dict(run)))
+        made.runs[name] = Run.from_state_dict(name, through_bytes(run.state_dict()))
         for attempt in run.attempts:
             rows = rows_of(attempt.window)
-            plain = through_bytes(attempt_state_dict(attempt))
-            again = attempt_from_state_dict(
+            plain = through_bytes(attempt.state_dict())
+            again = Attempt.from_state_dict(
                 name, plain, [(number, steps) for number, steps, _ in rows]
             )
             columns = {number: own for number, _, own in rows}
@@ -65,7 +62,7 @@ def thawed(state: State) -> State:
 def story_of(state: State) -> Any:
     """Return all that readers see, comparable even with NaN in it."""
     return [repr(plain_view(view_run(run))) for run in state.runs.values()] + [
-        sorted((s.id, s.acked, repr(s.losses.freeze())) for s in state.sessions.values())
+        sorted((s.id, s.acked, repr(s.losses.state_dict())) for s in state.sessions.values())
     ]
 
 
@@ -149,10 +146,10 @@ class Story:
 
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_frozen_at_every_place_the_future_is_the_same(
+def test_restored_at_every_place_the_future_is_the_same(
     cluster: Any, deeds: list[Any], steps: int
 ) -> None:
-    """What readers see, and each alert with its id, at each entry behind the place."""
+    """What readers see, and each alert with its id, at each entry after the place."""
     story = Story(cluster, window_steps=steps)
     for deed in deeds:
         story.do(*deed)
@@ -161,7 +158,7 @@ def test_frozen_at_every_place_the_future_is_the_same(
     live = State(window_steps=steps)
     others: list[State] = []
     for entry in entries:
-        others.append(thawed(live))
+        others.append(restored(live))
         told = live.apply(entry)
         others = [other for other in others if same(other.apply(entry), told)]
     assert len(others) == len(entries)
@@ -174,11 +171,11 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return True
 
 
-def test_a_frozen_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> None:
+def test_a_saved_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> None:
     """It may be written while the other goes on."""
     job = cluster(world=2).start()
     job.step(0, 500.0)
-    other = thawed(job.state)
+    other = restored(job.state)
     before = copy.deepcopy(story_of(other))
     job.step(1, NAN)
 
@@ -188,11 +185,11 @@ def test_a_frozen_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> 
 def test_ranks_of_one_layout_share_it_afterwards(cluster: Any) -> None:
     """Records are told to be alike by it."""
     job = cluster(world=2, names=("a", "b")).start()
-    state = thawed(job.state)
+    state = restored(job.state)
     layouts = [own.manifests[1].layout for own in state.runs["gpt"].current.sessions.values()]
 
     assert layouts[0] is layouts[1]
-    assert state.runs["gpt"].current.layers.share(layouts[0].index, None) is layouts[0]
+    assert state.runs["gpt"].current.layers.share(Layout(layouts[0].index)) is layouts[0]
 
 
 def test_pieces_of_layers_come_back(cluster: Any) -> None:
@@ -202,7 +199,7 @@ def test_pieces_of_layers_come_back(cluster: Any) -> None:
         job.open(rank)
         job.declare(rank, shards=(f"Shard(0) {rank}/2",))
     job.stats(0, 0, 3.0)
-    state = thawed(job.state)
+    state = restored(job.state)
     job.stats(1, 0, 4.0)
     state.apply(job.entries[-1])
 
@@ -218,49 +215,11 @@ def test_numbers_beyond_msgpack_come_back(cluster: Any, number: int) -> None:
     job.state.runs["gpt"].num_lost = number
     job.attempt.sessions[0].num_lost = number
     job.attempt.layers.numel[0] = 1 << 64
-    state = thawed(job.state)
+    state = restored(job.state)
 
     assert state.runs["gpt"].num_lost == number
     attempt = state.runs["gpt"].current
     assert (attempt.sessions[0].num_lost, attempt.layers.numel[0]) == (number, 1 << 64)
-
-
-FLOATS = st.floats() | st.floats(width=32) | st.integers(0, 1 << 33).map(float)
-
-
-@given(rows=st.lists(st.lists(FLOATS, min_size=3, max_size=3), max_size=4), same=st.booleans())
-def test_each_bit_of_an_array_comes_back(rows: list[Any], same: bool) -> None:
-    """NaN with its sign, -0.0 and subnormals, however narrow it was written."""
-    array = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    if same and array.size:
-        array[:] = array[0, 0]
-    again = unpack(through_bytes(pack(array))).astype(np.float64)
-
-    assert again.shape == array.shape
-    assert again.tobytes() == array.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("values", "code", "size"),
-    [
-        ([0.0] * 100, "=", 8),
-        ([NAN] * 100, "=", 8),
-        ([7.0, 2.0**32 - 1], "<u4", 8),
-        ([0.5, math.inf], "<f4", 8),
-        ([0.1, 1.0], "<f8", 16),
-        ([-0.0, 1.0], "<f4", 8),
-    ],
-)
-def test_an_array_takes_no_more_than_it_needs(values: list[float], code: str, size: int) -> None:
-    """Most columns are counts, or zero throughout."""
-    packed = pack(np.array(values))
-    assert (packed[0], len(packed[2])) == (code, size)
-
-
-def test_an_array_of_another_code_is_refused() -> None:
-    """Only those of the table: never a dtype out of a file."""
-    with pytest.raises(ValueError, match="array code 'O' is none of"):
-        unpack(["O", [1], b"x" * 8])
 
 
 def full_window(cluster: Any, frames: int, steps: int = 20) -> Any:
@@ -288,7 +247,9 @@ def test_chunks_that_are_filled_late_leave_newer_frames_alone(
     """Frames come while the older ones are still being read."""
     old = full_window(cluster, frames)
     rows = rows_of(old)
-    window = Window.thaw(through_bytes(old.freeze()), [(n, steps) for n, steps, _ in rows])
+    window = Window.from_state_dict(
+        through_bytes(old.state_dict()), [(n, steps) for n, steps, _ in rows]
+    )
     job = cluster(names=("a", "b"), window_steps=20).start()
     job.attempt.window, job.attempt._context = window, None
     for step in range(frames, frames + more):
@@ -305,7 +266,7 @@ def test_chunks_that_are_filled_late_leave_newer_frames_alone(
 def test_a_window_of_another_size_keeps_the_newest_frames(
     cluster: Any, frames: int, steps: int
 ) -> None:
-    """As many as it had and has room for, and goes on behind them."""
+    """As many as it had and has room for, and goes on after them."""
     window = full_window(cluster, frames).resized(steps)
     expected = [(step, step + 1.0) for step in range(frames)][-min(steps, 20) :]
 
@@ -319,7 +280,7 @@ def test_a_window_with_a_chunk_missing_is_refused(cluster: Any) -> None:
     rows = [(number, steps) for number, steps, _ in rows_of(old)]
 
     with pytest.raises(ValueError, match=r"chunks .* of a window of 20 frames"):
-        Window.thaw(old.freeze(), rows[:-1])
-    window = Window.thaw(old.freeze(), rows)
+        Window.from_state_dict(old.state_dict(), rows[:-1])
+    window = Window.from_state_dict(old.state_dict(), rows)
     with pytest.raises(ValueError, match="3 rows of the 8 of chunk 1"):
         window.fill(1, [np.zeros((3, 2))])

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api
-from gradwatch_server.core.frames.gains import describe_gains
+from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.runs import describe_run, name_run

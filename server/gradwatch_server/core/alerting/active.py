@@ -19,7 +19,8 @@ from gradwatch_server.core.alerting.evaluation import (
     sight_no_loss,
 )
 from gradwatch_server.core.alerting.rules import Flags, LayerRuleName, Rule, RuleName, Rules
-from gradwatch_server.core.frames.frame import BoolArray, Frame
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.losses import LostRange, extended
 from gradwatch_server.core.packing import pack, unpack

@@ -19,7 +19,8 @@ from gradwatch_server.core.alerting.rules import (
     severity,
     verdict,
 )
-from gradwatch_server.core.frames.frame import BoolArray, Frame
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.losses import LostRange, loss_origin

@@ -16,16 +16,11 @@ from gradwatch_server.core.alerting.rules import (
     worst_gain,
     worst_layer,
 )
-from gradwatch_server.core.frames.frame import (
-    FIRST_NONFINITE,
-    LOCAL_L2,
-    NANS,
-    BoolArray,
-    Frame,
-    RankPart,
-)
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_wire.health import nonfinite_kind
+from gradwatch_wire.names import L2, LOCAL_L2, NANS, Scalar
 
 STANDS_OUT: Final = 10.0
 """A rank's own gradient is the origin if it is this many times the median of all ranks'."""
@@ -130,7 +125,7 @@ def find_gain_origin(frame: GainFrame, rule: GainRule) -> Origin:
 
 def layer_kind(frame: Frame, index: int) -> str:
     """Return `nan` if a NaN was seen in the layer, else `inf`."""
-    nans = frame.columns[NANS, index]
+    nans = frame.column(NANS)[index]
     return "nan" if np.isnan(frame.l2_max[index]) or nans > 0 else "inf"
 
 
@@ -150,7 +145,7 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     bad, seen = _ranks(parts), _ranks(frame.parts)
     own = not any(part.reduced for part in frame.parts)
     alone = len(seen) == 1 and frame.coverage == 1.0
-    in_piece = any((part.nonfinite & part.layout.cut).any() for part in parts)
+    in_piece = any((part.nonfinite & part.layout.is_sharded).any() for part in parts)
     spread = not own and not alone and (in_piece or bad == seen or frame.coverage < 1.0)
     return () if spread else bad
 
@@ -168,14 +163,14 @@ def _bad_before_reduction(part: RankPart, frame: Frame) -> bool:
 
 
 def _bad_loss_or_probe(part: RankPart) -> bool:
-    loss = part.scalars.get("loss", 0.0)
-    probe = part.scalars.get("local_probe", 0.0)
+    loss = part.scalars.get(Scalar.LOSS, 0.0)
+    probe = part.scalars.get(Scalar.LOCAL_PROBE, 0.0)
     return nonfinite_kind(loss) is not None or nonfinite_kind(probe) is not None
 
 
 def _bad_at(part: RankPart, frame: Frame) -> bool:
     """Tell whether a record may be of the frame's first bad collection."""
-    return frame.bad_step in (frame.step, part.scalars.get(FIRST_NONFINITE))
+    return frame.bad_step in (frame.step, part.scalars.get(Scalar.FIRST_NONFINITE_STEP))
 
 
 def ranks_breaking(name: LayerRuleName, frame: Frame, index: int, rules: Rules) -> tuple[int, ...]:
@@ -190,12 +185,12 @@ def ranks_breaking(name: LayerRuleName, frame: Frame, index: int, rules: Rules) 
     found = []
     for part in frame.parts:
         own = part.layout.index == index
-        if part.reduced and part.layout.cut[own].any():
+        if part.reduced and part.layout.is_sharded[own].any():
             return ()
         if name == "exploding":
             broken = part.peak[own] > rules.exploding.limit
         else:
-            broken = part.values["l2"][own] < rules.vanishing.limit
+            broken = part.values[L2][own] < rules.vanishing.limit
         if broken.any():
             found.append(part)
     return _ranks(found)

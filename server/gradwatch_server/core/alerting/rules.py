@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradwatch_server.core.frames.frame import BoolArray, FloatArray, Frame
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.gains import AMPLIFYING_GAIN, DAMPING_GAIN
 from gradwatch_wire.health import EXPLODING_THRESHOLD, VANISHING_THRESHOLD, Severity
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 LATENESS_NS: Final = 5_000_000_000
-"""A step closes without the ranks that are this much behind its first record."""
+"""A step closes this long after its first record, without the ranks that are still missing."""
 
 MAX_HELD_RECORDS: Final = 8_192
 """A step also closes without them when the open ones hold this many records, or 16 per rank:
@@ -101,8 +101,8 @@ class Assembler(Generic[T]):
             after, self.last_closed = self.last_closed, step
             yield Gathered(step, after, found.last_ns, tuple(found.items.values()))
 
-    def freeze(self, item: Callable[[T], Any]) -> dict[str, Any]:
-        """Return plain data, from which `thaw` makes an assembler that goes on alike."""
+    def state_dict(self, item: Callable[[T], Any]) -> dict[str, Any]:
+        """Return plain data; *item* gives that of a record."""
         return {
             "open": [
                 [step, found.first_ns, found.last_ns, sorted(found.complete_ranks)]
@@ -114,16 +114,16 @@ class Assembler(Generic[T]):
         }
 
     @classmethod
-    def thaw(cls, plain: dict[str, Any], item: Callable[[Any], T]) -> Assembler[T]:
-        """Return the assembler that `freeze` described."""
+    def from_state_dict(cls, state: Mapping[str, Any], item: Callable[[Any], T]) -> Assembler[T]:
+        """Return the assembler that `state_dict` described; *item* restores a record."""
         made: Assembler[T] = cls()
-        for step, first_ns, last_ns, complete, *items in plain["open"]:
+        for step, first_ns, last_ns, complete, *items in state["open"]:
             found = made._open[step] = _Open(first_ns, last_ns, complete_ranks=set(complete))
             found.items = {(rank, part): item(own) for rank, part, own in items}
             made._num_held += len(items)
             heappush(made._steps, step)
-        made._newest = dict(plain["newest"])
-        made.last_closed = plain["last_closed"]
+        made._newest = dict(state["newest"])
+        made.last_closed = state["last_closed"]
         return made
 
     def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:

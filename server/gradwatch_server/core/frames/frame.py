@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-IndexArray: TypeAlias = npt.NDArray[np.int64]
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
+from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
+from gradwatch_wire import names
+from gradwatch_wire.names import Label, Reduction
 
-COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
-"""The columns that a frame keeps, in the order of its rows."""
+COLUMNS_READ: Final = (*FRAME_COLUMNS, names.L2_MAX, names.LOCAL_L2)
+"""The columns of a record that the aggregator looks at."""
 
-RUNNING_MAX: Final = "l2_max"
-LOCAL_L2: Final = "local_l2"
+FIRST_SAVED_COLUMNS: Final = (names.L2, names.L1, names.LINF, names.ZEROS, names.NANS, names.INFS)
+"""What the rows of `Frame.columns` are in checkpoints that do not say it."""
 
-COLUMNS_READ: Final = (*COLUMNS, RUNNING_MAX, LOCAL_L2)
-"""The columns of a record that the fold looks at."""
-
-L2, L1, LINF, ZEROS, NANS, INFS = range(len(COLUMNS))
-
-FIRST_NONFINITE: Final = "first_nonfinite_step"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shards:
-    """Which piece of each layer a rank holds, (own layers,) each.
-
-    Args:
-        cut: How the layer is cut: pieces with the same belong together. 0 for a whole layer.
-        piece: Which of them, from 0.
-        pieces: How many there are, 1 for a whole layer.
-    """
-
-    cut: IndexArray
-    piece: IndexArray
-    pieces: IndexArray
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Layout:
-    """What the columns of a record stand for. Ranks of one layout share one object.
-
-    Args:
-        index: (own layers,) position of each in the attempt's layers.
-        pieces: What the rank holds of them, None if every layer is whole.
-    """
-
-    index: IndexArray
-    pieces: Shards | None = None
-
-    @property
-    def cut(self) -> BoolArray:
-        """(own layers,) whether the rank holds one of several pieces."""
-        if self.pieces is None:
-            return np.zeros(len(self.index), dtype=np.bool_)
-        several: BoolArray = self.pieces.pieces > 1
-        return several
+_NUMBERS: Final = (
+    "step", "bad_step", "received_ns", "num_partial", "total_norm", "loss", "loss_scale", "coverage"
+)  # fmt: skip
+_ARRAYS: Final = ("l2_max", "l2_min", "columns")
+_FLAGS: Final = ("present", "nonfinite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +51,16 @@ class RankPart:
     @property
     def peak(self) -> FloatArray:
         """(own layers,) largest L2 norm of the collections since the last record, NaN first."""
-        l2 = self.values["l2"]
-        return np.maximum(l2, self.values[RUNNING_MAX]) if RUNNING_MAX in self.values else l2
+        l2 = self.values[names.L2]
+        if names.L2_MAX not in self.values:
+            return l2
+        return np.maximum(l2, self.values[names.L2_MAX])
 
     @property
     def nonfinite(self) -> BoolArray:
         """(own layers,) whether the layer's gradient has a NaN or an Inf."""
         bad: BoolArray = ~np.isfinite(self.peak)
-        for name in ("nans", "infs"):
+        for name in names.NONFINITE_COUNTS:
             if name in self.values:
                 bad |= self.values[name] > 0
         return bad
@@ -101,15 +68,28 @@ class RankPart:
     @property
     def reduced(self) -> bool:
         """Whether the gradients may hold what other ranks put into a reduction."""
-        return self.labels.get("reduction") != "none"
+        return self.labels.get(Label.REDUCTION) != Reduction.NONE
+
+    def state_dict(self, layouts: LayoutTable) -> list[Any]:
+        """Return plain data."""
+        values = {name: pack(column) for name, column in self.values.items()}
+        own = [self.rank, layouts.number(self.layout), self.ordered]
+        return [*own, values, dict(self.scalars), dict(self.labels)]
+
+    @classmethod
+    def from_state_dict(cls, state: list[Any], layouts: Sequence[Layout]) -> Self:
+        """Return the record that `state_dict` described."""
+        rank, layout, ordered, values, scalars, labels = state
+        columns = {name: unpack_numbers(column) for name, column in values.items()}
+        return cls(rank, layouts[layout], ordered, columns, scalars, labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A closed step. Where ranks disagree, the extremes are kept; the rules need no more.
 
-    A layer that is cut over ranks is put together from its pieces. If one is missing, the layer
-    is absent, unless one of those that came is non-finite: that much is known then.
+    A layer that is sharded over ranks is put together from its shards. If one is missing, the
+    layer is absent, unless one of those that came is non-finite: that much is known then.
 
     Args:
         step: Optimizer step.
@@ -120,15 +100,15 @@ class Frame:
         present: (layers,) whether any rank reported the layer.
         nonfinite: (layers,) whether any rank saw a NaN or an Inf there.
         l2_max: (layers,) largest L2 norm over ranks and over the collections since the last
-            record, NaN where absent or NaN. Of a cut layer it is at most too large: its pieces
+            record, NaN where absent or NaN. Of a sharded layer it is at most too large: its shards
             may have been largest at different collections.
         l2_min: (layers,) smallest L2 norm over ranks at this step, NaN likewise.
-        measured: Rows of `columns` that any rank reported.
-        columns: (columns, layers) in the order of `COLUMNS`, at this step: the largest over
+        measured: The columns that any rank reported, in the order of `FRAME_COLUMNS`.
+        columns: (columns, layers) in the order of `FRAME_COLUMNS`, at this step: the largest over
             ranks; NaN where not measured.
-        num_partial: How many cut layers lack a piece.
-        total_norm: Largest over ranks of the L2 norm of all layers together; with cut layers the
-            L2 norm of the layers put together, None if one lacks a piece.
+        num_partial: How many sharded layers lack a shard.
+        total_norm: Largest over ranks of the L2 norm of all layers together; with sharded layers
+            the L2 norm of the layers put together, None if one lacks a shard.
         loss: Mean over the ranks that gave one, weighted by samples if all of these gave their
             number; NaN if one of them was NaN; None without any.
         loss_scale: Smallest over the records that gave one, None without a GradScaler.
@@ -143,10 +123,44 @@ class Frame:
     nonfinite: BoolArray
     l2_max: FloatArray
     l2_min: FloatArray
-    measured: tuple[int, ...]
+    measured: tuple[str, ...]
     columns: FloatArray
     num_partial: int
     total_norm: float | None
     loss: float | None
     loss_scale: float | None
     coverage: float
+
+    def column(self, name: str) -> FloatArray:
+        """Return (layers,) one of `FRAME_COLUMNS`, NaN where not measured."""
+        values: FloatArray = self.columns[ROW_OF[name]]
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data of all but the records."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
+        for name in (*_ARRAYS, *_FLAGS):
+            state[name] = pack(getattr(self, name))
+        state["column_names"] = FRAME_COLUMNS
+        state["measured"] = [FRAME_COLUMNS.index(name) for name in self.measured]
+        return state
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return the frame that `state_dict` described, without records."""
+        saved = state.get("column_names", FIRST_SAVED_COLUMNS)
+        known = {name: state[name] for name in _NUMBERS}
+        known |= {name: unpack_numbers(state[name]) for name in _ARRAYS}
+        known |= {name: unpack_flags(state[name]) for name in _FLAGS}
+        known["columns"] = _by_name(known["columns"], saved)
+        known["measured"] = tuple(saved[row] for row in state["measured"])
+        return cls(parts=(), **known)
+
+
+def _by_name(saved: FloatArray, saved_names: Sequence[str]) -> FloatArray:
+    """Return saved columns in the order of `FRAME_COLUMNS`, NaN where there were none."""
+    columns = np.full((len(FRAME_COLUMNS), saved.shape[1]), np.nan)
+    for values, name in zip(saved, saved_names, strict=True):
+        columns[ROW_OF[name]] = values
+    columns.flags.writeable = False
+    return columns

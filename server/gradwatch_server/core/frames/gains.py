@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
-from gradwatch_server.core.frames.frame import FloatArray
-from gradwatch_wire.gains import gain_category, gains, log_gains, summarize_gains
+from gradwatch_server.core.packing import pack, unpack_numbers
+from gradwatch_wire.gains import gains
 
 Numbers = tuple[float | None, ...]
 
@@ -23,6 +25,16 @@ class RankGains:
     blocks: tuple[str, ...]
     norm_type: str
     norms: FloatArray
+
+    def state_dict(self) -> list[Any]:
+        """Return plain data."""
+        return [self.rank, self.blocks, self.norm_type, pack(self.norms)]
+
+    @classmethod
+    def from_state_dict(cls, state: list[Any]) -> Self:
+        """Return the record that `state_dict` described."""
+        rank, blocks, norm_type, norms = state
+        return cls(rank, tuple(blocks), norm_type, unpack_numbers(norms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,19 @@ class GainFrame:
         """Return the name of a transition."""
         return f"{self.blocks[number]} -> {self.blocks[number + 1]}"
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return the frame that `state_dict` described."""
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in state.items()
+        }
+        return cls(**known)
+
 
 def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:
     """Put the gains of one step together. Ranks with other blocks than the first are left out."""
@@ -66,9 +91,10 @@ def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:
     norms = np.stack([part.norms for part in alike])  # (ranks, blocks)
     norms = np.where(norms >= 0.0, norms, np.nan)  # what is negative is no norm
     count = (~np.isnan(norms)).sum(axis=0)
+    largest = np.fmax.reduce(norms)
     with np.errstate(over="ignore"):
-        # Divided first: the sum of finite norms may overflow.
-        mean = np.nansum(norms / np.maximum(count, 1), axis=0)
+        # Divided first: the sum of finite norms may overflow; rounding may make it too large still.
+        mean = np.fmin(np.nansum(norms / np.maximum(count, 1), axis=0), largest)
     mean[count == 0] = np.nan
     numbers = _plain(mean)
     return GainFrame(
@@ -79,41 +105,10 @@ def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:
         blocks=first.blocks,
         norms=numbers,
         smallest=_plain(np.fmin.reduce(norms)),
-        largest=_plain(np.fmax.reduce(norms)),
+        largest=_plain(largest),
         gains=tuple(gains(numbers)),
     )
 
 
 def _plain(norms: FloatArray) -> Numbers:
     return tuple(None if math.isnan(norm) else norm for norm in norms.tolist())
-
-
-def describe_gains(frame: GainFrame | None) -> dict[str, Any]:
-    """Return what `/runs/{run}/gains` says of a step, nothing made up where there is none."""
-    if frame is None:
-        found: dict[str, Any] = {"step": None, "norm_type": None, "blocks": [], "transitions": []}
-        return found | {"summary": summarize_gains(()), "ranks": []}
-    blocks = zip(frame.blocks, frame.norms, frame.smallest, frame.largest, strict=True)
-    transitions = zip(
-        frame.blocks[:-1], frame.blocks[1:], frame.gains, log_gains(frame.gains), strict=True
-    )
-    return {
-        "step": frame.step,
-        "norm_type": frame.norm_type,
-        "blocks": [
-            {"name": name, "norm": norm, "min": smallest, "max": largest}
-            for name, norm, smallest, largest in blocks
-        ],
-        "transitions": [
-            {
-                "from": early,
-                "to": late,
-                "gain": gain,
-                "log_gain": log,
-                "category": gain_category(gain),
-            }
-            for early, late, gain, log in transitions
-        ],
-        "summary": summarize_gains(frame.gains),
-        "ranks": list(frame.ranks),
-    }

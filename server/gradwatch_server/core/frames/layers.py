@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2s
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gradwatch_server.core.frames.frame import BoolArray, FloatArray, IndexArray, Layout, Shards
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 from gradwatch_wire.shards import Shard, parse_shard
@@ -41,14 +42,14 @@ class Layers:
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist())
-        return self.share(index, _pieces(manifest.shards))
+        return self.share(Layout(index, _shards(manifest.shards)))
 
-    def share(self, index: IndexArray, pieces: Shards | None) -> Layout:
-        """Return the one layout of these layers and pieces."""
-        key = index.tobytes()
-        if pieces is not None:
-            key += pieces.cut.tobytes() + pieces.piece.tobytes()
-        return self._layouts.setdefault(key, Layout(index, pieces))
+    def share(self, layout: Layout) -> Layout:
+        """Return the one layout that is equal to *layout*."""
+        key = layout.index.tobytes()
+        if layout.shards is not None:
+            key += layout.shards.partition.tobytes() + layout.shards.number.tobytes()
+        return self._layouts.setdefault(key, layout)
 
     def _add_groups(self, manifest: Manifest, index: list[int]) -> None:
         for group, members in manifest.groups.items():
@@ -63,18 +64,22 @@ class Layers:
             self._masks = {name: self._mask(members) for name, members in self._groups.items()}
         return self._masks
 
-    def freeze(self) -> dict[str, Any]:
-        """Return plain data for `thaw`."""
-        groups = [[name, sorted(members)] for name, members in self._groups.items()]
-        return {"names": self.names, "numel": self.numel, "groups": groups}
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "names": self.names,
+            # As float64, for the size of a layer may be 2^64, which msgpack cannot spell.
+            "numel": [float(numel) for numel in self.numel],
+            "groups": [[name, sorted(members)] for name, members in self._groups.items()],
+        }
 
     @classmethod
-    def thaw(cls, plain: dict[str, Any]) -> Layers:
-        """Return the layers that `freeze` described."""
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return the layers that `state_dict` described."""
         made = cls()
-        made.names, made.numel = list(plain["names"]), list(plain["numel"])
+        made.names, made.numel = list(state["names"]), [int(numel) for numel in state["numel"]]
         made._places = {name: place for place, name in enumerate(made.names)}
-        made._groups = {name: set(members) for name, members in plain["groups"]}
+        made._groups = {name: set(members) for name, members in state["groups"]}
         return made
 
     def _mask(self, members: set[int]) -> BoolArray:
@@ -90,24 +95,24 @@ def numbers(column: Column) -> FloatArray:
         return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
 
 
-def _pieces(shards: tuple[str, ...]) -> Shards | None:
+def _shards(texts: tuple[str, ...]) -> Shards | None:
     """Read the shards of a manifest; None if every layer is whole."""
-    known = {text: _read(text) for text in set(shards)}
-    if all(pieces == 1 for _, _, pieces in known.values()):
+    known = {text: _read(text) for text in set(texts)}
+    if all(count == 1 for _, _, count in known.values()):
         return None
-    cut, piece, pieces = np.array([known[text] for text in shards], dtype=np.int64).T
-    return Shards(cut, piece, pieces)
+    partition, number, count = np.array([known[text] for text in texts], dtype=np.int64).T
+    return Shards(partition, number, count)
 
 
 def _read(text: str) -> tuple[int, int, int]:
-    """Return what identifies the cut, the piece, and the number of pieces."""
+    """Return partition, number and count of what a manifest says of one layer."""
     shard = parse_shard(text)
-    if shard is None or shard.pieces == 1:
+    if shard is None or shard.count == 1:
         return 0, 0, 1
-    return _identity(shard), shard.piece, shard.pieces
+    return _partition(shard), shard.number, shard.count
 
 
-def _identity(shard: Shard) -> int:
-    """Return a number that pieces of one cut have in common, whichever rank sent them."""
-    text = f"{shard.pieces} {shard.placement}"
+def _partition(shard: Shard) -> int:
+    """Return a number that shards of one partition have in common, whichever rank sent them."""
+    text = f"{shard.count} {shard.placement}"
     return int.from_bytes(blake2s(text.encode(), digest_size=8).digest(), "big", signed=True)

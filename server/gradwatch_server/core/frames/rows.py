@@ -1,102 +1,177 @@
-"""The rows that ranks' numbers are merged in: `COLUMNS`, and below them extremes of the L2 norm.
+"""The rows in which ranks' numbers are merged: one per column of a frame, and extremes of the norm.
 
-NaN stands for what was not measured, except among L2 norms, where it is news.
+How a row combines over shards and over replicas comes from the definition of its column in
+`gradwatch_wire.names`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 
-from gradwatch_server.core.frames.frame import (
-    COLUMNS,
-    INFS,
-    L1,
-    L2,
-    LINF,
-    NANS,
-    ZEROS,
-    BoolArray,
-    FloatArray,
-    IndexArray,
-)
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_wire import names
+from gradwatch_wire.names import Combine, StatisticColumn
+from gradwatch_wire.norms import LARGEST, combine_norms
 
-L2_MIN: Final = len(COLUMNS)
-"""The row of the smallest L2 norm over ranks."""
+FRAME_COLUMNS: Final = names.MEASURED_COLUMNS
+"""The columns that a frame keeps."""
 
-PEAK: Final = L2_MIN + 1
-"""The row of the largest L2 norm over collections; there only if a record has `l2_max`."""
+L2_MIN: Final = "l2_min"
+"""The row of the smallest L2 norm over ranks; that of the largest over collections is `l2_max`."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How the numbers of one row combine.
+
+    Args:
+        name: Name of the column, or `l2_min`.
+        over_shards: How those of the shards of a layer do.
+        over_replicas: How those of ranks do that hold the same.
+        counts_nonfinite: As in `StatisticColumn`.
+        nan_is_value: As in `StatisticColumn`.
+    """
+
+    name: str
+    over_shards: Combine
+    over_replicas: np.ufunc
+    counts_nonfinite: bool
+    nan_is_value: bool
+
+
+def _row(column: StatisticColumn) -> Row:
+    return Row(
+        column.name,
+        column.combine,
+        # fmax passes over NaN, which stands for what was not measured.
+        np.maximum if column.nan_is_value else np.fmax,
+        column.counts_nonfinite,
+        column.nan_is_value,
+    )
+
+
+def _rows() -> Iterable[Row]:
+    columns = {column.name: column for column in names.STATISTIC_COLUMNS}
+    yield from (_row(columns[name]) for name in FRAME_COLUMNS)
+    yield Row(
+        L2_MIN,
+        columns[names.L2].combine,
+        np.minimum,
+        counts_nonfinite=False,
+        nan_is_value=True,
+    )
+    yield _row(columns[names.L2_MAX])
+
+
+def _numbers(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, IndexArray]:
+    """Return key to the numbers of the rows that have it."""
+    found: dict[Key, list[int]] = {}
+    for number, row in enumerate(rows):
+        found.setdefault(key(row), []).append(number)
+    return {key: np.array(numbers, dtype=np.int64) for key, numbers in found.items()}
+
+
+ROWS: Final = tuple(_rows())
+ROW_OF: Final = {row.name: number for number, row in enumerate(ROWS)}
+"""Name to the number of the row. Those of a frame's columns come first, in their order."""
+
+_BY_SHARDS: Final = _numbers(ROWS, lambda row: row.over_shards)
+_BY_REPLICAS: Final = _numbers(ROWS, lambda row: row.over_replicas)
+_COUNTS_NONFINITE: Final = _numbers(ROWS, lambda row: row.counts_nonfinite)[True]
+_NORMS: Final = _numbers(ROWS, lambda row: row.nan_is_value)[True]
+_UNKNOWN_IF_PARTIAL: Final = _numbers(
+    ROWS, lambda row: not (row.counts_nonfinite or row.nan_is_value)
+)[True]
 
 
 def nonfinite(rows: FloatArray) -> BoolArray:
     """Return (layers,) whether something non-finite was seen."""
-    bad: BoolArray = ~(np.isfinite(rows[L2]) & np.isfinite(rows[L2_MIN]))
-    if len(rows) > PEAK:
-        bad |= ~np.isfinite(rows[PEAK])
-    for row in (NANS, INFS):
-        bad |= rows[row] > 0
+    bad = np.zeros(rows.shape[1], dtype=np.bool_)
+    for norm in _NORMS:
+        bad |= ~np.isfinite(rows[norm])
+    for count in _COUNTS_NONFINITE:
+        bad |= rows[count] > 0
     return bad
 
 
 def merge_two(one: FloatArray, other: FloatArray) -> FloatArray:
     """Put two replicas' rows of the same layers together."""
-    # fmax passes over NaN. One among the L2 norms must not hide behind another rank's number.
-    both: FloatArray = np.fmax(one, other)
-    both[L2] = np.maximum(one[L2], other[L2])
-    both[L2_MIN] = np.minimum(one[L2_MIN], other[L2_MIN])
-    both[PEAK:] = np.maximum(one[PEAK:], other[PEAK:])
-    return both
+    merged = np.full_like(one, np.nan)
+    for ufunc, own in _BY_REPLICAS.items():
+        merged[own] = ufunc(one[own], other[own])
+    return merged
 
 
 def merge_replicas(rows: FloatArray, starts: IndexArray) -> FloatArray:
     """Do the same for replicas that stand side by side: those of each begin at *starts*."""
-    merged: FloatArray = np.fmax.reduceat(rows, starts, axis=1)
-    merged[L2] = np.maximum.reduceat(rows[L2], starts)
-    merged[L2_MIN] = np.minimum.reduceat(rows[L2_MIN], starts)
-    merged[PEAK:] = np.maximum.reduceat(rows[PEAK:], starts, axis=1)
+    merged = np.full((len(rows), len(starts)), np.nan)
+    for ufunc, own in _BY_REPLICAS.items():
+        merged[own] = ufunc.reduceat(rows[own], starts, axis=1)
     return merged
 
 
-def add_pieces(rows: FloatArray, starts: IndexArray) -> FloatArray:
-    """Return the statistics of layers from those of their pieces, which stand side by side.
+def merge_shards(rows: FloatArray, starts: IndexArray) -> FloatArray:
+    """Return the statistics of layers from those of their shards, which stand side by side.
 
-    L2 is √Σl2², L1 and counts are sums, the maximum norm is the largest. Where a piece was not
-    measured the layer is not, except that NaN and Inf are counted as far as they were.
+    Where a shard was not measured the layer is not, except that NaN and Inf are counted as far as
+    they were.
     """
-    whole = np.empty((len(rows), len(starts)))
+    rows = rows.copy()
+    known = ~np.isnan(rows[_COUNTS_NONFINITE])
+    rows[_COUNTS_NONFINITE] = np.where(known, rows[_COUNTS_NONFINITE], 0.0)
+    merged = np.full((len(rows), len(starts)), np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        for row in (L1, ZEROS):
-            whole[row] = np.add.reduceat(rows[row], starts)
-        for row in (NANS, INFS):
-            known = ~np.isnan(rows[row])
-            total = np.add.reduceat(np.where(known, rows[row], 0.0), starts)
-            whole[row] = np.where(np.logical_or.reduceat(known, starts), total, np.nan)
-    whole[LINF] = np.maximum.reduceat(rows[LINF], starts)
-    norms = [L2, *range(L2_MIN, len(rows))]
-    whole[norms] = _root_sum_square(rows[norms], starts)
-    return whole
+        for combine, own in _BY_SHARDS.items():
+            merged[own] = _MERGE_SHARDS[combine](rows[own], starts)
+    counted = np.logical_or.reduceat(known, starts, axis=1)
+    merged[_COUNTS_NONFINITE] = np.where(counted, merged[_COUNTS_NONFINITE], np.nan)
+    return merged
 
 
-def _root_sum_square(norms: FloatArray, starts: IndexArray) -> FloatArray:
-    """Return √Σx² from each start to the next, scaled so that no square overflows or vanishes."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.maximum.reduceat(np.abs(norms), starts, axis=1)
-        scale = np.where(np.isfinite(largest) & (largest > 0.0), largest, 1.0)
-        counts = np.diff(starts, append=norms.shape[1])
-        squares = np.square(norms / np.repeat(scale, counts, axis=1))
-        root: FloatArray = scale * np.sqrt(np.add.reduceat(squares, starts, axis=1))
-    return root
+def _largest(rows: FloatArray, starts: IndexArray) -> FloatArray:
+    largest: FloatArray = np.maximum.reduceat(rows, starts, axis=1)
+    return largest
+
+
+def _sum(rows: FloatArray, starts: IndexArray) -> FloatArray:
+    """Return the sums, at most the largest float: an infinite one would claim an Inf."""
+    total: FloatArray = np.add.reduceat(rows, starts, axis=1)
+    overflowed = np.isinf(total) & ~np.logical_or.reduceat(np.isinf(rows), starts, axis=1)
+    return np.where(overflowed, np.copysign(LARGEST, total), total)
+
+
+def _root_sum_squares(rows: FloatArray, starts: IndexArray) -> FloatArray:
+    counts = np.diff(starts, append=rows.shape[1])
+    return combine_norms(
+        np.abs(rows),
+        np,
+        largest=lambda norms: np.maximum.reduceat(norms, starts, axis=1),
+        add=lambda squares: np.add.reduceat(squares, starts, axis=1),
+        spread=lambda scale: np.repeat(scale, counts, axis=1),
+    )
+
+
+_MERGE_SHARDS: Final[dict[Combine, Callable[[FloatArray, IndexArray], FloatArray]]] = {
+    Combine.ROOT_SUM_SQUARES: _root_sum_squares,
+    Combine.SUM: _sum,
+    Combine.MAX: _largest,
+}
 
 
 def withhold(rows: FloatArray, partial: BoolArray) -> None:
-    """Take back what is not known of a layer when a piece of it is missing.
+    """Take back what is not known of a layer when a shard of it is missing.
 
-    What stays is that something was non-finite: no other piece could make it finite.
+    What stays is that something was non-finite: no other shard could make it finite.
     """
-    for row in (L1, LINF, ZEROS):
-        rows[row, partial] = np.nan
-    for row in (L2, *range(L2_MIN, len(rows))):
-        known = np.where(np.isfinite(rows[row]), np.nan, rows[row])
-        known[np.isnan(known) & np.isfinite(rows[row]) & (rows[INFS] > 0)] = np.inf
-        rows[row, partial] = known[partial]
+    rows[np.ix_(_UNKNOWN_IF_PARTIAL, partial)] = np.nan
+    norms = rows[np.ix_(_NORMS, partial)]
+    infinite = rows[ROW_OF[names.INFS], partial] > 0
+    rows[np.ix_(_NORMS, partial)] = np.where(
+        np.isfinite(norms), np.where(infinite, np.inf, np.nan), norms
+    )

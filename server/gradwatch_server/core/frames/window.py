@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.frames.frame import L2, BoolArray, FloatArray, Frame, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import FIRST_SAVED_COLUMNS, Frame
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
+from gradwatch_wire.names import L2
 
 WINDOW_STEPS: Final = 512
 
@@ -40,7 +43,7 @@ class Series:
     steps: IndexArray
     total_norm: FloatArray  # NaN where it was, or is not known
     known: BoolArray  # whether the total norm is
-    score: FloatArray  # NaN where no layer could be judged
+    score: FloatArray  # NaN where no layer is known
     coverage: FloatArray
     loss: FloatArray  # NaN where no rank gave one
 
@@ -50,13 +53,13 @@ class Window:
 
     def __init__(self, steps: int = WINDOW_STEPS) -> None:
         self._capacity = steps
-        self._kept: list[int] = []  # rows of `COLUMNS` that were ever measured
+        self._kept: list[str] = []  # columns that were ever measured
         self._values = np.full((min(_FIRST_ROWS, steps), 0, 0), np.nan)
         # Rows per step, those of `Series`. A float64 keeps every step exact.
         self._steps = np.zeros((6, steps))
         self._count = 0
         self._absent: set[int] = set()  # chunks
-        self._thawed = 0  # frames at the time of the save that they are from
+        self._restored = 0  # frames at the time of the save that they are from
 
     def __len__(self) -> int:
         """Number of frames in the window."""
@@ -66,9 +69,9 @@ class Window:
         """Write a frame over the oldest one."""
         at = self._count % self._capacity
         layers = frame.columns.shape[1]
-        self._kept += [row for row in frame.measured if row not in self._kept]
+        self._kept += [name for name in frame.measured if name not in self._kept]
         self._fit(at + 1, layers)
-        self._values[at, :, :layers] = frame.columns[self._kept]
+        self._values[at, :, :layers] = frame.columns[[ROW_OF[name] for name in self._kept]]
         self._values[at, :, layers:] = np.nan
         loss = np.nan if frame.loss is None else frame.loss
         known = frame.total_norm is not None
@@ -103,14 +106,14 @@ class Window:
         """How many frames were ever added."""
         return self._count
 
-    def freeze(self) -> dict[str, Any]:
-        """Return plain data of all but the rows, for `thaw`."""
-        layers = self._values.shape[2]
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data of all but the rows, which `chunk` gives."""
         return {
             "capacity": self._capacity,
             "count": self._count,
-            "kept": self._kept,
-            "layers": layers,
+            "column_names": FRAME_COLUMNS,
+            "kept": [FRAME_COLUMNS.index(name) for name in self._kept],
+            "layers": self._values.shape[2],
         }
 
     def changed(self, since: int) -> list[int]:
@@ -125,39 +128,45 @@ class Window:
         return Chunk(number, self._steps[:, rows], list(self._values[rows].swapaxes(0, 1)))
 
     @classmethod
-    def thaw(cls, plain: dict[str, Any], steps: Iterable[tuple[int, FloatArray]]) -> Window:
+    def from_state_dict(
+        cls, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
+    ) -> Self:
         """Return the window that was saved, all columns of it absent as yet.
 
         Args:
-            plain: What `freeze` said.
+            state: What `state_dict` returned.
             steps: Number and `steps` of all its chunks.
 
         Raises:
             ValueError: If a chunk is missing or does not fit.
         """
-        made = cls(plain["capacity"])
-        made._count = made._thawed = plain["count"]
-        made._kept = list(plain["kept"])
+        made = cls(state["capacity"])
+        made._count = made._restored = state["count"]
+        names = state.get("column_names", FIRST_SAVED_COLUMNS)
+        made._kept = [names[row] for row in state["kept"]]
         num_chunks = -(-len(made) // CHUNK_ROWS)
-        rows = min(max(_FIRST_ROWS, num_chunks * CHUNK_ROWS), plain["capacity"])
-        made._values = np.zeros((rows, len(made._kept), plain["layers"]))
+        rows = min(max(_FIRST_ROWS, num_chunks * CHUNK_ROWS), state["capacity"])
+        made._values = np.zeros((rows, len(made._kept), state["layers"]))
+        made._restore_steps(steps, num_chunks)
+        return made
+
+    def _restore_steps(self, steps: Iterable[tuple[int, FloatArray]], num_chunks: int) -> None:
         found = []
         for number, own in steps:
             first = number * CHUNK_ROWS
-            made._steps[:, first : min(first + CHUNK_ROWS, len(made))] = own
+            self._steps[:, first : min(first + CHUNK_ROWS, len(self))] = own
             found.append(number)
         if sorted(found) != list(range(num_chunks)):
-            msg = f"chunks {found} of a window of {len(made)} frames"
+            msg = f"chunks {found} of a window of {len(self)} frames"
             raise ValueError(msg)
-        made._absent = set(found)
-        return made
+        self._absent = set(found)
 
     def absent(self) -> list[int]:
         """Return the chunks whose columns are yet to be filled in, those of new frames first.
 
         Nothing may ask for the values of these frames before.
         """
-        newest = (self._thawed - 1) % self._capacity // CHUNK_ROWS
+        newest = (self._restored - 1) % self._capacity // CHUNK_ROWS
         num_chunks = -(-self._capacity // CHUNK_ROWS)
         return sorted(self._absent, key=lambda number: (newest - number) % num_chunks)
 
@@ -168,10 +177,10 @@ class Window:
             ValueError: If it does not fit.
         """
         first = number * CHUNK_ROWS
-        saved = min(self._thawed, self._capacity)
+        saved = min(self._restored, self._capacity)
         rows = np.arange(first, min(first + CHUNK_ROWS, saved))
         # Those that newer frames were written over meanwhile stay.
-        own = (rows - self._thawed) % self._capacity >= self._count - self._thawed
+        own = (rows - self._restored) % self._capacity >= self._count - self._restored
         block = np.full((int(own.sum()), *self._values.shape[1:]), np.nan)
         for column, values in enumerate(columns):
             if len(values) != len(rows):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gradwatch_server.core.frames.frame import L2
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.health import normalized_ratio
+from gradwatch_wire.names import L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def groups_of(view: RunView) -> list[Group]:
             found.append(Group(name, 0, 0, None))
             continue
         index = np.flatnonzero(members[: len(frame.present)] & frame.present)
-        l2 = total_norm(frame.columns[L2, index]) if len(index) else None
+        l2 = total_norm(frame.column(L2)[index]) if len(index) else None
         numel = sum(view.numel[i] for i in index.tolist())
         found.append(Group(name, len(index), numel, l2))
     return found

@@ -1,32 +1,69 @@
-"""The answer to `/runs/{id}/ranks`, worked out from a snapshot. Plain data."""
+"""What is known of each rank, worked out from a snapshot. Plain data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
-from gradwatch_server.core.views.health import LastSeen, health
-from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.core.views.snapshot import RankView, RunView
+from gradwatch_wire.health import RankState
+
+SILENT_AFTER_S: Final = 6.0
+"""A live rank that gave no sign of life this long is shown as silent: three beats."""
+
+LastSeen = Mapping[bytes, int]
+"""Session to the time of its last sign of life in nanoseconds since the epoch, beats included."""
 
 
-def describe_ranks(view: RunView, heard: LastSeen, now_ns: int) -> dict[str, Any]:
-    """Return what is known of each rank of the current attempt, as `docs/http.md` describes it.
+def describe_ranks(view: RunView, last_seen: LastSeen, now_ns: int) -> dict[str, Any]:
+    """Return what `/runs/{id}/ranks` says of the current attempt, as `docs/http.md` describes it.
 
     Args:
         view: The run.
-        heard: When each session was last heard of.
+        last_seen: When each session gave its last sign of life.
         now_ns: The time it is, nanoseconds since the epoch.
     """
-    report = health(view, heard, now_ns)
     return {
         "world": view.world,
-        "records": report["records"],
+        "records": count_records(view),
         "ranks": [
-            shown
+            describe_rank(rank, last_seen, now_ns)
             | {
-                "session": own.session.hex() if own.session else None,
-                "gaps": [asdict(gap) for gap in own.gaps],
+                "session": rank.session.hex() if rank.session else None,
+                "gaps": [asdict(gap) for gap in rank.gaps],
             }
-            for own, shown in zip(view.ranks, report["ranks"], strict=True)
+            for rank in view.ranks
         ],
+    }
+
+
+def count_records(view: RunView) -> dict[str, int]:
+    """Return how many records of the run were stored, and how many were not, for which reason."""
+    return {
+        "stored": view.stored,
+        "lost": view.lost,
+        "late": view.late,
+        "unresolved": view.unresolved,
+    }
+
+
+def describe_rank(rank: RankView, last_seen: LastSeen, now_ns: int) -> dict[str, Any]:
+    """Return what `/health` says of a rank."""
+    last_ns = max(rank.last_ns, last_seen.get(rank.session or b"", 0))
+    last_seen_s = max(0.0, (now_ns - last_ns) / 1e9)
+    state = rank.state
+    if state is RankState.ALIVE and last_seen_s > SILENT_AFTER_S:
+        state = RankState.SILENT
+    return {
+        "rank": rank.rank,
+        "state": state,
+        "last_step": rank.last_step if rank.last_step >= 0 else None,
+        "last_seen_s": round(last_seen_s, 3),
+        "stored": rank.stored,
+        "lost": rank.lost,
+        "unresolved": rank.unresolved,
+        "host": rank.host,
+        "pid": rank.pid,
+        "reason": rank.reason,
     }

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Flags
-from gradwatch_server.core.attempts import Attempt, Session
-from gradwatch_server.core.frames.frame import BoolArray, Frame
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.losses import LostRange
-from gradwatch_server.core.state import Run
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
 
 

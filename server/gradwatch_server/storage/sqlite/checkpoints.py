@@ -2,7 +2,8 @@
 
 Each run is saved by itself, in the log's own file: a busy one often, a quiet one never. A save is
 one transaction that also says how far each run is, so that the saved runs and these words
-always belong together. Rows are msgpack with a checksum; `core.freezing` says what is in them.
+always belong together. Rows are msgpack with a checksum; `state_dict` of runs and attempts gives
+what is in them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,11 @@ from typing import Any, Final
 import msgpack
 
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE
-from gradwatch_server.core.attempts import Attempt
-from gradwatch_server.core.frames.frame import FloatArray
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.window import CHUNK_ROWS, Chunk
 from gradwatch_server.core.packing import pack, unpack
-from gradwatch_server.core.state import Run
-from gradwatch_server.core.state_dict import (
-    attempt_from_state_dict,
-    attempt_state_dict,
-    run_from_state_dict,
-    run_state_dict,
-)
+from gradwatch_server.core.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -154,14 +149,13 @@ class Checkpoints:
         run = change.run
         if change.whole:
             self._remove(run.name, "saved_attempts", "saved_frames")
-        rows = [(run.name, _encode(run_state_dict(run)))]
+        rows = [(run.name, _encode(run.state_dict()))]
         # The row stays in its place: the order of the rows is the order of the runs.
         self._db.executemany(
             "INSERT INTO saved_runs VALUES (?1, ?2) ON CONFLICT DO UPDATE SET body = ?2", rows
         )
         attempts = [
-            (run.name, attempt.number, _encode(attempt_state_dict(attempt)))
-            for attempt in change.attempts
+            (run.name, attempt.number, _encode(attempt.state_dict())) for attempt in change.attempts
         ]
         self._db.executemany("INSERT OR REPLACE INTO saved_attempts VALUES (?, ?, ?)", attempts)
         current = run.current
@@ -206,13 +200,13 @@ class Checkpoints:
 
     def _load_run(self, name: str) -> Run:
         (body,) = self._db.execute("SELECT body FROM saved_runs WHERE run = ?", (name,)).fetchone()
-        run = run_from_state_dict(name, _decode(body))
+        run = Run.from_state_dict(name, _decode(body))
         attempts = self._db.execute(
             "SELECT attempt, body FROM saved_attempts WHERE run = ? ORDER BY attempt", (name,)
         ).fetchall()
         for number, body in attempts:
             run.attempts.append(
-                attempt_from_state_dict(name, _decode(body), self._steps(name, number))
+                Attempt.from_state_dict(name, _decode(body), self._steps(name, number))
             )
         if not run.attempts:
             msg = "no attempt is saved"

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.frames import assembler
-from gradwatch_server.core.frames.frame import COLUMNS, Layout
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import total_norm
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 
 
 def test_a_frame_waits_for_all_live_ranks(cluster: Any) -> None:
@@ -36,7 +37,7 @@ def test_replicated_ranks_keep_their_extremes(cluster: Any) -> None:
 
     job.stats(0, 0, [3.0, 4.0], l1=[1.0, 9.0], linf=[1.0, 2.0], zeros=[5, 0])
     job.stats(1, 0, [3.5, 0.5], l1=[2.0, 8.0], linf=[0.5, 4.0], zeros=[2, 1])
-    columns = dict(zip(COLUMNS, job.frame.columns.tolist(), strict=True))
+    columns = dict(zip(FRAME_COLUMNS, job.frame.columns.tolist(), strict=True))
 
     assert job.frame.l2_max.tolist() == [3.5, 4.0]
     assert job.frame.l2_min.tolist() == [3.0, 0.5]
@@ -192,7 +193,7 @@ def test_late_records_are_counted_and_change_nothing(cluster: Any) -> None:
 
 
 def test_frames_close_in_the_order_of_steps(cluster: Any) -> None:
-    """A rank that runs ahead opens newer frames; they wait behind the older one."""
+    """A rank that runs ahead opens newer frames; they wait for the older one."""
     job = cluster(world=2).start()
     for step in (0, 1, 2):
         job.stats(0, step)
@@ -447,7 +448,9 @@ PARTS = st.lists(
         st.sampled_from(range(len(LAYOUTS))),
         st.lists(MEASURES, min_size=3, max_size=3),
         st.dictionaries(
-            st.sampled_from(COLUMNS[1:]), st.lists(MEASURES, min_size=3, max_size=3), max_size=3
+            st.sampled_from(FRAME_COLUMNS[1:]),
+            st.lists(MEASURES, min_size=3, max_size=3),
+            max_size=3,
         ),
     ),
     min_size=1,
@@ -477,14 +480,14 @@ def test_a_frame_is_what_a_plain_loop_makes_of_its_records(
         norms = [l2 for at, l2, _ in seen if at == layer]
         nan = any(map(math.isnan, norms))
         assert frame.present[layer] == bool(norms)
-        counts: dict[str, list[float]] = {name: [] for name in COLUMNS[1:]}
+        counts: dict[str, list[float]] = {name: [] for name in FRAME_COLUMNS[1:]}
         for at, _, more in seen:
             for name, value in more.items():
                 if at == layer and not math.isnan(value):
                     counts[name].append(value)
         expected = [
             math.nan if nan else max(norms, default=math.nan),
-            *(max(counts[name], default=math.nan) for name in COLUMNS[1:]),
+            *(max(counts[name], default=math.nan) for name in FRAME_COLUMNS[1:]),
         ]
         np.testing.assert_array_equal(frame.columns[:, layer], expected)
         np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""Layers that are cut over ranks: put together they are what the whole layer is, or unknown."""
+"""Sharded layers: put together they are what the whole layer is, or unknown."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.frames.frame import COLUMNS, INFS, L1, LINF, NANS, ZEROS, FloatArray
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 
 NAN, INF = math.nan, math.inf
+UNKNOWN = [ROW_OF[name] for name in ("l1", "linf", "zeros")]
+COUNTED = [ROW_OF[name] for name in ("nans", "infs")]
 
 
 def statistics(elements: FloatArray) -> dict[str, float]:
@@ -29,28 +32,28 @@ def statistics(elements: FloatArray) -> dict[str, float]:
 
 
 @st.composite
-def cut_tensors(draw: st.DrawFn) -> list[FloatArray]:
-    """A tensor in uneven pieces, some of them empty, of which magnitudes are far apart."""
+def sharded_tensors(draw: st.DrawFn) -> list[FloatArray]:
+    """A tensor in uneven shards, some of them empty, of which magnitudes are far apart."""
     seed = draw(st.integers(0, 1 << 32))
     size = draw(st.integers(0, 60))
     low, high = sorted(draw(st.tuples(st.integers(-300, 299), st.integers(-300, 299))))
     random = np.random.default_rng(seed)
     tensor = random.standard_normal(size) * 10.0 ** random.uniform(low, high, size)
     tensor[random.random(size) < 0.1] = 0.0
-    cuts = draw(st.lists(st.integers(0, size), max_size=6).map(sorted))
-    return np.split(tensor, cuts)
+    splits = draw(st.lists(st.integers(0, size), max_size=6).map(sorted))
+    return np.split(tensor, splits)
 
 
-@given(layers=st.lists(cut_tensors(), min_size=1, max_size=4), data=st.data())
+@given(layers=st.lists(sharded_tensors(), min_size=1, max_size=4), data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_layer_of_pieces_is_the_layer(
+def test_a_layer_of_shards_is_the_layer(
     make_part: Any, make_frame: Any, layers: list[list[FloatArray]], data: st.DataObject
 ) -> None:
-    """All its statistics to 1e-12, however it is cut and however many ranks hold a piece."""
+    """All its statistics to 1e-12, however it is divided and however many ranks hold a shard."""
     most = max(map(len, layers))
     parts: list[Any] = []
     for number in range(most):
-        held = [layer for layer, pieces in enumerate(layers) if number < len(pieces)]
+        held = [layer for layer, shards in enumerate(layers) if number < len(shards)]
         own = [statistics(layers[layer][number]) for layer in held]
         for _ in range(data.draw(st.integers(1, 3), label="replicas")):
             parts.append(
@@ -58,15 +61,15 @@ def test_a_layer_of_pieces_is_the_layer(
                     rank=len(parts),
                     index=held,
                     shards=[f"Shard(0) {number}/{len(layers[layer])}" for layer in held],
-                    **{name: [one[name] for one in own] for name in COLUMNS},
+                    **{name: [one[name] for one in own] for name in FRAME_COLUMNS},
                 )
             )
     frame = make_frame(*data.draw(st.permutations(parts)))
 
-    whole = [np.concatenate(pieces) for pieces in layers]
+    whole = [np.concatenate(shards) for shards in layers]
     for layer, tensor in enumerate(whole):
         expected = statistics(tensor)
-        for row, name in enumerate(COLUMNS):
+        for row, name in enumerate(FRAME_COLUMNS):
             assert frame.columns[row, layer] == pytest.approx(expected[name], rel=1e-12, abs=0)
         assert frame.l2_min[layer] == frame.l2_max[layer] == frame.columns[0, layer]
     assert frame.present.all()
@@ -76,7 +79,7 @@ def test_a_layer_of_pieces_is_the_layer(
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1.0, 1e200, 1e300, 5e-324])
-def test_pieces_of_any_size_add_up(make_part: Any, make_frame: Any, scale: float) -> None:
+def test_shards_of_any_size_add_up(make_part: Any, make_frame: Any, scale: float) -> None:
     """Their squares would overflow or vanish; beside layers of another size, too."""
     parts = [
         make_part([norm * scale, 1.0], rank=rank, shards=[f"{rank}/2"] * 2)
@@ -87,24 +90,24 @@ def test_pieces_of_any_size_add_up(make_part: Any, make_frame: Any, scale: float
     assert frame.l2_max.tolist() == pytest.approx([5.0 * scale, math.sqrt(2.0)], rel=1e-12)
 
 
-def cut(make_part: Any, *pieces: Any, of: int, rank: int = 0, **settings: Any) -> list[Any]:
-    """Return one part per piece: `(number, l2)` or `(number, l2, columns)` of a single layer."""
+def sharded(make_part: Any, *shards: Any, of: int, rank: int = 0, **settings: Any) -> list[Any]:
+    """Return one part per shard: `(number, l2)` or `(number, l2, columns)` of a single layer."""
     return [
         make_part([l2], rank=rank + at, shards=[f"Shard(0) {number}/{of}"], **more, **settings)
-        for at, (number, l2, *rest) in enumerate(pieces)
+        for at, (number, l2, *rest) in enumerate(shards)
         for more in [{name: [value] for name, value in (rest[0] if rest else {}).items()}]
     ]
 
 
-def test_replicas_of_a_piece_are_one_piece(make_part: Any, make_frame: Any) -> None:
-    """Under HSDP they may disagree: of each piece the extremes count, as of a whole layer."""
-    parts = cut(make_part, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
+def test_replicas_of_a_shard_are_one_shard(make_part: Any, make_frame: Any) -> None:
+    """Under HSDP they may disagree: of each shard the extremes count, as of a whole layer."""
+    parts = sharded(make_part, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
     frame = make_frame(*parts)
 
     assert (frame.l2_max[0], frame.l2_min[0]) == (pytest.approx(10.0), pytest.approx(5.0))
 
 
-def test_a_cut_layer_stands_beside_whole_ones(make_part: Any, make_frame: Any) -> None:
+def test_a_sharded_layer_stands_beside_whole_ones(make_part: Any, make_frame: Any) -> None:
     """FSDP leaves small parameters whole: in the total norm each layer is once."""
     parts = [
         make_part([2.0, norm], rank=rank, shards=["", f"Shard(0) {rank}/2"])
@@ -121,12 +124,12 @@ def test_whole_layers_alone_are_not_added_up(make_part: Any, make_frame: Any) ->
     frame = make_frame(*(make_part([3.0], rank=rank, shards=["Shard(0) 0/1"]) for rank in (0, 1)))
 
     assert (frame.l2_max[0], frame.total_norm) == (3.0, 3.0)
-    assert frame.parts[0].layout.pieces is None
+    assert frame.parts[0].layout.shards is None
 
 
-def test_a_layer_without_all_its_pieces_is_not_measured(make_part: Any, make_frame: Any) -> None:
+def test_a_layer_without_all_its_shards_is_not_measured(make_part: Any, make_frame: Any) -> None:
     """Three of four are not a smaller layer: it is absent, and so is the total norm."""
-    parts = cut(make_part, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
+    parts = sharded(make_part, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
     frame = make_frame(*parts, make_part([1.0], index=[1], rank=9), world=5)
 
     assert frame.present.tolist() == [False, True]
@@ -147,46 +150,48 @@ def test_a_layer_without_all_its_pieces_is_not_measured(make_part: Any, make_fra
         ((1, 1.0, {"infs": 2.0}), INF),
     ],
 )
-def test_a_bad_piece_is_known_without_the_others(
+def test_a_bad_shard_is_known_without_the_others(
     make_part: Any, make_frame: Any, bad: Any, l2: float
 ) -> None:
     """What is non-finite in a part is so in the whole; how large it is, is not said."""
     first = (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0})
-    frame = make_frame(*cut(make_part, first, bad, of=3))
+    frame = make_frame(*sharded(make_part, first, bad, of=3))
 
     assert (frame.present[0], frame.nonfinite[0], frame.num_partial) == (True, True, 1)
     np.testing.assert_array_equal(frame.l2_max, [l2])
     assert not np.isfinite(frame.l2_min[0])
-    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+    assert np.isnan(frame.columns[UNKNOWN, 0]).all()
     assert frame.total_norm is not None
     assert not math.isfinite(frame.total_norm)
 
 
-def test_a_bad_piece_makes_the_whole_layer_bad(make_part: Any, make_frame: Any) -> None:
-    """Also where only its counts say so; other pieces without counts do not hide them."""
-    counted = cut(make_part, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
+def test_a_bad_shard_makes_the_whole_layer_bad(make_part: Any, make_frame: Any) -> None:
+    """Also where only its counts say so; other shards without counts do not hide them."""
+    counted = sharded(make_part, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
     frame = make_frame(*counted)
     assert frame.nonfinite[0]
-    assert frame.columns[[NANS, INFS], 0].tolist() == [2.0, 1.0]
+    assert frame.columns[COUNTED, 0].tolist() == [2.0, 1.0]
 
-    frame = make_frame(*cut(make_part, (0, INF), (1, NAN), of=2))
+    frame = make_frame(*sharded(make_part, (0, INF), (1, NAN), of=2))
     assert np.isnan(frame.l2_max[0])
 
 
-def test_what_a_piece_did_not_measure_is_not_known_of_the_layer(
+def test_what_a_shard_did_not_measure_is_not_known_of_the_layer(
     make_part: Any, make_frame: Any
 ) -> None:
     """Half a sum is no sum."""
     frame = make_frame(
-        *cut(make_part, (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0}), (1, 4.0), of=2)
+        *sharded(make_part, (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0}), (1, 4.0), of=2)
     )
 
     assert frame.l2_max[0] == pytest.approx(5.0)
-    assert np.isnan(frame.columns[[L1, LINF, ZEROS], 0]).all()
+    assert np.isnan(frame.columns[UNKNOWN, 0]).all()
 
 
-def test_pieces_of_different_cuts_do_not_make_a_layer(make_part: Any, make_frame: Any) -> None:
-    """Half by rows and half by columns are not the whole; two cuts that are whole are replicas."""
+def test_shards_of_different_partitions_do_not_make_a_layer(
+    make_part: Any, make_frame: Any
+) -> None:
+    """Half by rows and half by columns are not the whole; two that are whole are replicas."""
     rows = [make_part([3.0], rank=0, shards=["Shard(0) 0/2"])]
     columns = [make_part([4.0], rank=1, shards=["Shard(1) 1/2"])]
     quarter = [make_part([4.0], rank=2, shards=["Shard(0) 1/4"])]
@@ -200,11 +205,11 @@ def test_pieces_of_different_cuts_do_not_make_a_layer(make_part: Any, make_frame
     assert (frame.l2_min[0], frame.l2_max[0]) == (5.0, pytest.approx(math.hypot(3.5, 4.0)))
 
 
-def test_the_running_maximum_of_pieces_is_no_smaller_than_that_of_the_layer(
+def test_the_running_maximum_of_shards_is_no_smaller_than_that_of_the_layer(
     make_part: Any, make_frame: Any
 ) -> None:
     """Put together like the norm, which stays that of this step."""
-    parts = cut(make_part, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
+    parts = sharded(make_part, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
     frame = make_frame(*parts)
 
     assert frame.l2_max[0] == pytest.approx(50.0)
@@ -227,7 +232,7 @@ def test_ranks_of_a_sharded_job_are_one_frame(cluster: Any) -> None:
     assert job.attempt.layers.numel == [10, 10]
 
 
-def test_replicas_share_one_layout_and_other_pieces_do_not(cluster: Any) -> None:
+def test_replicas_share_one_layout_and_other_shards_do_not(cluster: Any) -> None:
     """So that the records of replicas are merged in one go."""
     job = cluster(world=4, names=("w",))
     for rank in range(4):
@@ -253,7 +258,7 @@ def test_a_sharded_job_with_a_rank_missing_is_incomplete(cluster: Any) -> None:
     health = job.health()
 
     assert (health["status"], health["step"]) == ("incomplete", 1)
-    assert "pieces of 1 layers missing at the last step" in health["reasons"]
+    assert "shards of 1 layers missing at the last step" in health["reasons"]
     assert health["gradient_norm"]["last"] is None
     assert (health["gradient_norm"]["max"], health["gradient_norm"]["nonfinite_steps"]) == (5.0, 0)
     assert health["score"] == {"last": None, "mean": 1.0, "min": 1.0}
@@ -263,7 +268,7 @@ def test_a_sharded_job_with_a_rank_missing_is_incomplete(cluster: Any) -> None:
 
 
 def test_a_layout_that_no_world_can_fill_is_not_called_healthy(cluster: Any) -> None:
-    """All ranks are in, and yet a piece never comes."""
+    """All ranks are in, and yet a shard never comes."""
     job = cluster(names=("w",))
     job.open()
     job.declare(0, shards=("Shard(0) 0/2",))
@@ -271,5 +276,5 @@ def test_a_layout_that_no_world_can_fill_is_not_called_healthy(cluster: Any) -> 
     health = job.health()
 
     assert (health["status"], health["window"]["coverage"]) == ("incomplete", 1.0)
-    assert health["reasons"] == ["pieces of 1 layers missing at the last step"]
+    assert health["reasons"] == ["shards of 1 layers missing at the last step"]
     assert health["alerts"]["pending"] == 0

@@ -191,8 +191,8 @@ def ended_with_losses(job: Any) -> None:
         (ended_badly, "ended", ["NaN in the gradient of c at step 0"]),
         (ended_with_losses, "ended", ["3 records lost at step 0", "3 records lost"]),
         (half_ended, "healthy", []),
-        (one_lost, "incomplete", ["ranks gone without a goodbye: 1"]),
-        (all_lost, "incomplete", ["ranks gone without a goodbye: 0, 1"]),
+        (one_lost, "incomplete", ["ranks lost: 1"]),
+        (all_lost, "incomplete", ["ranks lost: 0, 1"]),
         (records_lost, "incomplete", ["3 records lost"]),
         (records_late, "incomplete", ["1 records too late for their step"]),
         (records_unresolved, "incomplete", ["1 records without their manifest"]),
@@ -224,7 +224,7 @@ def test_a_run_of_which_nothing_is_heard_is_stalled(cluster: Any) -> None:
     assert (silent["status"], silent["reasons"]) == ("stalled", ["nothing heard of any rank"])
 
     beat = {job.sessions[1]: job.now_ns + 5_000_000_000}
-    health = job.health(seconds_later=6.1, heard=beat)
+    health = job.health(seconds_later=6.1, last_seen=beat)
 
     assert (health["status"], health["reasons"]) == ("incomplete", ["ranks silent: 0"])
     assert [rank["state"] for rank in health["ranks"]] == ["silent", "alive"]
@@ -277,7 +277,7 @@ def test_a_rank_that_never_attached_is_missed(cluster: Any) -> None:
 
 
 def test_an_attempt_is_not_ended_before_all_ranks_of_the_job_are(cluster: Any) -> None:
-    """One that never attached did not say goodbye."""
+    """One that never attached did not end."""
     job = cluster(world=2)
     job.open(0)
     job.declare(0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -14,64 +15,31 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Flags, Rules, flags
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Assembler
-from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, Layout, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.frames.layers import Layers, numbers
+from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.losses import Losses, LostRange
+from gradwatch_server.core.losses import LostRange
+from gradwatch_server.core.session import DeclaredManifest, Session
+from gradwatch_server.core.state_dict import freeze_alert, freeze_flags, thaw_alert, thaw_flags
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState, health_score
+from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.session.replayed import is_replayed
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
 
 
-MAX_MANIFEST_LAYERS = 1 << 20
-"""Layers of all manifests together that a session may name; the oldest manifests give way."""
-
 MAX_EVENT_NAMES = 256
 """Names of events counted one by one in an attempt; more are counted as `other`."""
 
-
-SKIPPED_STEP = "skipped_step"
-"""The event of a step that a GradScaler skipped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A manifest: what its records stand for, and whether in forward order."""
-
-    layout: Layout
-    ordered: bool
-
-    @property
-    def size(self) -> int:
-        """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
-        return len(self.layout.index) * (1 if self.layout.pieces is None else 4) + 16
-
-
-@dataclass(slots=True)
-class Session:
-    """One `attach` of one rank."""
-
-    id: bytes
-    hello: Hello
-    attempt: Attempt
-    last_ns: int
-    state: RankState = RankState.ALIVE
-    acked: int = 0
-    num_stored: int = 0
-    num_lost: int = 0
-    num_unresolved: int = 0
-    num_skipped: int = 0
-    last_skipped: int = -1
-    last_step: int = -1
-    reason: str = ""
-    manifests: dict[int, Declared] = field(default_factory=dict)
-    losses: Losses = field(default_factory=Losses)
+_IDENTITY: Final = ("number", "job", "world", "replayed", "started_ns")
+_PROGRESS: Final = ("updated_ns", "num_frames", "num_late", "retired")
 
 
 class Attempt:
@@ -137,19 +105,15 @@ class Attempt:
         if layout is None:
             session.num_unresolved += 1
             return
-        session.manifests.pop(manifest.manifest_id, None)
-        session.manifests[manifest.manifest_id] = Declared(layout, manifest.order == "forward")
-        while sum(known.size for known in session.manifests.values()) > MAX_MANIFEST_LAYERS:
-            del session.manifests[next(iter(session.manifests))]
+        ordered = manifest.order == LayerOrder.FORWARD
+        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered))
         self._context = None
 
     def add_event(self, session: Session, event: Event) -> None:
-        """Count an event by its name, and a step that was skipped once, for all its optimizers."""
+        """Count an event by its name."""
         known = event.name in self.events or len(self.events) < MAX_EVENT_NAMES
         self.events[event.name if known else "other"] += 1
-        if event.name == SKIPPED_STEP and event.step > session.last_skipped:
-            session.num_skipped += 1
-            session.last_skipped = event.step
+        session.add_event(event)
 
     def add_stats(self, session: Session, stats: Stats, received_ns: int) -> None:
         """Take in one rank's statistics of one step."""
@@ -160,7 +124,7 @@ class Attempt:
             return
         rank = session.hello.rank
         self.open_gains.note(rank, stats.step)  # it may measure none
-        part = _read(session, stats)
+        part = session.read(stats)
         if part is None:
             session.num_unresolved += 1
         elif not self.open_frames.add(
@@ -205,6 +169,72 @@ class Attempt:
         for session in self.sessions.values():
             session.manifests.clear()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data of all but the rows of the window, which `Window.chunk` gives."""
+        layouts = LayoutTable()
+        return {
+            **{name: getattr(self, name) for name in (*_IDENTITY, *_PROGRESS)},
+            "sessions": [own.state_dict(layouts) for own in self.sessions.values()],
+            "layers": self.layers.state_dict(),
+            "window": self.window.state_dict(),
+            "book": self.book.freeze(freeze_alert),
+            "first_bad": asdict(self.first_bad) if self.first_bad else None,
+            "frame": self.last_frame.state_dict() if self.last_frame else None,
+            "flags": freeze_flags(self.last_flags),
+            "gains": self.last_gains.state_dict() if self.last_gains else None,
+            "events": list(self.events.items()),
+            "open_frames": self.open_frames.state_dict(lambda part: part.state_dict(layouts)),
+            "open_gains": self.open_gains.state_dict(RankGains.state_dict),
+            "layouts": layouts.states,  # which those above have filled
+        }
+
+    @classmethod
+    def from_state_dict(
+        cls, run: str, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
+    ) -> Self:
+        """Return the attempt that `state_dict` described; the columns of its window are absent.
+
+        Args:
+            run: Name of its run.
+            state: What it described. What later versions added is read with a default.
+            steps: Number and `steps` of all chunks of the window.
+
+        Raises:
+            Exception: Of any kind if *state* is not what it described.
+        """
+        hello = Hello(run=run, rank=0, world=state["world"], job=state["job"])
+        attempt = cls(run, state["number"], hello, state["started_ns"], 1)
+        attempt.replayed = state.get("replayed", False)
+        for name in _PROGRESS:
+            setattr(attempt, name, state[name])
+        attempt.layers = Layers.from_state_dict(state["layers"])
+        layouts = [attempt.layers.share(unpack_layout(own)) for own in state["layouts"]]
+        attempt._restore_records(state, layouts)
+        attempt.window = Window.from_state_dict(state["window"], steps)
+        attempt._restore_results(state)
+        return attempt
+
+    def _restore_records(self, state: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
+        """Restore the sessions, and what they sent of the frames that are open."""
+        for own in state["sessions"]:
+            session = Session.from_state_dict(own, self.run, self.number, layouts)
+            self.join(session)
+            self.set_state(session, session.state)
+        self.events = Counter(dict(state["events"]))
+        self.open_frames = Assembler.from_state_dict(
+            state["open_frames"], lambda part: RankPart.from_state_dict(part, layouts)
+        )
+        self.open_gains = Assembler.from_state_dict(state["open_gains"], RankGains.from_state_dict)
+
+    def _restore_results(self, state: Mapping[str, Any]) -> None:
+        """Restore what was found in the frames that are closed."""
+        first_bad, frame, gains = state["first_bad"], state["frame"], state["gains"]
+        self.book = ActiveAlerts.thaw(state["book"], thaw_alert)
+        self.first_bad = FirstBad(**first_bad) if first_bad else None
+        self.last_frame = Frame.from_state_dict(frame) if frame else None
+        self.last_flags = thaw_flags(state["flags"])
+        self.last_gains = GainFrame.from_state_dict(gains) if gains else None
+
     def _close(self, expected: set[int], now_ns: int, rules: Rules) -> Iterator[Alert]:
         for gathered in self.open_frames.close(expected, now_ns, self.world):
             yield from self._judge(merge(gathered, len(self.layers.names), self.world), rules)
@@ -244,17 +274,6 @@ class Attempt:
                 window=self.window,
             )
         return self._context
-
-
-def _read(session: Session, stats: Stats) -> RankPart | None:
-    """Return a record in the order of its manifest, None if it does not fit one."""
-    known = session.manifests.get(stats.manifest_id)
-    values = {name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns}
-    if known is None or "l2" not in values or len(values["l2"]) != len(known.layout.index):
-        return None
-    return RankPart(
-        session.hello.rank, known.layout, known.ordered, values, stats.scalars, stats.labels
-    )
 
 
 def _score(frame: Frame, marked: Flags) -> float:

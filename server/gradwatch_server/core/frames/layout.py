@@ -1,0 +1,83 @@
+"""Layouts: which layers the columns of a record are about, and which shard of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, IndexArray
+from gradwatch_server.core.packing import Packed, pack, unpack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shards:
+    """Which shard of each layer a rank holds, (own layers,) each.
+
+    Args:
+        partition: How the layer is divided: shards of the same partition belong together. 0 for a
+            whole layer.
+        number: Which of them, from 0.
+        count: How many there are, 1 for a whole layer.
+    """
+
+    partition: IndexArray
+    number: IndexArray
+    count: IndexArray
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Layout:
+    """What the columns of a record stand for. Ranks of one layout share one object.
+
+    Args:
+        index: (own layers,) position of each in the attempt's layers.
+        shards: What the rank holds of them, None if every layer is whole.
+    """
+
+    index: IndexArray
+    shards: Shards | None = None
+
+    @property
+    def is_sharded(self) -> BoolArray:
+        """(own layers,) whether the rank holds one of several shards."""
+        if self.shards is None:
+            return np.zeros(len(self.index), dtype=np.bool_)
+        several: BoolArray = self.shards.count > 1
+        return several
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        shards = self.shards
+        return {
+            "index": pack(self.index),
+            "pieces": None
+            if shards is None
+            else [pack(getattr(shards, field.name)) for field in fields(shards)],
+        }
+
+
+def unpack_layout(state: dict[str, Any]) -> Layout:
+    """Return what `Layout.state_dict` described; `Layers.share` makes it the one of its kind."""
+    shards: list[Packed] | None = state["pieces"]
+    return Layout(unpack(state["index"]), None if shards is None else Shards(*map(unpack, shards)))
+
+
+class LayoutTable:
+    """Numbers the layouts of an attempt while it is saved.
+
+    Ranks that share a layout must share it again when they are restored.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Any]] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, layout: Layout) -> int:
+        """Return the place of a layout in `states`."""
+        found = self._numbers.get(id(layout))
+        if found is None:
+            found = self._numbers[id(layout)] = len(self.states)
+            self.states.append(layout.state_dict())
+        return found

@@ -1,0 +1,133 @@
+"""One `attach` of one rank: who it is, what was stored of it, and what its manifests declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
+from gradwatch_server.core.frames.layers import numbers
+from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.losses import Losses
+from gradwatch_server.core.packing import pack_integer
+from gradwatch_wire import Event, Hello, Stats, names
+from gradwatch_wire.health import RankState
+from gradwatch_wire.names import EventName
+
+MAX_MANIFEST_LAYERS = 1 << 20
+"""Layers of all manifests together that a session may name; the oldest manifests give way."""
+
+_HELLO: Final = ("rank", "world", "host", "pid", "versions", "job")
+_PROGRESS: Final = ("last_skipped", "last_step", "reason")
+_COUNTERS: Final = ("acked", "num_stored", "num_lost", "num_unresolved", "num_skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredManifest:
+    """A manifest: what its records stand for, and whether in forward order."""
+
+    layout: Layout
+    ordered: bool
+
+    @property
+    def size(self) -> int:
+        """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
+        return len(self.layout.index) * (1 if self.layout.shards is None else 4) + 16
+
+
+@dataclass(slots=True)
+class Session:
+    """One `attach` of one rank.
+
+    Args:
+        id: 16 bytes.
+        hello: What it said of itself.
+        attempt: Number of the attempt that it belongs to.
+        last_ns: When its last record was received, nanoseconds since the epoch.
+        state: Whether it lives.
+        acked: Highest sequence number below which nothing is missing or not declared lost.
+        num_stored: Records stored.
+        num_lost: Records declared lost.
+        num_unresolved: Records that fit no manifest.
+        num_skipped: Steps that a GradScaler skipped.
+        last_skipped: The last of them, -1 for none.
+        last_step: Step of the last statistics stored, -1 for none.
+        reason: What its BYE said, empty before.
+        manifests: Manifest id to what it declared.
+        losses: What it lost.
+    """
+
+    id: bytes
+    hello: Hello
+    attempt: int
+    last_ns: int
+    state: RankState = RankState.ALIVE
+    acked: int = 0
+    num_stored: int = 0
+    num_lost: int = 0
+    num_unresolved: int = 0
+    num_skipped: int = 0
+    last_skipped: int = -1
+    last_step: int = -1
+    reason: str = ""
+    manifests: dict[int, DeclaredManifest] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+
+    def declare(self, number: int, manifest: DeclaredManifest) -> None:
+        """Note what a manifest declared; the oldest give way when they name too many layers."""
+        self.manifests.pop(number, None)
+        self.manifests[number] = manifest
+        while sum(known.size for known in self.manifests.values()) > MAX_MANIFEST_LAYERS:
+            del self.manifests[next(iter(self.manifests))]
+
+    def read(self, stats: Stats) -> RankPart | None:
+        """Return a record in the order of its manifest, None if it does not fit one."""
+        known = self.manifests.get(stats.manifest_id)
+        values = {
+            name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns
+        }
+        if known is None or len(values.get(names.L2, ())) != len(known.layout.index):
+            return None
+        return RankPart(
+            self.hello.rank, known.layout, known.ordered, values, stats.scalars, stats.labels
+        )
+
+    def add_event(self, event: Event) -> None:
+        """Count a step that was skipped once, for all its optimizers."""
+        if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
+            self.num_skipped += 1
+            self.last_skipped = event.step
+
+    def state_dict(self, layouts: LayoutTable) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "id": self.id,
+            **{name: getattr(self.hello, name) for name in _HELLO},
+            "versions": dict(self.hello.versions),
+            "last_ns": self.last_ns,
+            "state": str(self.state),
+            **{name: getattr(self, name) for name in _PROGRESS},
+            "losses": self.losses.state_dict(),
+            "counters": [pack_integer(getattr(self, name)) for name in _COUNTERS],
+            "manifests": [
+                [number, layouts.number(own.layout), own.ordered]
+                for number, own in self.manifests.items()
+            ],
+        }
+
+    @classmethod
+    def from_state_dict(
+        cls, state: Mapping[str, Any], run: str, attempt: int, layouts: Sequence[Layout]
+    ) -> Self:
+        """Return the session that `state_dict` described."""
+        hello = Hello(run=run, **{name: state[name] for name in _HELLO})
+        session = cls(state["id"], hello, attempt, state["last_ns"], RankState(state["state"]))
+        for name, value in zip(_COUNTERS, state["counters"], strict=True):
+            setattr(session, name, int(value))
+        for name in _PROGRESS:
+            setattr(session, name, state[name])
+        session.losses = Losses.from_state_dict(state.get("losses", ()))
+        for number, layout, ordered in state["manifests"]:
+            session.manifests[number] = DeclaredManifest(layouts[layout], ordered)
+        return session

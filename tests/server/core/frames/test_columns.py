@@ -1,0 +1,208 @@
+"""A column is defined once, on the wire: frames, windows and checkpoints follow from that."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.packing import pack, unpack
+from gradwatch_wire.names import STATISTIC_COLUMNS, Combine
+
+NAN = math.nan
+
+# Defines columns that gradwatch does not have before anything looks at the table, and lets four
+# ranks send them. Memory that nobody wrote holds a number that nobody sent.
+JOB = """
+import json
+
+import msgpack
+import numpy as np
+
+from gradwatch_wire import names
+from gradwatch_wire.names import Combine, StatisticColumn
+
+new = {
+    "cubes": StatisticColumn("cubes", Combine.SUM),
+    "peak": StatisticColumn("peak", Combine.MAX),
+    "norm": StatisticColumn("norm", Combine.ROOT_SUM_SQUARES, nan_is_value=True),
+    "odd": StatisticColumn("odd", Combine.SUM, is_count=True, counts_nonfinite=True),
+}
+names.STATISTIC_COLUMNS += tuple(new.values())
+names.MEASURED_COLUMNS += tuple(new)
+
+unwritten = np.empty
+
+
+def written_over(*args, **kwargs):
+    made = unwritten(*args, **kwargs)
+    made.fill(777)
+    return made
+
+
+np.empty = written_over
+
+from gradwatch_server.core.attempt import Attempt
+from tests.server.core.conftest import Cluster
+
+job = Cluster(world=4, names=("whole", "sharded"))
+for rank in range(4):
+    job.open(rank)
+    job.declare(rank, shards=("", f"Shard(0) {rank // 2}/2"))
+
+
+def send(ranks, step):
+    for rank in ranks:
+        job.stats(rank, step, **{name: [1.0 + rank, 1.0 + rank] for name in new})
+
+
+send(range(4), 0)
+complete = job.frame
+send(range(2), 1)
+job.wait(9)
+partial = job.frame
+
+window = job.attempt.window
+state = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()), strict_map_key=False)
+chunk = window.chunk(0)
+restored = Attempt.from_state_dict("gpt", state, [(0, chunk.steps)])
+restored.window.fill(0, chunk.columns)
+kept = restored.window.state_dict()
+places = [kept["kept"].index(kept["column_names"].index(name)) for name in new]
+
+
+def columns(frame):
+    return {name: frame.column(name).tolist() for name in new}
+
+
+print(json.dumps({
+    "complete": columns(complete),
+    "partial": columns(partial),
+    "restored": columns(restored.last_frame),
+    "window": {
+        name: restored.window.chunk(0).columns[place].tolist()
+        for name, place in zip(new, places)
+    },
+    "unwritten": bool((complete.columns == 777).any() or (partial.columns == 777).any()),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    """What a process says whose table of columns is longer."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_column_that_is_only_defined_is_merged(told: Any) -> None:
+    """Over replicas by the largest, over shards as the definition says."""
+    assert told["complete"] == {
+        "cubes": [4.0, 2.0 + 4.0],
+        "peak": [4.0, 4.0],
+        "norm": [4.0, pytest.approx(math.hypot(2.0, 4.0))],
+        "odd": [4.0, 2.0 + 4.0],
+    }
+
+
+def test_of_a_layer_that_lacks_a_shard_only_what_is_known_is_kept(told: Any) -> None:
+    """How many NaN or Inf were counted; nothing holds what was in memory before."""
+    assert str(told["partial"]) == str(
+        {"cubes": [2.0, NAN], "peak": [2.0, NAN], "norm": [2.0, NAN], "odd": [2.0, 2.0]}
+    )
+    assert not told["unwritten"]
+
+
+def test_it_is_in_the_window_and_in_checkpoints(told: Any) -> None:
+    """Of both steps, in the order of the table."""
+    assert str(told["restored"]) == str(told["partial"])
+    assert str(told["window"]) == str(
+        {name: [told["complete"][name], told["partial"][name]] for name in told["complete"]}
+    )
+
+
+@pytest.mark.parametrize("column", STATISTIC_COLUMNS, ids=lambda column: column.name)
+def test_a_count_of_a_layer_is_the_sum_over_its_shards(column: Any) -> None:
+    """Whatever else a definition says, this follows from what it is."""
+    assert not column.is_count or column.combine is Combine.SUM
+    assert not column.counts_nonfinite or column.is_count
+
+
+def saved_frame(make_part: Any, make_frame: Any) -> tuple[Frame, dict[str, Any]]:
+    values = {name: [float(row)] for row, name in enumerate(FRAME_COLUMNS)}
+    frame = make_frame(make_part(values.pop("l2"), **values))
+    return frame, frame.state_dict()
+
+
+def test_a_frame_that_was_saved_with_its_columns_in_another_order_is_the_same(
+    make_part: Any, make_frame: Any
+) -> None:
+    """The names are saved with the numbers."""
+    frame, state = saved_frame(make_part, make_frame)
+    state["column_names"] = FRAME_COLUMNS[::-1]
+    state["columns"] = pack(frame.columns[::-1])
+    state["measured"] = list(range(len(FRAME_COLUMNS)))
+
+    again = Frame.from_state_dict(state)
+
+    assert again.columns.tolist() == frame.columns.tolist()
+    assert sorted(again.measured) == sorted(frame.measured)
+
+
+def test_a_column_that_was_not_saved_is_not_measured(make_part: Any, make_frame: Any) -> None:
+    """As of a version that did not have it."""
+    frame, state = saved_frame(make_part, make_frame)
+    state |= {
+        "column_names": FRAME_COLUMNS[:2],
+        "columns": pack(frame.columns[:2]),
+        "measured": [0, 1],
+    }
+    again = Frame.from_state_dict(state)
+
+    assert again.columns[:2].tolist() == frame.columns[:2].tolist()
+    assert np.isnan(again.columns[2:]).all()
+    assert again.measured == FRAME_COLUMNS[:2]
+
+
+def test_a_checkpoint_without_names_has_the_columns_of_the_first_version(
+    make_part: Any, make_frame: Any
+) -> None:
+    """In which they had no names."""
+    frame, state = saved_frame(make_part, make_frame)
+    del state["column_names"]
+
+    assert Frame.from_state_dict(state).columns.tolist() == frame.columns.tolist()
+
+
+def test_a_window_goes_on_with_the_columns_that_it_was_saved_with(cluster: Any) -> None:
+    """Though the table has them in another order by now."""
+    job = cluster(names=("a",)).start()
+    job.stats(0, 0, [1.0], linf=[2.0])
+    window = job.attempt.window
+    state = window.state_dict()
+    state["column_names"] = FRAME_COLUMNS[::-1]
+    state["kept"] = [FRAME_COLUMNS[::-1].index(name) for name in ("l2", "linf")]
+    chunk = window.chunk(0)
+    again = Window.from_state_dict(state, [(0, chunk.steps)])
+    again.fill(0, [unpack(pack(column)) for column in chunk.columns])
+    again.add(job.frame, 1.0)
+
+    assert again.before(0, 5) == ((0, 1.0), (0, 1.0))
+    assert [column.tolist() for column in again.chunk(0).columns] == [[[1.0]] * 2, [[2.0]] * 2]
