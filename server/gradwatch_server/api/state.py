@@ -12,7 +12,8 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
-from gradwatch_server.core.views.health import LastSeen, health
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine, PublishedState

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.views.health import LastSeen, health
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.snapshot import RunView
 
 
