@@ -48,6 +48,7 @@ from gradwatch_wire.health import (
     VANISHING_HEALTH_PENALTY,
     VANISHING_THRESHOLD,
 )
+from gradwatch_wire.names import L2
 
 __all__ = [
     "EXPLODING_HEALTH_PENALTY",
@@ -92,4 +93,4 @@ def compute_grad_norm_surrogate(module: nn.Module) -> float | None:
     gradients = gradients_of(module.parameters())
     if not gradients.tensors:
         return None
-    return float(total_norm(measure(gradients.tensors)["l2"]))
+    return float(total_norm(measure(gradients.tensors)[L2]))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gradwatch._collectors.input import Gradients, check_device, gradients_of
 from gradwatch._collectors.norms import home, measure, total_norm
-from gradwatch._statistics.readback import pack
+from gradwatch._statistics.devices import pack
 from gradwatch_wire.health import normalized_ratio
+from gradwatch_wire.names import L2
 
 Device = torch.device | str | int
 
@@ -147,7 +148,7 @@ def _sums(gradients: Gradients, device: torch.device | None) -> tuple[Tensor, Te
     if not gradients.tensors:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return zero, zero.clone()
-    norms = measure(gradients.tensors)["l2"]
+    norms = measure(gradients.tensors)[L2]
     squared, norm = norms.square().sum(), total_norm(norms)
     if device is None:
         return squared, norm

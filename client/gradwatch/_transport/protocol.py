@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Final
 from typing import Protocol as Interface
 
-from gradwatch._layers.manifests import MAX_MANIFESTS
 from gradwatch._transport.send_buffer import BufferedRecord, SendBuffer
 from gradwatch_wire import (
     Ack,
@@ -27,7 +26,7 @@ from gradwatch_wire import (
     encode_body,
     join,
 )
-from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.limits import MAX_MANIFESTS, MAX_RECORD_BYTES
 
 HELLO_EVERY_S: Final = 1.0
 BEAT_EVERY_S: Final = 2.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from gradwatch._faults import Faults
-from gradwatch._layers.manifests import MAX_MANIFESTS
 from gradwatch._transport.send_buffer import BufferedRecord
 from gradwatch_wire import Envelope, Hello, Kind
+from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.session.replay import Replay
 from gradwatch_wire.session.spill import (
     SessionLock,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwatch._layers.manifests import MAX_MANIFESTS
 from gradwatch._transport.protocol import (
     ACK_TIMEOUT_S,
     BEAT_EVERY_S,
@@ -30,6 +29,7 @@ from gradwatch_wire import (
     Welcome,
     decode,
 )
+from gradwatch_wire.limits import MAX_MANIFESTS
 
 SESSION = b"s" * 16
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
