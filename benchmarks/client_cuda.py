@@ -17,7 +17,8 @@ from benchmarks.client_cases import CONTEXT, LAYERS, VOCABULARY, WIDTH, Case, ca
 from benchmarks.client_peers import COLLECT, NORMS, RUN, SIX, unused_endpoint
 from benchmarks.harness import Pipe, workers
 from benchmarks.report import quantile, show, with_range
-from gradwatch._statistics.statistics import COLUMNS, statistics
+from gradwatch._statistics.statistics import statistics
+from gradwatch_wire.names import MEASURED_COLUMNS
 
 AIM_DEVICE, AIM_STEP = 1.25, "1 %"
 READ: Final = "one read of the bytes"
@@ -94,7 +95,7 @@ def take_costs(job: tuple[Case, int], pipe: Pipe) -> None:
         calls: dict[str, Callable[[], Any]] = {
             READ: one.sum,
             NORMS: lambda: statistics(gradients, ("l2",)),
-            SIX: lambda: statistics(gradients, COLUMNS),
+            SIX: lambda: statistics(gradients, MEASURED_COLUMNS),
             COLLECT: watch.collect,
         }
         costs = {name: Cost([], [], _waits(call)) for name, call in calls.items()}

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 import gradwatch
 from benchmarks.client_cases import gradients_of
-from gradwatch._statistics.statistics import COLUMNS, statistics
+from gradwatch._statistics.statistics import statistics
+from gradwatch_wire.names import MEASURED_COLUMNS
 
 Call: TypeAlias = Callable[[], Any]
 
@@ -50,7 +51,7 @@ def _norms(model: nn.Module, _stack: ExitStack) -> Call:
 
 def _six(model: nn.Module, _stack: ExitStack) -> Call:
     gradients = gradients_of(model)
-    return lambda: statistics(gradients, COLUMNS)
+    return lambda: statistics(gradients, MEASURED_COLUMNS)
 
 
 def _collect(model: nn.Module, stack: ExitStack) -> Call:

@@ -49,6 +49,7 @@ from gradwatch_wire.health import (
     VANISHING_HEALTH_PENALTY,
     VANISHING_THRESHOLD,
 )
+from gradwatch_wire.names import L2
 from gradwatch_wire.norms import total_norm
 
 __all__ = [
@@ -94,4 +95,4 @@ def compute_grad_norm_surrogate(module: nn.Module) -> float | None:
     gradients = gradients_of(module.parameters())
     if not gradients.tensors:
         return None
-    return float(total_norm(measure(gradients.tensors)["l2"], torch))
+    return float(total_norm(measure(gradients.tensors)[L2], torch))

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from gradwatch._collectors.gain_report import HEADING, describe_flow
 from gradwatch._collectors.norms import measure
+from gradwatch._statistics.devices import pack, places_by_device
 from gradwatch._statistics.gradients import dense
 from gradwatch_wire.gains import (
     GAIN_EPS,
@@ -32,6 +33,7 @@ from gradwatch_wire.gains import (
     log_gains,
     summarize_gains,
 )
+from gradwatch_wire.names import L1, L2
 
 OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
 """Where the hidden state is in an output that has names, the most telling first."""
@@ -74,7 +76,7 @@ class GradientGainMonitor:
     def __init__(
         self,
         blocks: Iterable[nn.Module],
-        norm_type: str = "l2",
+        norm_type: str = L2,
         strict_single_backward: bool = True,
         eps: float = GAIN_EPS,
         *,
@@ -250,17 +252,14 @@ def _norm(gradient: Tensor, norm_type: str) -> Tensor:
     if norm_type != "mean":
         return measure([stored], (norm_type,))[norm_type][0]
     numel = gradient.numel() if gradient.is_sparse else stored.numel()
-    return measure([stored], ("l1",))["l1"][0] / max(numel, 1)
+    return measure([stored], (L1,))[L1][0] / max(numel, 1)
 
 
 def _read(norms: Sequence[Tensor | None]) -> list[float | None]:
     values: list[float | None] = [None] * len(norms)
-    devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
-    for index, norm in enumerate(norms):
-        if norm is not None:
-            devices.setdefault(norm.device, []).append((index, norm))
-    for recorded in devices.values():
-        numbers = torch.stack([norm for _, norm in recorded]).tolist()
-        for (index, _), number in zip(recorded, numbers, strict=True):
-            values[index] = number
+    recorded = [(index, norm) for index, norm in enumerate(norms) if norm is not None]
+    for places in places_by_device([norm for _, norm in recorded]).values():
+        numbers = pack([recorded[place][1] for place in places]).tolist()
+        for place, number in zip(places, numbers, strict=True):
+            values[recorded[place][0]] = number
     return values

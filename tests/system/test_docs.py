@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from gradwatch._statistics.statistics import COLUMNS
 from gradwatch_server.api.app import make_app
 from gradwatch_server.cli.app import app
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.settings import Settings
 from gradwatch_wire import SEQUENCED, Kind
+from gradwatch_wire.names import STATISTIC_COLUMNS, Label, Scalar
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -103,13 +104,10 @@ def test_the_keys_of_health_are_all_explained() -> None:
     assert set(keys) - {"run", "updated_at", "world"} <= explained
 
 
-STATISTICS = {
-    "Columns": (*COLUMNS, "l2_max", "l2_mean", "local_l2"),
-    "Scalars": (
-        *("loss", "batch_size", "lr", "loss_scale", "step_time_s", "local_probe"),
-        *("collections", "first_nonfinite_step"),
-    ),
-    "Labels": ("point", "scaled", "reduction", "path"),
+STATISTICS: dict[str, Sequence[str]] = {
+    "Columns": [column.name for column in STATISTIC_COLUMNS],
+    "Scalars": list(Scalar),
+    "Labels": list(Label),
     "Paths": ("rows", "triton", "foreach", "public"),
 }
 

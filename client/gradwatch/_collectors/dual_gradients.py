@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gradwatch._collectors.input import Gradients, check_device, gradients_of
 from gradwatch._collectors.norms import home, measure
-from gradwatch._statistics.readback import pack
+from gradwatch._statistics.devices import pack
 from gradwatch_wire.health import normalized_ratio
+from gradwatch_wire.names import L2
 from gradwatch_wire.norms import total_norm
 
 Device = torch.device | str | int
@@ -148,7 +149,7 @@ def _sums(gradients: Gradients, device: torch.device | None) -> tuple[Tensor, Te
     if not gradients.tensors:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return zero, zero.clone()
-    norms = measure(gradients.tensors)["l2"]
+    norms = measure(gradients.tensors)[L2]
     squared, norm = norms.square().sum(), total_norm(norms, torch)
     if device is None:
         return squared, norm

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.statistics import Statistics, statistics
+from gradwatch_wire.names import L2
 
 
-def measure(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> dict[str, Tensor]:
+def measure(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> dict[str, Tensor]:
     """Enqueue the statistics of gradients of one or more devices, and wait for none of them.
 
     Args:
         gradients: At least one; dense, real tensors.
-        columns: Which of `COLUMNS`.
+        columns: Which of the wire's `MEASURED_COLUMNS`.
 
     Returns:
         Column to (gradients,) float64, in the order of the gradients, on one device: see `home`.
     """
-    places: dict[torch.device, list[int]] = {}
-    for place, gradient in enumerate(gradients):
-        places.setdefault(gradient.device, []).append(place)
+    places = places_by_device(gradients)
     if len(places) == 1:
         return _announced(statistics(gradients, columns))
     device = home(gradients)

@@ -18,7 +18,7 @@ from gradwatch._collectors.health_stats import (
 )
 from gradwatch._collectors.input import check_thresholds, gradients_of
 from gradwatch._collectors.norms import measure
-from gradwatch._statistics.readback import pack
+from gradwatch._statistics.devices import pack
 from gradwatch_wire.health import (
     EXPLODING_HEALTH_PENALTY,
     EXPLODING_THRESHOLD,
@@ -26,6 +26,7 @@ from gradwatch_wire.health import (
     VANISHING_THRESHOLD,
     health_score,
 )
+from gradwatch_wire.names import INFS, L2, NANS, ZEROS
 from gradwatch_wire.norms import total_norm
 
 
@@ -92,7 +93,7 @@ def collect_seed_gradients_async(
     gradients = gradients_of(params)
     if not gradients.tensors:
         return _nothing()
-    norms = measure(gradients.tensors)["l2"]
+    norms = measure(gradients.tensors)[L2]
     return _judge(norms, vanishing_threshold, exploding_threshold)
 
 
@@ -185,7 +186,7 @@ def _collect_enhanced(
     gradients = gradients_of(params)
     if not gradients.tensors:
         return GradientHealthMetrics(0.0, 1.0, False, False, 0.0, 0.0, 1.0, 0.0, 0, 0)
-    found = measure(gradients.tensors, ("l2", "zeros", "nans", "infs"))
+    found = measure(gradients.tensors, (L2, ZEROS, NANS, INFS))
     norms, zeros, nans, infs = found.values()
     # Zeros that a sparse gradient does not store are zeros as well.
     unstored = gradients.num_elements - sum(stored.numel() for stored in gradients.tensors)

@@ -3,60 +3,68 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import torch
 from torch import Tensor, nn
 
 from gradwatch._faults import Faults
-from gradwatch._statistics.readback import Readback, pack
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.readback import Readback
+from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.devices import pack, places_by_device
 from gradwatch.gain_monitor import GradientGainMonitor
-from gradwatch_wire import Column, Gains, Manifest, Record
+from gradwatch_wire import Column, Gains
+from gradwatch_wire.names import L2, Scalar
 
-NORM_TYPE: Final = "l2"
+NORM_TYPE: Final = L2
 
 
-class BlockNorms:
-    """Norms at the blocks' outputs of one step, waiting for the device."""
+class PendingGains(PendingRecord):
+    """A GAINS record whose norms are on their way.
+
+    Args:
+        step: Optimizer step that they belong to.
+        blocks: Names, input side first.
+        norms: 0-d each on its device, None for a block where none was recorded.
+    """
 
     def __init__(self, step: int, blocks: Sequence[str], norms: Sequence[Tensor | None]) -> None:
-        self.step = step
-        self.time_ns = time.time_ns()
-        self.manifests: list[Manifest] = []
         self._blocks = tuple(blocks)
-        self._norms = [math.nan] * len(blocks)
-        by_device: dict[torch.device, list[int]] = {}
-        for index, norm in enumerate(norms):
-            if norm is not None:
-                by_device.setdefault(norm.device, []).append(index)
-        self._readbacks = [
-            (own, Readback(pack([n for i in own if (n := norms[i]) is not None])))
-            for own in by_device.values()
-        ]
+        recorded = [index for index, norm in enumerate(norms) if norm is not None]
+        values = [norm for norm in norms if norm is not None]
+        devices = list(places_by_device(values).values())
+        self._indices = [[recorded[place] for place in places] for places in devices]
+        packed = [pack([values[place] for place in places]) for places in devices]
+        super().__init__(step, [Readback(each) for each in packed])
 
-    def ready(self) -> bool:
-        """Tell whether all norms have arrived; never waits."""
-        return all(readback.ready() for _, readback in self._readbacks)
-
-    def records(self) -> list[Record]:
-        """Return the GAINS record."""
-        for own, readback in self._readbacks:
-            for index, norm in zip(own, readback.read(), strict=True):
-                self._norms[index] = norm
-        norms = Column.pack("<f8", self._norms)
-        return [
-            *self.manifests,
-            Gains(step=self.step, blocks=self._blocks, norm_type=NORM_TYPE, norms=norms),
-        ]
+    def _make(self) -> Gains:
+        norms = [math.nan] * len(self._blocks)
+        for indices, readback in zip(self._indices, self._readbacks, strict=True):
+            for index, norm in zip(indices, readback.read(), strict=True):
+                norms[index] = norm
+        column = Column.pack("<f8", norms)
+        return Gains(step=self.step, blocks=self._blocks, norm_type=NORM_TYPE, norms=column)
 
 
-class Blocks:
-    """Watches the outputs of named blocks."""
+class BlockGains(Observer):
+    """Watches the outputs of named blocks; each collected step makes a record of its own.
 
-    def __init__(self, blocks: Mapping[str, nn.Module], faults: Faults) -> None:
+    Args:
+        blocks: Names to modules, input side first.
+        put: Takes the record.
+        faults: Where errors of the monitor's hooks end.
+    """
+
+    def __init__(
+        self,
+        blocks: Mapping[str, nn.Module],
+        put: Callable[[PendingRecord], None],
+        faults: Faults,
+    ) -> None:
         self._names = list(blocks)
+        self._put = put
         self._monitor = GradientGainMonitor(
             list(blocks.values()),
             norm_type=NORM_TYPE,
@@ -64,19 +72,15 @@ class Blocks:
             on_error=lambda why: faults.note("blocks", why),
         )
 
-    def take(self, step: int, divisor: Tensor | None) -> BlockNorms | None:
-        """Return the norms recorded since the last call, None if there are none.
-
-        Args:
-            step: The step they belong to.
-            divisor: Loss scale that the loss was multiplied with, 0-d, or None.
-        """
+    def after_step(self, sample: StepSample) -> None:
+        """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()
         if all(norm is None for norm in norms):
-            return None
-        if divisor is not None:
-            norms = [None if n is None else n / divisor.to(n.device) for n in norms]
-        return BlockNorms(step, self._names, norms)
+            return
+        # Gradients at the blocks' outputs carry the loss scale, whatever was unscaled since.
+        for scale in sample.device_scalars.get(Scalar.LOSS_SCALE, ()):
+            norms = [None if norm is None else norm / scale.to(norm.device) for norm in norms]
+        self._put(PendingGains(sample.step, self._names, norms))
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -14,15 +14,17 @@ from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.statistics import statistics
+from gradwatch_wire.names import L2, LOCAL_L2
 
 
-class LocalNorms:
+class LocalNorms(Observer):
     """L2 norms of the local gradients of the last backward pass."""
 
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
-        self.active = True
         self._faults = faults
         self._norms: dict[int, Tensor] = {}
         self._handles = [
@@ -36,23 +38,23 @@ class LocalNorms:
             if not self.active or ready.grad is None:
                 return
             try:
-                self._norms[index] = statistics([dense(ready.grad)]).values["l2"]
+                self._norms[index] = statistics([dense(ready.grad)]).values[L2]
             except Exception as error:  # noqa: BLE001 - nothing may be raised into training
                 self._faults.note("local norm", repr(error))
 
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(measure)
         return handle
 
-    def take(self, indices: Sequence[int], devices: Sequence[torch.device]) -> list[Tensor]:
-        """Return the norm of each of those layers, (1,) float64, and forget all.
+    def contribute(self, sample: StepSample) -> None:
+        """Add the norm of each of the sample's layers, and forget all.
 
         A layer that no backward pass of this rank reached got nothing from it: zero.
         """
         norms, self._norms = self._norms, {}
-        return [
-            norms[index] if index in norms else torch.zeros(1, dtype=torch.float64, device=device)
-            for index, device in zip(indices, devices, strict=True)
-        ]
+        for device, places in sample.places.items():
+            zero = torch.zeros(1, dtype=torch.float64, device=device)
+            own = [norms.get(sample.layers[place], zero) for place in places]
+            sample.columns[device][LOCAL_L2] = torch.cat(own)
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -56,12 +56,3 @@ class ForwardOrder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-
-def is_compiled(modules: Sequence[nn.Module]) -> bool:
-    """Tell whether any of the modules runs compiled."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for top in modules
-        for module in top.modules()
-    )

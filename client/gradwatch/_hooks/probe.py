@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gradwatch._layers.layers import Layer
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import is_distributed
+from gradwatch_wire.names import Scalar
 
 MAX_PARAMETERS: Final = 16
 MAX_NUMEL: Final = 1 << 18
 
 
-class LocalProbe:
+class LocalProbe(Observer):
     """Sums of a few local gradients of the last backward pass."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.active = True
         self._sums: dict[int, Tensor] = {}
         self._handles = [
             self._watch(index, parameter) for index, parameter in enumerate(choose(layers))
@@ -43,11 +45,11 @@ class LocalProbe:
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
         return handle
 
-    def take(self) -> list[Tensor]:
-        """Return the sums, 0-d each, on their devices, and forget them."""
-        sums = list(self._sums.values())
-        self._sums.clear()
-        return sums
+    def contribute(self, sample: StepSample) -> None:
+        """Add the sums, 0-d each on its device, and forget them."""
+        if self._sums:
+            sample.device_scalars[Scalar.LOCAL_PROBE] = list(self._sums.values())
+            self._sums.clear()
 
     def close(self) -> None:
         """Remove the hooks."""

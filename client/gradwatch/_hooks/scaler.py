@@ -1,4 +1,4 @@
-"""GradScaler: whether the gradients still carry the loss scale, and which steps were skipped.
+"""GradScaler: when it lets an optimizer step, and which steps it skipped.
 
 `scaler.step(optimizer)` calls an ordinary optimizer only if nothing was non-finite: on the very
 step that overflowed no hook of the optimizer runs. A fused optimizer is always called, with scaled
@@ -8,46 +8,45 @@ its `step` is wrapped on that one object, until the watch is closed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from gradwatch._statistics.readback import Readback, pack
-from gradwatch_wire import Event, Manifest, Record
+from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.readback import Readback
+from gradwatch._statistics.devices import pack
+from gradwatch_wire import Event
+from gradwatch_wire.names import EventName
 
-SKIPPED_STEP = "skipped_step"
 
+class PendingSkip(PendingRecord):
+    """The EVENT of a skipped step; nothing if the scaler took the step after all.
 
-class SkipCheck:
-    """Whether the scaler skipped one step, on its way to the host."""
+    Args:
+        step: The step.
+        optimizer: Number of the optimizer that was skipped or not.
+        found: For each device a 0-d tensor: whether a gradient was non-finite.
+        scale: The loss scale, 0-d.
+    """
 
-    def __init__(self, step: int, optimizer: int, found: list[Tensor], scale: Tensor) -> None:
-        self.step = step
-        self.time_ns = time.time_ns()
-        self.manifests: list[Manifest] = []
+    def __init__(self, step: int, optimizer: int, found: Sequence[Tensor], scale: Tensor) -> None:
         self._optimizer = optimizer
         # The scaler writes both anew at its update; packed numbers are copies.
-        self._readbacks = [Readback(pack([each])) for each in found]
-        self._scale = Readback(pack([scale]))
+        super().__init__(step, [Readback(pack([each])) for each in (scale, *found)])
 
-    def ready(self) -> bool:
-        """Tell whether it is known; never waits."""
-        return self._scale.ready() and all(each.ready() for each in self._readbacks)
-
-    def records(self) -> list[Record]:
-        """Return an EVENT if the step was skipped, nothing if it was taken."""
-        if not any(number for each in self._readbacks for number in each.read()):
-            return [*self.manifests]
-        data = {"optimizer": self._optimizer, "loss_scale": self._scale.read()[0]}
-        return [*self.manifests, Event(name=SKIPPED_STEP, step=self.step, data=data)]
+    def _make(self) -> Event | None:
+        scale, *found = (number for each in self._readbacks for number in each.read())
+        if not any(found):
+            return None
+        data = {"optimizer": self._optimizer, "loss_scale": scale}
+        return Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)
 
 
 class GradScalerHook:
-    """Stands around `scaler.step`.
+    """Calls back around `scaler.step`.
 
     Args:
         scaler: The user's.
@@ -79,20 +78,18 @@ class GradScalerHook:
         if vars(self._scaler).get("step") is self._step:
             del self._scaler.step
 
+    def find_skip(self, step: int, number: int, optimizer: Optimizer) -> PendingSkip | None:
+        """Start to find out whether the scaler has just skipped this step of an optimizer.
 
-def is_scaled(scaler: GradScaler, optimizer: Optimizer | None) -> bool:
-    """Tell whether the gradients of *optimizer*, None for any, still carry the loss scale."""
-    states = scaler._per_optimizer_states
-    if optimizer is not None:
-        states = {key: state for key, state in states.items() if key == id(optimizer)}
-    return all(state["stage"].name == "READY" for state in states.values())
+        Args:
+            step: The step.
+            number: The optimizer's.
+            optimizer: The optimizer itself.
 
-
-def check_skip(
-    scaler: GradScaler, step: int, number: int, optimizer: Optimizer
-) -> SkipCheck | None:
-    """Start to find out whether the scaler has just skipped this step; None if it never could."""
-    found = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device")
-    if not found or scaler._scale is None:
-        return None
-    return SkipCheck(step, number, list(found.values()), scaler._scale)
+        Returns:
+            What will know it; None if the scaler could not have skipped.
+        """
+        found = self._scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device")
+        if not found or self._scaler._scale is None:
+            return None
+        return PendingSkip(step, number, list(found.values()), self._scaler._scale)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from gradwatch._layers.layers import Layer
-from gradwatch._statistics.gradients import is_distributed
-from gradwatch._statistics.statistics import COLUMNS
+from gradwatch._layers.shards import find_shard
 from gradwatch_wire import Column, Manifest
-from gradwatch_wire.limits import MAX_MANIFESTS, MAX_NAME_BYTES
-from gradwatch_wire.shards import Shard
+from gradwatch_wire.limits import MAX_MANIFESTS
+from gradwatch_wire.names import STATISTIC_COLUMNS, LayerOrder
 
 
 class Manifests:
@@ -62,30 +60,10 @@ class Manifests:
             numel=Column.pack("<u8", [layer.parameter.numel() for layer in layers]),
             dtypes=tuple(str(gradient.dtype).removeprefix("torch.") for gradient in gradients),
             shards=shards if any(shards) else (),
-            columns=(*COLUMNS, "l2_max", "l2_mean", "local_l2"),
+            columns=tuple(column.name for column in STATISTIC_COLUMNS),
             groups={
                 name: tuple(sorted(places[index] for index in members if index in places))
                 for name, members in self._groups.items()
             },
-            order="forward" if seen.issuperset(indices) else "registration",
+            order=(LayerOrder.FORWARD if seen.issuperset(indices) else LayerOrder.REGISTRATION),
         )
-
-
-def find_shard(gradient: Any) -> str:
-    """Return which piece of a gradient this rank holds, as a manifest says it.
-
-    Mesh dimensions over which the gradient is replicated do not count: replicas hold the same
-    piece, which is how the aggregator knows them.
-    """
-    if not is_distributed(gradient):
-        return ""
-    mesh = gradient.device_mesh
-    place, piece, pieces = mesh.get_coordinate(), 0, 1
-    for dim, placement in enumerate(gradient.placements):
-        if placement.is_shard() or not placement.is_replicate():
-            piece = piece * mesh.size(dim) + place[dim]
-            pieces *= mesh.size(dim)
-    if pieces == 1:
-        return ""
-    placements = " ".join(str(placement) for placement in gradient.placements)
-    return str(Shard(piece, pieces, placements.encode()[: MAX_NAME_BYTES // 2].decode()))

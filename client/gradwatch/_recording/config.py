@@ -1,48 +1,40 @@
-"""What `attach` found out and the watch works by."""
+"""What a watch collects, and how often."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._layers.layers import Layer
+from gradwatch_wire.names import Reduction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
-    """The arguments of `attach`, checked, and what the environment says.
+    """What the recorder works by: arguments of `attach`, checked, and what the model says.
 
     Args:
         layers: Watched parameters, in the order of registration.
         groups: Named group to indices into `layers`.
         optimizers: Those whose steps are collected.
-        scaler: The GradScaler in use.
-        blocks: Block names to modules, input side first.
+        scaler: The GradScaler in use, None without one or if it is switched off.
         columns: Statistics asked for, None for those that come for free.
         every: Optimizer steps between collections.
         report_every: Collections per record.
         reduction: How the ranks' gradients have been put together at the point of collection.
-        compiled: Whether the model is compiled.
-        distributed: Whether there are other ranks.
-        local: Whether to measure each rank's own gradient before the reduction, too.
     """
 
     layers: Sequence[Layer]
     groups: Mapping[str, frozenset[int]]
     optimizers: Sequence[Optimizer]
     scaler: GradScaler | None
-    blocks: Mapping[str, nn.Module]
     columns: Sequence[str] | None
     every: int
     report_every: int
-    reduction: str
-    compiled: bool
-    distributed: bool
-    local: bool
+    reduction: Reduction
 
     def members(self, optimizer: Optimizer) -> frozenset[int]:
         """Return the indices of the layers that *optimizer* trains."""

@@ -1,271 +1,183 @@
-"""From "now" to a record on its way: gradients, statistics, labels and numbers of one moment."""
+"""The recorder: told where in the training step it is, it makes a record of what is due.
+
+It knows no hook. Hooks, and `Watch.collect`, tell it of the points they see; observers add what
+they saw between two of them; it counts the steps, and hands records over to be sent.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gradwatch._faults import Faults
-from gradwatch._hooks.blocks import Blocks
-from gradwatch._hooks.local import LocalNorms
-from gradwatch._hooks.order import ForwardOrder
-from gradwatch._hooks.probe import LocalProbe
-from gradwatch._hooks.scaler import is_scaled
-from gradwatch._layers.manifests import Manifests
-from gradwatch._recording.collection import Collection, Sample, sample, send_off
+from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
-from gradwatch._recording.running import Running, StepSample
-from gradwatch._statistics.gradients import dense, is_distributed
-from gradwatch._statistics.statistics import COLUMNS
-from gradwatch._transport.sender import Sender
-from gradwatch._watch.arguments import sorted_out
-from gradwatch_wire import Manifest
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.stats import PendingStats
+from gradwatch._recording.step_counter import StepCounter
+from gradwatch._recording.step_sample import StepSample
+from gradwatch_wire.names import Point, Scalar
 
-FREE_COLUMNS: Final = ("l2", "nans", "infs")
-"""What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
+Scalars: TypeAlias = Mapping[str, Tensor | float | None]
+
+_NO_SCALARS: Final[Scalars] = MappingProxyType({})
 
 
 class Recorder:
-    """Collects for one watch. Everything here runs in the training thread and only enqueues."""
+    """Everything here runs in the training thread and only enqueues; nothing raises.
 
-    def __init__(self, plan: WatchConfig, sender: Sender, faults: Faults) -> None:
-        self.num_collected = 0
-        self._plan = plan
-        self._sender = sender
-        self._faults = faults
-        self._of_optimizer = [plan.members(optimizer) for optimizer in plan.optimizers]
-        self._manifests = Manifests(plan.layers, plan.groups)
-        self._order = ForwardOrder(plan.layers, compiled=plan.compiled)
-        self._forward: list[int] = []
-        self._seen: frozenset[int] = frozenset()
-        self._settled: set[int | None] = set()
-        self._probe = LocalProbe(plan.layers) if plan.distributed and not plan.local else None
-        self._local = LocalNorms(plan.layers, faults) if plan.local else None
-        self._blocks = Blocks(plan.blocks, faults) if plan.blocks else None
-        self._undeclared: list[Manifest] = []
-        self._running: dict[int | None, Running] = {}
-        self._last_sent: tuple[float, int] | None = None  # when, and which step
-        self._has_cuda = any(layer.parameter.is_cuda for layer in plan.layers)
-        self._columns = plan.columns or (COLUMNS if self._has_cuda else FREE_COLUMNS)
+    Args:
+        config: How often to collect and to report.
+        sampler: Reads the gradients.
+        observers: Add to its samples.
+        put: Takes what is to be sent.
+        faults: Where errors end.
 
-    @torch.no_grad()
-    def collect(
+    Attributes:
+        num_collected: Steps collected so far.
+    """
+
+    def __init__(
         self,
-        step: int,
-        point: str,
-        optimizer: int | None,
-        *,
-        part: int = 0,
-        is_step: bool = True,
-        scalars: Mapping[str, Tensor | float | None] = MappingProxyType({}),
+        config: WatchConfig,
+        sampler: GradientSampler,
+        observers: Sequence[Observer],
+        put: Callable[[PendingRecord], None],
+        faults: Faults,
     ) -> None:
-        """Collect the gradients as they are.
+        self.num_collected = 0
+        self.put = put
+        self._config = config
+        self._sampler = sampler
+        self._observers = observers
+        self._faults = faults
+        self._steps = StepCounter(len(config.optimizers))
+        self._accumulators: dict[int | None, SampleAccumulator] = {}
+        self._last_sent: tuple[float, int] | None = None  # when, and which step
+
+    @property
+    def step(self) -> int:
+        """The optimizer step that is under way."""
+        return self._steps.step
+
+    def collect(
+        self, step: int | None, scalars: Callable[[], Scalars], *, micro_batch: bool
+    ) -> None:
+        """Collect all layers here, where the training script asks for it.
 
         Args:
-            step: Optimizer step they belong to.
-            point: Where in the training loop this is.
-            optimizer: The one whose parameters are meant, None for all layers.
-            part: Which part of the step this is.
-            is_step: Whether the step's gradients are complete; False for a micro-batch.
-            scalars: Numbers of the whole step.
+            step: Number of the step, None to count.
+            scalars: Returns numbers of the whole step; called only if the step is due.
+            micro_batch: Whether the step's gradients are not complete yet.
         """
-        if self._has_cuda and torch.cuda.is_current_stream_capturing():
-            self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
-            return
-        indices, gradients = self._gradients(optimizer)
-        if not gradients:
-            self._faults.note("no gradients", f"at step {step} no watched parameter had one")
-            return
-        moment = self._measure(step, point, optimizer, indices, gradients)
-        self._add_scalars(moment, optimizer, scalars)
-        moment.part, moment.parts = part, 1 if optimizer is None else len(self._plan.optimizers)
-        self._report(moment, optimizer, is_step=is_step)
-        if is_step and part == 0:
-            self.num_collected += 1
-            if self._blocks is not None:
-                self._send_gains(step, self._blocks)
+        try:
+            number = self._steps.on_micro_batch() if micro_batch else self._steps.on_collect(step)
+            if self._is_due(number):
+                self._record(number, Point.COLLECT, is_complete=not micro_batch, scalars=scalars())
+            # After a step's collection the next backward pass is that of the next step.
+            self._activate(number + (not micro_batch))
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("collect", repr(error))
 
-    def arm(self, *, due: bool) -> None:
-        """Let the next backward pass be measured before the reduction if it is to be collected."""
-        for hooks in (self._probe, self._local):
-            if hooks is not None:
-                hooks.active = due
+    def before_optimizer(self, number: int) -> None:
+        """Collect what one optimizer is about to use, unless `collect` has."""
+        try:
+            due = self._steps.before_optimizer(number)
+            if due is not None and self._is_due(due[0]):
+                self._record(due[0], Point.OPTIMIZER_STEP, number, part=due[1])
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("optimizer step", repr(error))
+
+    def after_optimizer(self, number: int) -> None:
+        """Count the step that one optimizer takes, or would have taken."""
+        self._steps.after_optimizer(number)
+        self._activate(self._steps.step)
 
     def disable(self) -> None:
-        """Do nothing from here on: this process is a fork of the one that trains."""
-        self.arm(due=False)
+        """Let no observer measure from here on: this process is a fork of the one that trains."""
+        for observer in self._observers:
+            observer.active = False
 
     def close(self) -> None:
-        """Send what has come together since the last report, and remove all hooks."""
+        """Send what has come together since the last report, and stop observing."""
         try:
-            for key in list(self._running):
-                self._send(self._running.pop(key).close())
+            for key in list(self._accumulators):
+                self._send(self._accumulators.pop(key).result())
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("close", repr(error))
-        for hooks in (self._order, self._probe, self._local, self._blocks):
-            if hooks is not None:
-                hooks.close()
+        self._sampler.close()
+        for observer in self._observers:
+            observer.close()
 
-    def _measure(
+    def _is_due(self, step: int) -> bool:
+        return step % self._config.every == 0
+
+    def _activate(self, step: int) -> None:
+        """Let observers measure the next backward pass if the step it belongs to is due."""
+        due = self._is_due(step)
+        for observer in self._observers:
+            observer.active = due
+
+    @torch.no_grad()
+    def _record(
         self,
         step: int,
-        point: str,
-        optimizer: int | None,
-        indices: tuple[int, ...],
-        gradients: Sequence[Tensor],
-    ) -> StepSample:
-        manifest_id, manifest = self._manifests.find(indices, gradients, self._seen)
-        if manifest is not None:
-            self._undeclared.append(manifest)
-        own = [dense(gradient) for gradient in gradients]
-        taken = sample(own, self._columns, self._divisor(optimizer, indices))
-        if taken.declined:
-            self._faults.note("statistics", f"by a slower path, {taken.path}; {taken.declined}")
-            if self._plan.columns is None:
-                self._columns = ("l2",)
-        if self._local is not None:
-            _add_local(taken, self._local.take(indices, [g.device for g in own]))
-        return StepSample(
-            step=step,
-            manifest_id=manifest_id,
-            num_layers=len(indices),
-            taken=taken,
-            labels={
-                "point": point,
-                "reduction": self._plan.reduction,
-                "scaled": False,
-                "path": taken.path,
-            },
-            numbers={},
-            tensors={},
-            part=0,
-            parts=1,
-        )
-
-    def _add_scalars(
-        self,
-        moment: StepSample,
-        optimizer: int | None,
-        scalars: Mapping[str, Tensor | float | None],
+        point: Point,
+        optimizer: int | None = None,
+        *,
+        part: int = 0,
+        is_complete: bool = True,
+        scalars: Scalars = _NO_SCALARS,
     ) -> None:
-        moment.numbers, moment.tensors = sorted_out(scalars)
-        if self._probe is not None and (sums := self._probe.take()):
-            moment.tensors["local_probe"] = sums
-        if self._plan.scaler is not None and self._plan.scaler._scale is not None:
-            moment.tensors["loss_scale"] = [self._plan.scaler._scale]
-        if self._plan.optimizers:
-            rate = self._plan.optimizers[optimizer or 0].param_groups[0].get("lr")
-            # A tensor (capturable optimizers) would have to be synchronised for.
-            if isinstance(rate, (int, float)):
-                moment.numbers["lr"] = float(rate)
+        """Collect the gradients as they are; see `GradientSampler.sample`."""
+        sample = self._sampler.sample(step, point, optimizer, part=part, is_complete=is_complete)
+        if sample is None:
+            return
+        for name, value in scalars.items():
+            sample.add_scalar(name, value)
+        for observer in self._observers:
+            observer.contribute(sample)
+        self._report(sample, optimizer)
+        if is_complete and part == 0:
+            self.num_collected += 1
+            for observer in self._observers:
+                observer.after_step(sample)
 
-    def _report(self, moment: StepSample, optimizer: int | None, *, is_step: bool) -> None:
-        """Send a record, or keep the moment for the one that is due later."""
-        key = optimizer if len(self._plan.optimizers) > 1 else None
-        if key is not None and self._running.pop(None, None) is not None:
+    def _report(self, sample: StepSample, optimizer: int | None) -> None:
+        """Send a record, or keep the sample for the one that is due later."""
+        key = optimizer if len(self._config.optimizers) > 1 else None
+        if key is not None and self._accumulators.pop(None, None) is not None:
             why = "with several optimizers the step has to be collected by collect(), too"
             self._faults.note("micro_batch", why)
-        if self._plan.report_every == 1 and is_step and key not in self._running:
-            self._send(moment)
+        report_every = self._config.report_every
+        if report_every == 1 and sample.is_complete and key not in self._accumulators:
+            self._send(sample)
             return
-        running = self._running.get(key)
-        if running is not None and running.latest.manifest_id != moment.manifest_id:
-            self._send(running.close())
-            running = None
-        if running is None:
-            running = self._running[key] = Running(moment)
-        running.add(moment, is_step=is_step)
-        if running.steps >= self._plan.report_every:
-            self._send(self._running.pop(key).close())
+        kept = self._accumulators.get(key)
+        if kept is not None and kept.latest.manifest_id != sample.manifest_id:
+            self._send(kept.result())
+            kept = None
+        if kept is None:
+            kept = self._accumulators[key] = SampleAccumulator(sample)
+        kept.add(sample)
+        if kept.num_steps >= report_every:
+            self._send(self._accumulators.pop(key).result())
 
-    def _send(self, moment: StepSample) -> None:
-        if moment.part == 0:
-            moment.numbers |= self._step_time(moment.step)
-        # Whichever record goes first takes them along: it comes before any that refers to them.
-        undeclared, self._undeclared = self._undeclared, []
-        self._sender.put(
-            Collection(
-                step=moment.step,
-                time_ns=time.time_ns(),
-                manifest_id=moment.manifest_id,
-                num_layers=moment.num_layers,
-                measured=send_off(moment.taken.values, moment.taken.places, moment.tensors),
-                labels=moment.labels,
-                scalars=moment.numbers,
-                manifests=undeclared,
-                part=moment.part,
-                parts=moment.parts,
-            )
-        )
+    def _send(self, sample: StepSample) -> None:
+        if sample.part == 0:
+            self._add_step_time(sample)
+        self.put(PendingStats(sample, self._sampler.take_manifests()))
 
-    def _send_gains(self, step: int, blocks: Blocks) -> None:
-        # Gradients at the blocks' outputs carry the scale, whatever was unscaled since.
-        scale = None if self._plan.scaler is None else self._plan.scaler._scale
-        gains = blocks.take(step, scale)
-        if gains is not None:
-            self._sender.put(gains)
-
-    def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor]]:
-        """Return the layers that have a gradient, in forward order, and those gradients."""
-        layers = self._plan.layers
-        if optimizer not in self._settled:
-            self._settle(optimizer)
-        mine = None if optimizer is None else self._of_optimizer[optimizer]
-        indices: list[int] = []
-        gradients: list[Tensor] = []
-        for index in self._forward:
-            gradient = layers[index].parameter.grad
-            if gradient is None or (mine is not None and index not in mine):
-                continue
-            if is_distributed(gradient) and _is_partial(gradient):
-                self._faults.note("partial", f"{layers[index].name} is left out: not reduced yet")
-                continue
-            indices.append(index)
-            gradients.append(gradient)
-        return tuple(indices), gradients
-
-    def _settle(self, optimizer: int | None) -> None:
-        """Order the layers anew when an optimizer that may have its own backward pass is new."""
-        self._settled.add(optimizer)
-        self._forward, self._seen = self._order.settle()
-        if optimizer is None or len(self._settled) == len(self._plan.optimizers):
-            self._order.close()
-
-    def _divisor(self, optimizer: int | None, indices: Sequence[int]) -> Tensor | None:
-        """Return the loss scale that the gradients still carry: 0-d, (layers,), or None."""
-        scaler, optimizers = self._plan.scaler, self._plan.optimizers
-        if scaler is None or scaler._scale is None:
-            return None
-        if optimizer is not None or len(optimizers) < 2:
-            one = optimizers[optimizer or 0] if optimizers else None
-            return scaler._scale if is_scaled(scaler, one) else None
-        scaled = [is_scaled(scaler, each) for each in optimizers]
-        if all(scaled) or not any(scaled):
-            return scaler._scale if scaled[0] else None
-        free = frozenset().union(
-            *(own for own, still in zip(self._of_optimizer, scaled, strict=True) if not still)
-        )
-        mask = torch.tensor([index in free for index in indices])
-        return torch.where(mask.to(scaler._scale.device), 1.0, scaler._scale)
-
-    def _step_time(self, step: int) -> dict[str, float]:
+    def _add_step_time(self, sample: StepSample) -> None:
         now, before = time.perf_counter(), self._last_sent
-        self._last_sent = (now, step)
-        if before is None or step <= before[1]:
-            return {}
-        return {"step_time_s": (now - before[0]) / (step - before[1])}
-
-
-def _add_local(taken: Sample, norms: Sequence[Tensor]) -> None:
-    for device, places in taken.places.items():
-        taken.values[device]["local_l2"] = torch.cat([norms[place] for place in places])
-
-
-def _is_partial(gradient: Tensor) -> bool:
-    """Tell whether a DTensor still waits for a reduction over ranks: its norm is then unknown."""
-    return any(p.is_partial() for p in gradient.placements)  # type: ignore[attr-defined]  # DTensor
+        self._last_sent = (now, sample.step)
+        if before is not None and sample.step > before[1]:
+            seconds = (now - before[0]) / (sample.step - before[1])
+            sample.add_scalar(Scalar.STEP_TIME_S, seconds)

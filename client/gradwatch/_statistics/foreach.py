@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._statistics.gradients import chunks, count_nonfinite
+from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
 
 Norms = Callable[[Sequence[Tensor], float], Sequence[Tensor]]
 
@@ -46,15 +47,15 @@ def _statistics(
     gradients: Sequence[Tensor], columns: Sequence[str], norms: Norms
 ) -> dict[str, Tensor]:
     values: dict[str, Tensor] = {}
-    for name, order in (("l2", 2.0), ("l1", 1.0), ("linf", math.inf)):
+    for name, order in ((L2, 2.0), (L1, 1.0), (LINF, math.inf)):
         if name in columns:
             values[name] = _norms(gradients, order, norms)
-    if "zeros" in columns:
-        values["zeros"] = torch.stack([_count_zeros(gradient) for gradient in gradients])
-    if {"nans", "infs"} & set(columns):
+    if ZEROS in columns:
+        values[ZEROS] = torch.stack([_count_zeros(gradient) for gradient in gradients])
+    if {NANS, INFS} & set(columns):
         pairs = [count_nonfinite(gradient) for gradient in gradients]
-        values["nans"] = torch.stack([nans for nans, _ in pairs])
-        values["infs"] = torch.stack([infs for _, infs in pairs])
+        values[NANS] = torch.stack([nans for nans, _ in pairs])
+        values[INFS] = torch.stack([infs for _, infs in pairs])
     return {name: values[name] for name in columns}
 
 

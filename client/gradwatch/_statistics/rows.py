@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._statistics.gradients import chunks, count_nonfinite, flats
+from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
 
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""
@@ -67,9 +68,9 @@ class _Table:
         self._columns = columns
         self._dtype = dtype
         self._bits = torch.int64 if dtype is torch.float64 else torch.int32
-        self._magnitudes = bool({"l1", "linf", "zeros"} & set(columns))
-        self._zeros = "zeros" in columns
-        names = ["l2", *["l1", "linf"] * self._magnitudes, *["zeros"] * self._zeros]
+        self._magnitudes = bool({L1, LINF, ZEROS} & set(columns))
+        self._zeros = ZEROS in columns
+        names = [L2, *[L1, LINF] * self._magnitudes, *[ZEROS] * self._zeros]
         self._sums = {name: torch.zeros(len(gradients), dtype=torch.float64) for name in names}
         self._padding = [0] * len(gradients)
         self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype)
@@ -134,20 +135,20 @@ class _Table:
         rows = block.shape[0]
         # The norm first: it leaves the block in the cache for what reads it next.
         own = block if block.dtype is self._dtype else self._absolute(block, rows)
-        self._rows["l2"].append(torch.linalg.vector_norm(own, dim=1))
+        self._rows[L2].append(torch.linalg.vector_norm(own, dim=1))
         if self._magnitudes:
             magnitudes = self._absolute(block, rows) if own is block else own
-            self._rows["l1"].append(magnitudes.sum(1))
+            self._rows[L1].append(magnitudes.sum(1))
             # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing
             # whole numbers takes half the time.
             bits = magnitudes.view(self._bits)
             smallest, largest = bits.aminmax()
             peaks = largest.expand(rows) if len(owners) == 1 else bits.amax(1)
-            self._rows["linf"].append(peaks.view(self._dtype))
+            self._rows[LINF].append(peaks.view(self._dtype))
             if self._zeros:
                 none = smallest.item() > 0
                 zeros = self._no_zeros[:rows] if none else magnitudes.eq_(0.0).sum(1)
-                self._rows["zeros"].append(zeros)
+                self._rows[ZEROS].append(zeros)
         self._owners += owners
         self._counts += counts
         self._num_rows += rows
@@ -168,24 +169,24 @@ class _Table:
         owner = torch.repeat_interleave(torch.tensor(self._owners), torch.tensor(self._counts))
         for name, parts in self._rows.items():
             rows = torch.cat(parts).double()
-            if name == "linf":
+            if name == LINF:
                 self._sums[name].scatter_reduce_(0, owner, rows, "amax")
             else:
-                self._sums[name].index_add_(0, owner, rows.square() if name == "l2" else rows)
+                self._sums[name].index_add_(0, owner, rows.square() if name == L2 else rows)
             parts.clear()
         self._owners, self._counts, self._num_rows = [], [], 0
 
     def _finish(self) -> dict[str, Tensor]:
         """Repair what left the range of a row, and count NaN and Inf where there may be any."""
         sums = self._sums
-        sums["l2"].sqrt_()
+        sums[L2].sqrt_()
         if self._zeros:
-            sums["zeros"] -= torch.tensor(self._padding)
+            sums[ZEROS] -= torch.tensor(self._padding)
         sizes = torch.tensor([g.numel() for g in self._gradients], dtype=torch.float64)
-        safe = sums["l2"].isfinite() & (sums["l2"] > sizes.sqrt() * _SAFE_PER_ELEMENT)
+        safe = sums[L2].isfinite() & (sums[L2] > sizes.sqrt() * _SAFE_PER_ELEMENT)
         if self._magnitudes:
-            safe = (safe | (sums["linf"] == 0.0)) & sums["l1"].isfinite()
-        nonfinite = {name: torch.zeros_like(sizes) for name in ("nans", "infs")}
+            safe = (safe | (sums[LINF] == 0.0)) & sums[L1].isfinite()
+        nonfinite = {name: torch.zeros_like(sizes) for name in (NANS, INFS)}
         for place in (~safe).nonzero().flatten().tolist():
             self._repair(place, nonfinite)
         return {name: (sums | nonfinite)[name] for name in self._columns}
@@ -195,8 +196,8 @@ class _Table:
         exact = exact_norms(gradient)
         for name in self._sums.keys() & exact.keys():
             self._sums[name][place] = exact[name]
-        if not math.isfinite(exact["linf"]) and {"nans", "infs"} & set(self._columns):
-            nonfinite["nans"][place], nonfinite["infs"][place] = count_nonfinite(gradient)
+        if not math.isfinite(exact[LINF]) and {NANS, INFS} & set(self._columns):
+            nonfinite[NANS][place], nonfinite[INFS][place] = count_nonfinite(gradient)
 
 
 def _cut(gradient: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -217,14 +218,14 @@ def exact_norms(gradient: Tensor) -> dict[str, float]:
     peaks = [chunk.double().abs().amax() for chunk in chunks(gradient) if chunk.numel()]
     largest = float(torch.stack(peaks).max()) if peaks else 0.0
     if largest == 0.0 or not math.isfinite(largest):
-        return dict.fromkeys(("l2", "l1", "linf"), largest)
+        return dict.fromkeys((L2, L1, LINF), largest)
     squares = magnitudes = 0.0
     for chunk in chunks(gradient):
         scaled = chunk.double() / largest
         squares += float(scaled.square().sum())
         magnitudes += float(scaled.abs().sum())
     return {
-        "l2": min(largest * math.sqrt(squares), sys.float_info.max),
-        "l1": min(largest * magnitudes, sys.float_info.max),
-        "linf": largest,
+        L2: min(largest * math.sqrt(squares), sys.float_info.max),
+        L1: min(largest * magnitudes, sys.float_info.max),
+        LINF: largest,
     }

@@ -11,16 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
-
-COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
-"""All that can be asked for, in the order of the wire."""
+from gradwatch_wire.names import L2
 
 Path = Callable[[Sequence[Tensor], Sequence[str]], dict[str, Tensor]]
 
@@ -41,12 +38,12 @@ class Statistics:
 
 
 @torch.no_grad()
-def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = ("l2",)) -> Statistics:
+def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> Statistics:
     """Return statistics of each gradient; on a GPU only enqueue the work.
 
     Args:
         gradients: Dense real tensors of one device, of any shape, strides and floating dtype.
-        columns: Which of `COLUMNS`.
+        columns: Which of the wire's `MEASURED_COLUMNS`.
     """
     if not gradients:
         empty = {name: torch.empty(0, dtype=torch.float64) for name in columns}

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwatch._statistics.gradients import flats
+from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
 
 TILE: Final = 4096
 """Elements in one tile."""
@@ -30,8 +31,11 @@ MAX_SEGMENTS: Final = 16_384
 ALIGNMENT: Final = 16
 """Bytes at whose multiples a tensor has to begin for the widest loads."""
 
-ROWS: Final = 6
-"""Rows of the partial sums: l2, l1 and linf of the finite elements; zeros, NaN and Inf elements."""
+ROW_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
+"""What the kernels write to each row of their output. Those of the partial sums are the same, the
+norms there being of the finite elements."""
+
+ROWS: Final = len(ROW_COLUMNS)
 
 _DTYPES: Final = {
     torch.float16: tl.float16,
@@ -197,7 +201,7 @@ def triton_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> di
     """Return each column as (gradients,) float64; see `statistics`.
 
     Raises:
-        KeyError: If a dtype is not a floating one of 16 to 64 bits.
+        KeyError: If a dtype is not a floating one of 16 to 64 bits, or there is no such column.
     """
     device = gradients[0].device
     values = torch.empty(ROWS, len(gradients), dtype=torch.float64, device=device)
@@ -209,8 +213,8 @@ def triton_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> di
                 values = found
             else:
                 values.index_copy_(1, _to_device(group.places, device), found)
-    names = ("l2", "l1", "linf", "zeros", "nans", "infs")
-    return {name: values[names.index(name)] for name in columns}
+    rows = dict(zip(ROW_COLUMNS, values, strict=True))
+    return {name: rows[name] for name in columns}
 
 
 def _grouped(gradients: Sequence[Tensor]) -> dict[tuple[torch.dtype, bool], _Group]:

@@ -1,13 +1,17 @@
-"""The arguments of `Watch.collect`: a wrong one is told once and left out."""
+"""The arguments of `attach` and of `Watch.collect`: each is returned as it is used, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
+from gradwatch._layers.layers import Layer
 from gradwatch_wire.limits import MAX_STEP
+from gradwatch_wire.names import L2, MEASURED_COLUMNS
 
 LAST_STEP: Final = MAX_STEP // 2
 """What may be given: far from where counting on would leave the wire's range."""
@@ -51,15 +55,97 @@ def checked_size(batch_size: int | None) -> float | None:
     return None if batch_size is None else float(batch_size)
 
 
-def sorted_out(
-    scalars: Mapping[str, Tensor | float | None],
-) -> tuple[dict[str, float], dict[str, list[Tensor]]]:
-    """Return host numbers and device tensors apart."""
-    numbers: dict[str, float] = {}
-    tensors: dict[str, list[Tensor]] = {}
-    for name, value in scalars.items():
-        if isinstance(value, Tensor):
-            tensors[name] = [value]
-        elif value is not None:
-            numbers[name] = value
-    return numbers, tensors
+def checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    """Return the optimizers as a list.
+
+    Raises:
+        TypeError: If one is none.
+        ValueError: If one is given twice.
+    """
+    if optimizer is None:
+        return []
+    given: Sequence[object] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+    optimizers: list[Optimizer] = []
+    for item in given:
+        if not isinstance(item, Optimizer):
+            msg = f"optimizer: a torch.optim.Optimizer or a list of them, got {type(item).__name__}"
+            raise TypeError(msg)
+        optimizers.append(item)
+    if len({id(item) for item in optimizers}) < len(optimizers):
+        msg = "optimizer: one of them is given twice"
+        raise ValueError(msg)
+    return optimizers
+
+
+def check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> None:
+    """Refuse an optimizer that trains nothing of what is watched.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    watched = {id(layer.parameter) for layer in layers}
+    for number, optimizer in enumerate(optimizers):
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not own & watched:
+            which = f"optimizer {number}" if len(optimizers) > 1 else "optimizer"
+            msg = (
+                f"optimizer: none of the {len(own)} parameters of the {which} is a watched "
+                "parameter of the model"
+            )
+            raise ValueError(msg)
+
+
+def checked_scaler(scaler: object) -> GradScaler | None:
+    """Return the scaler, None for one that is switched off.
+
+    Raises:
+        TypeError: If it is no scaler.
+    """
+    if scaler is None:
+        return None
+    if not isinstance(scaler, GradScaler):
+        msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
+        raise TypeError(msg)
+    return scaler if scaler.is_enabled() else None
+
+
+def check_on_alert(on_alert: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        TypeError: If it is neither None nor callable.
+    """
+    if on_alert is not None and not callable(on_alert):
+        msg = f"on_alert: a function of one alert, got {type(on_alert).__name__}"
+        raise TypeError(msg)
+
+
+def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns in the order of the wire, `l2` among them; None if none were asked for.
+
+    Raises:
+        ValueError: If there is no such column.
+    """
+    if columns is None:
+        return None
+    given = [columns] if isinstance(columns, str) else list(columns)
+    unknown = [name for name in given if name not in MEASURED_COLUMNS]
+    if unknown:
+        msg = f"columns: some of {', '.join(MEASURED_COLUMNS)}, got {unknown[0]!r}"
+        raise ValueError(msg)
+    return tuple(name for name in MEASURED_COLUMNS if name in given or name == L2)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it is below *least*.
+    """
+    if type(value) is not int:
+        msg = f"{name}: a whole number, got {value!r}"
+        raise TypeError(msg)
+    if value < least:
+        msg = f"{name}: at least {least}, got {value}"
+        raise ValueError(msg)

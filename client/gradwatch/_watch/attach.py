@@ -1,41 +1,48 @@
-"""`attach`: checks the arguments, finds out where it is, starts the sender."""
+"""`attach`: checks the arguments, finds out where it is, puts the parts of a watch together."""
 
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._faults import Faults, logger
-from gradwatch._hooks.order import is_compiled
-from gradwatch._layers.layers import (
-    Group,
-    Layer,
-    Patterns,
-    find_blocks,
-    find_groups,
-    find_layers,
-)
+from gradwatch._hooks.blocks import BlockGains
+from gradwatch._hooks.local import LocalNorms
+from gradwatch._hooks.optimizers import OptimizerHooks
+from gradwatch._hooks.order import ForwardOrder
+from gradwatch._hooks.probe import LocalProbe
+from gradwatch._layers.blocks import find_blocks
+from gradwatch._layers.groups import Group, find_groups
+from gradwatch._layers.layers import Layer, find_layers
+from gradwatch._layers.names import Patterns
+from gradwatch._layers.wrappers import find_reduction, is_compiled
 from gradwatch._recording.config import WatchConfig
-from gradwatch._statistics.statistics import COLUMNS
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.recorder import Recorder
+from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
 from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
-from gradwatch._watch.identity import Identity, find_endpoint, find_identity, is_disabled
+from gradwatch._watch.arguments import (
+    check_count,
+    check_membership,
+    check_on_alert,
+    checked_columns,
+    checked_optimizers,
+    checked_scaler,
+)
+from gradwatch._watch.endpoint import find_endpoint
+from gradwatch._watch.identity import find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
-from gradwatch_wire import Hello, Json, __version__
-from gradwatch_wire.limits import MAX_NAME_BYTES, SESSION_BYTES
-from gradwatch_wire.version import PROTOCOL_MINOR
+from gradwatch_wire import Json
+from gradwatch_wire.limits import SESSION_BYTES
 
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
@@ -113,34 +120,40 @@ def attach(
     """
     if is_disabled():
         return NullWatch()
-    optimizers = _checked_optimizers(optimizer)
-    _check_arguments(every, report_every, scaler, on_alert, buffer_bytes)
-    _check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
+    optimizers = checked_optimizers(optimizer)
+    check_count("every", every, 1)
+    check_count("report_every", report_every, 1)
+    check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
+    scaler_in_use = checked_scaler(scaler)
+    check_on_alert(on_alert)
+    check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
-    _check_membership(optimizers, layers)
+    check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
-    plan = WatchConfig(
+    named_groups, named_blocks = find_groups(groups, layers), find_blocks(blocks, model)
+    config = WatchConfig(
         layers=layers,
-        groups=find_groups(groups, layers),
+        groups=named_groups,
         optimizers=optimizers,
-        scaler=scaler if scaler is not None and scaler.is_enabled() else None,
-        blocks=find_blocks(blocks, model),
-        columns=_checked_columns(columns),
+        scaler=scaler_in_use,
+        columns=checked_columns(columns),
         every=every,
         report_every=report_every,
-        reduction=_find_reduction(modules, identity.world),
-        compiled=is_compiled(modules),
-        distributed=identity.world > 1,
-        local=bool(local),
+        reduction=find_reduction(modules, identity.world),
     )
     faults = Faults()
     target, key = find_endpoint(endpoint), find_key(keys)
-    session, hello, directory = os.urandom(SESSION_BYTES), _hello(identity), find_directory(spill)
+    session, hello, directory = os.urandom(SESSION_BYTES), identity.hello(), find_directory(spill)
     files = Spill(directory, session, hello, spill_bytes, faults) if directory else None
     protocol = Protocol(session, hello, buffer_bytes, files)
     sender = Sender(protocol, target, faults, on_alert, key, files)
-    watch = Watch(plan, sender, faults)
+    sampler = GradientSampler(config, ForwardOrder(layers, compiled=is_compiled(modules)), faults)
+    observers = _make_observers(layers, faults, local=bool(local), distributed=identity.world > 1)
+    if named_blocks:
+        observers.append(BlockGains(named_blocks, sender.put, faults))
+    recorder = Recorder(config, sampler, observers, sender.put, faults)
+    watch = Watch(recorder, OptimizerHooks(config, recorder, faults), sender, faults)
     sender.start()
     logger.info(
         "gradwatch: run %s, rank %d of %d, %d layers, to %s",
@@ -153,105 +166,10 @@ def attach(
     return watch
 
 
-def _hello(identity: Identity) -> Hello:
-    return Hello(
-        run=identity.run,
-        rank=identity.rank,
-        world=identity.world,
-        host=_short(socket.gethostname()),
-        pid=os.getpid(),
-        job=_short(identity.job),
-        versions={
-            "gradwatch": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-            "protocol_minor": str(PROTOCOL_MINOR),
-        },
-    )
-
-
-def _short(text: str) -> str:
-    """Cut a text of the system's to what the wire takes."""
-    return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
-
-
-def _find_reduction(modules: Sequence[nn.Module], world: int) -> str:
-    """Return how the ranks' gradients are put together by the end of the backward pass."""
-    wrappers: list[type] = [nn.parallel.DistributedDataParallel]
-    parts = [part for module in modules for part in module.modules()]
-    # Before anyone has imported FSDP, no module is one.
-    if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
-        wrappers.append(fsdp.FSDPModule)
-        if any(isinstance(part, fsdp.FullyShardedDataParallel) for part in parts):
-            # Its shards do not say of which layer they are which part.
-            msg = (
-                "model: FullyShardedDataParallel cannot be watched; "
-                "use torch.distributed.fsdp.fully_shard"
-            )
-            raise ValueError(msg)
-    if any(isinstance(part, tuple(wrappers)) for part in parts):
-        return "mean"
-    return "none" if world == 1 else "unknown"
-
-
-def _checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    if optimizer is None:
-        return []
-    given: Sequence[object] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-    optimizers: list[Optimizer] = []
-    for item in given:
-        if not isinstance(item, Optimizer):
-            msg = f"optimizer: a torch.optim.Optimizer or a list of them, got {type(item).__name__}"
-            raise TypeError(msg)
-        optimizers.append(item)
-    if len({id(item) for item in optimizers}) < len(optimizers):
-        msg = "optimizer: one of them is given twice"
-        raise ValueError(msg)
-    return optimizers
-
-
-def _check_arguments(
-    every: object, report_every: object, scaler: object, on_alert: object, buffer_bytes: object
-) -> None:
-    _check_count("every", every, 1)
-    _check_count("report_every", report_every, 1)
-    _check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
-    if scaler is not None and not isinstance(scaler, GradScaler):
-        msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
-        raise TypeError(msg)
-    if on_alert is not None and not callable(on_alert):
-        msg = f"on_alert: a function of one alert, got {type(on_alert).__name__}"
-        raise TypeError(msg)
-
-
-def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    given = [columns] if isinstance(columns, str) else list(columns)
-    unknown = [name for name in given if name not in COLUMNS]
-    if unknown:
-        msg = f"columns: some of {', '.join(COLUMNS)}, got {unknown[0]!r}"
-        raise ValueError(msg)
-    return tuple(name for name in COLUMNS if name in given or name == "l2")
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if type(value) is not int:
-        msg = f"{name}: a whole number, got {value!r}"
-        raise TypeError(msg)
-    if value < least:
-        msg = f"{name}: at least {least}, got {value}"
-        raise ValueError(msg)
-
-
-def _check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> None:
-    watched = {id(layer.parameter) for layer in layers}
-    for number, optimizer in enumerate(optimizers):
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not own & watched:
-            which = f"optimizer {number}" if len(optimizers) > 1 else "optimizer"
-            msg = (
-                f"optimizer: none of the {len(own)} parameters of the {which} is a watched "
-                "parameter of the model"
-            )
-            raise ValueError(msg)
+def _make_observers(
+    layers: Sequence[Layer], faults: Faults, *, local: bool, distributed: bool
+) -> list[Observer]:
+    """Return what looks at this rank's own gradients before the ranks are reduced, if anything."""
+    if local:
+        return [LocalNorms(layers, faults)]
+    return [LocalProbe(layers)] if distributed else []

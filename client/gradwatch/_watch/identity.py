@@ -1,20 +1,23 @@
-"""Who we are and where to send: arguments first, then `GRADWATCH_*`, then the launcher."""
+"""Who this process is: arguments first, then `GRADWATCH_*`, then the launcher."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 import torch.distributed as dist
 
+from gradwatch_wire import Hello, __version__
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
-from gradwatch_wire.limits import MAX_RANKS
-
-DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5555"
+from gradwatch_wire.limits import MAX_NAME_BYTES, MAX_RANKS
+from gradwatch_wire.version import PROTOCOL_MINOR
 
 _RANK_VARIABLES: Final = (
     ("RANK", "WORLD_SIZE"),
@@ -23,11 +26,6 @@ _RANK_VARIABLES: Final = (
 )
 _JOB_VARIABLES: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _RESTART_VARIABLES: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-_ENDPOINT: Final = re.compile(
-    r"tcp://([a-z0-9][a-z0-9._;-]*|\[[0-9a-f:.]+(%\w+)?\]):\d{1,5}|ipc://[^\0]+",
-    re.ASCII | re.IGNORECASE,
-)
-_MAX_IPC_BYTES: Final = 107  # what fits into a Unix socket's address
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,23 @@ class Identity:
     rank: int
     world: int
     job: str
+
+    def hello(self) -> Hello:
+        """Return how this process presents itself to the aggregator."""
+        return Hello(
+            run=self.run,
+            rank=self.rank,
+            world=self.world,
+            host=_short(socket.gethostname()),
+            pid=os.getpid(),
+            job=_short(self.job),
+            versions={
+                "gradwatch": __version__,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+                "protocol_minor": str(PROTOCOL_MINOR),
+            },
+        )
 
 
 def is_disabled() -> bool:
@@ -104,30 +119,6 @@ def find_rank(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return 0, 1
 
 
-def find_endpoint(endpoint: str | None) -> str:
-    """Return the aggregator's endpoint.
-
-    Raises:
-        TypeError: If it is no string.
-        ValueError: If it is not of a form that ZeroMQ can connect to.
-    """
-    found = endpoint or os.environ.get("GRADWATCH_ENDPOINT") or DEFAULT_ENDPOINT
-    if not isinstance(found, str):
-        msg = f"endpoint: a string, got {type(found).__name__}"
-        raise TypeError(msg)
-    if not _ENDPOINT.fullmatch(found) or not _address_fits(found):
-        msg = f"endpoint: {found!r} is not like {DEFAULT_ENDPOINT} or ipc:///path/to/socket"
-        raise ValueError(msg)
-    return found
-
-
-def _address_fits(endpoint: str) -> bool:
-    scheme, _, address = endpoint.partition("://")
-    if scheme == "ipc":
-        return len(os.fsencode(address)) <= _MAX_IPC_BYTES
-    return 0 < int(address.rpartition(":")[2]) < 65_536
-
-
 def _first_variable(names: tuple[str, ...]) -> str:
     for name in names:
         # torchrun's own default for a job without an id.
@@ -138,3 +129,8 @@ def _first_variable(names: tuple[str, ...]) -> str:
 
 def _as_run_name(job: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", job).lstrip("._-")[:128]
+
+
+def _short(text: str) -> str:
+    """Cut a text of the system's to what the wire takes."""
+    return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")

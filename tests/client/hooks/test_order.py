@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradwatch._hooks.order import ForwardOrder, is_compiled
+from gradwatch._hooks.order import ForwardOrder
 from gradwatch._layers.layers import find_layers
 
 
@@ -179,23 +178,3 @@ def test_no_hook_is_left_behind() -> None:
 
     assert not model.weight._post_accumulate_grad_hooks
     assert order.settle() == ([0, 1], frozenset())
-
-
-def compiled(module: nn.Module) -> Any:
-    """A module as `torch.compile` wraps it, without the machine code."""
-    return torch.compile(module, backend="eager")
-
-
-def test_compilation_is_noticed_wherever_it_is() -> None:
-    """`torch.compile(model)`, `model.compile()`, and either on a part of the model."""
-    plain = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    wrapped_part = nn.Sequential(compiled(nn.Linear(1, 1)))
-    in_place, in_place_part = nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1))
-    in_place.compile(backend="eager")
-    in_place_part[0].compile(backend="eager")
-
-    assert not is_compiled([plain])
-    assert is_compiled([plain, compiled(plain)])
-    assert is_compiled([wrapped_part])
-    assert is_compiled([in_place])
-    assert is_compiled([in_place_part])

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import gradwatch_wire as wire
 from gradwatch._hooks.probe import MAX_NUMEL, MAX_PARAMETERS, LocalProbe, choose
 from gradwatch._layers.layers import find_layers
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.step_sample import StepSample
 
 # Two ranks of DDP; rank 1 has a poisoned batch at step 2.
 DDP_SCRIPT = """
@@ -39,6 +41,13 @@ def work(rank, path):
 
 mp.start_processes(work, args=(sys.argv[1],), nprocs=2, start_method="fork")
 """
+
+
+def sums(probe: Observer) -> list[Tensor]:
+    """What the probe adds to a sample."""
+    sample = StepSample(step=0, manifest_id=1, layers=())
+    probe.contribute(sample)
+    return sample.device_scalars.get("local_probe", [])
 
 
 def layers_of(*sizes: int) -> Any:
@@ -93,7 +102,7 @@ def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float
         layer.parameter.grad = None
         total = total + (layer.parameter * gradient).sum().to(torch.float32)
     total.backward()
-    return [float(value) for value in probe.take()]
+    return [float(value) for value in sums(probe)]
 
 
 def test_the_sums_are_those_of_the_last_backward_pass() -> None:
@@ -103,7 +112,7 @@ def test_the_sums_are_those_of_the_last_backward_pass() -> None:
 
     assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3) * 2)) == [2.0, 6.0]
     assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3))) == [2.0, 3.0]
-    assert probe.take() == []
+    assert sums(probe) == []
     probe.close()
 
 
@@ -128,7 +137,7 @@ def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, va
     layers = find_layers(nn.ParameterList([parameter]), None, None)
     probe = LocalProbe(layers)
     parameter.backward(torch.full((MAX_NUMEL,), value, dtype=dtype))
-    (total,) = probe.take()
+    (total,) = sums(probe)
 
     assert math.isfinite(float(total))
     assert float(total) == pytest.approx(MAX_NUMEL * value, rel=1e-2)
@@ -157,10 +166,11 @@ def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, None if how == "collect alone" else optimizer, every=3)
+    (probe,) = watch._recorder._observers
     probed = []
     for _ in range(7):
         model(torch.ones(1, 2)).sum().backward()
-        probed.append(len(watch._recorder._probe.take()))
+        probed.append(len(sums(probe)))
         if how != "optimizer step":
             watch.collect()
         optimizer.step()
@@ -174,7 +184,7 @@ def test_a_sparse_gradient_is_passed_over() -> None:
     probe = LocalProbe(find_layers(embedding, None, None))
     embedding(torch.tensor([1])).sum().backward()
 
-    assert probe.take() == []
+    assert sums(probe) == []
     probe.close()
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwatch._layers.layers import find_groups, find_layers
+from gradwatch._layers.groups import find_groups
+from gradwatch._layers.layers import find_layers
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS, MAX_NAME_BYTES
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradwatch._statistics.statistics import COLUMNS, statistics
+from gradwatch._statistics.statistics import statistics
+from gradwatch_wire.names import MEASURED_COLUMNS
 
 pytestmark = [
     pytest.mark.cuda,
@@ -34,8 +35,8 @@ def test_the_compiled_kernel_agrees_with_the_cpu(dtype: torch.dtype, fill: float
     square = torch.randn(700, 700).to(dtype)
     made = [square, square.T, square[::3], square.view(-1)[1:], torch.full((5000,), fill)]
     made = [gradient.to(dtype) for gradient in made] + [torch.empty(0, dtype=dtype)]
-    on_gpu = statistics([gradient.cuda() for gradient in made], COLUMNS)
-    expected = statistics(made, COLUMNS).values
+    on_gpu = statistics([gradient.cuda() for gradient in made], MEASURED_COLUMNS)
+    expected = statistics(made, MEASURED_COLUMNS).values
 
     assert (on_gpu.path, on_gpu.declined) == ("triton", "")
     for name, values in on_gpu.values.items():

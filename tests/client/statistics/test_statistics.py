@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
 from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
-from gradwatch._statistics.statistics import COLUMNS, Path, statistics
+from gradwatch._statistics.statistics import Path, statistics
+from gradwatch_wire.names import MEASURED_COLUMNS
 
 triton = pytest.importorskip("gradwatch._statistics.triton")
 
@@ -45,8 +46,8 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 def columns(path: Path, *gradients: torch.Tensor) -> dict[str, list[float]]:
     """All columns of some gradients as Python floats."""
-    values = path(gradients, COLUMNS)
-    assert tuple(values) == COLUMNS
+    values = path(gradients, MEASURED_COLUMNS)
+    assert tuple(values) == MEASURED_COLUMNS
     for column in values.values():
         assert (column.dtype, column.shape) == (torch.float64, (len(gradients),))
     return {name: column.tolist() for name, column in values.items()}
@@ -186,7 +187,7 @@ def test_a_norm_beyond_float64_is_the_largest_float(path: Path) -> None:
 def test_40_million_equal_numbers_do_not_drift() -> None:
     """A running sum in float32 is off by percents here."""
     gradient = torch.full((40_000_000,), 0.1)
-    found = statistics([gradient], COLUMNS).values
+    found = statistics([gradient], MEASURED_COLUMNS).values
 
     assert found["l2"].item() == close(float(gradient[0].double()) * math.sqrt(40_000_000))
     assert found["l1"].item() == close(float(gradient[0].double()) * 40_000_000)
@@ -304,7 +305,9 @@ def test_nonfinite_elements_are_counted(dtype: torch.dtype) -> None:
     assert counted(torch.ones(0, dtype=dtype)) == [0, 0]
 
 
-@pytest.mark.parametrize("asked", [("l2",), ("zeros",), ("linf", "l2"), ("nans", "infs"), COLUMNS])
+@pytest.mark.parametrize(
+    "asked", [("l2",), ("zeros",), ("linf", "l2"), ("nans", "infs"), MEASURED_COLUMNS]
+)
 def test_only_what_is_asked_for_is_given(path: Path, asked: tuple[str, ...]) -> None:
     """In the order in which it is asked for, and the same whatever else is asked."""
     gradient = torch.tensor([1.0, -2.0, 0.0, math.nan])
@@ -316,9 +319,15 @@ def test_only_what_is_asked_for_is_given(path: Path, asked: tuple[str, ...]) -> 
         assert values.tolist() == pytest.approx(everything[name], nan_ok=True)
 
 
+def test_a_column_that_a_path_does_not_know_is_an_error(path: Path) -> None:
+    """One that is new in the table and forgotten in a path must not come out as some number."""
+    with pytest.raises(KeyError, match="new"):
+        path([torch.ones(3)], ("l2", "new"))
+
+
 def test_no_gradients_make_empty_columns() -> None:
     """A model without any is the caller's to notice."""
-    assert statistics([], COLUMNS).values["l1"].shape == (0,)
+    assert statistics([], MEASURED_COLUMNS).values["l1"].shape == (0,)
 
 
 def test_flats_cover_a_tensor_without_gaps_and_without_a_copy_where_there_is_none() -> None:
@@ -374,7 +383,7 @@ def test_extra_memory_is_bounded_whatever_the_size_of_the_gradient(
     if spoiled:
         gradient[5, 5] = math.nan
     with Allocations() as seen:
-        PATHS[name]([view(gradient)], COLUMNS)
+        PATHS[name]([view(gradient)], MEASURED_COLUMNS)
 
     assert 0 < seen.largest <= 16 << 20
 
@@ -416,7 +425,9 @@ def test_another_path_takes_over_and_says_why(
 def test_a_graph_of_its_own_has_no_break() -> None:
     """`torch.compile(fullgraph=True)` takes the function whole, and exact (row A10)."""
     compiled = torch.compile(
-        lambda gradients: statistics(gradients, COLUMNS).values, backend="eager", fullgraph=True
+        lambda gradients: statistics(gradients, MEASURED_COLUMNS).values,
+        backend="eager",
+        fullgraph=True,
     )
     made = [torch.full((2000,), 3e38), torch.full((5,), 1e-45), torch.randn(3, 4)]
     found = compiled(made)

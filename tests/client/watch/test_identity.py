@@ -1,4 +1,4 @@
-"""Run name, rank, world size and endpoint, from arguments, settings and launchers."""
+"""Run name, rank and world size, from arguments, settings and launchers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ import re
 from typing import Any
 
 import pytest
-import zmq
 
-from gradwatch._watch.identity import (
-    DEFAULT_ENDPOINT,
-    Identity,
-    find_endpoint,
-    find_identity,
-    find_rank,
-    is_disabled,
-)
+from gradwatch._watch.identity import Identity, find_identity, find_rank, is_disabled
 
 
 @pytest.fixture
@@ -157,52 +149,3 @@ def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
     """Also where it would be found false."""
     with pytest.raises(TypeError, match=r"run: a string, got (int|bytes|list)"):
         find_identity(name)
-
-
-def test_the_endpoint_is_given_set_or_the_default(environ: Any) -> None:
-    """In that order."""
-    assert find_endpoint(None) == DEFAULT_ENDPOINT == "tcp://127.0.0.1:5555"
-    environ(GRADWATCH_ENDPOINT="tcp://head:5556")
-    assert find_endpoint(None) == "tcp://head:5556"
-    assert find_endpoint("ipc:///tmp/x") == "ipc:///tmp/x"
-
-
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("tcp://127.0.0.1:5555", "tcp://localhost:1", "tcp://node-7.rack_2.example:65535"),
-        *("tcp://[::1]:5555", "tcp://[fe80::1%eth0]:5555", "tcp://[::ffff:10.0.0.1]:5555"),
-        *("tcp://eth0;10.0.0.1:5555", "ipc:///run/gradwatch.sock", "ipc://@abstract"),
-    ],
-)
-def test_an_endpoint_that_is_taken_is_one_that_zeromq_connects_to(endpoint: str) -> None:
-    """ZeroMQ takes it without a complaint, so the background thread does not fail on it."""
-    context = zmq.Context()
-    with context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.connect(find_endpoint(endpoint))
-    context.term()
-
-
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("127.0.0.1:5555", "http://a:5555", "udp://a:5555", "inproc://a", "tcp://", "tcp://a"),
-        *("tcp://a:", "tcp://:5555", "tcp://a:0", "tcp://a:65536", "tcp://a:123456", "tcp://a:b"),
-        *("tcp://*:5555", "tcp://a b:5555", "tcp://a:5555/path", "tcp://a:5555\n", "tcp://-:5"),
-        *("tcp://é:5555", "tcp://a:٣", "tcp://[::1:5555", "tcp://[x]:5555", "tcp://u@h:5555"),
-        *("ipc://", "ipc:///tmp/" + "x" * 120, "ipc:///tmp/a\0b", " tcp://a:5555"),
-    ],
-)
-def test_what_zeromq_cannot_connect_to_is_refused(endpoint: str) -> None:
-    """Here, with the argument's name, and not later in the background."""
-    with pytest.raises(ValueError, match=r"^endpoint: .* is not like tcp://127.0.0.1:5555 or ipc:"):
-        find_endpoint(endpoint)
-
-
-@pytest.mark.parametrize("endpoint", [5, b"tcp://a:5555", ["tcp://a:5555"]])
-def test_an_endpoint_that_is_no_string_is_refused(endpoint: Any) -> None:
-    """It names the argument and what was given."""
-    with pytest.raises(TypeError, match=r"endpoint: a string, got (int|bytes|list)"):
-        find_endpoint(endpoint)

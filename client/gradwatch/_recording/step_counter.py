@@ -1,9 +1,9 @@
-"""Which step it is, and which optimizers have taken it."""
+"""Which optimizer step it is, and which of the optimizers have taken it."""
 
 from __future__ import annotations
 
 
-class Steps:
+class StepCounter:
     """Counts optimizer steps from 0.
 
     A step is a round of all optimizers. It also ends when one of them steps again (a critic that

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradwatch._recording.collection import sample
-from gradwatch._recording.running import Running, StepSample
-from gradwatch._statistics.readback import pack
-from gradwatch._statistics.statistics import COLUMNS
+from gradwatch._recording.accumulator import SampleAccumulator
+from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.devices import pack
+from gradwatch_wire.names import MEASURED_COLUMNS
 
 
 def set_gradients(model: nn.Module, norm: float) -> None:
@@ -187,20 +187,22 @@ def test_the_loss_of_a_report_is_weighted_by_samples(
 def test_nothing_between_two_reports_reads_from_the_device() -> None:
     """On meta tensors, which have no numbers to read: any look at one raises (rows B1, B2)."""
     device = torch.device("meta")
-    running = None
+    accumulator = None
     for step in range(3):
-        taken = sample(
-            [torch.ones(n, device=device) for n in (3, 70_000)],
-            COLUMNS,
-            torch.ones((), device=device),
-        )
-        taken.values[device]["local_l2"] = taken.values[device]["l2"].clone()
         loss = [torch.ones((), device=device)]
-        moment = StepSample(step, 1, 2, taken, {}, {}, {"loss": loss, "local_probe": loss}, 0, 1)
-        running = running or Running(moment)
-        running.add(moment, is_step=True)
-    assert running is not None
-    closed = running.close()
+        sample = StepSample(
+            step=step,
+            manifest_id=1,
+            layers=(0, 1),
+            device_scalars={"loss": loss, "local_probe": loss},
+        )
+        gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
+        sample.measure(gradients, MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
+        accumulator = accumulator or SampleAccumulator(sample)
+        accumulator.add(sample)
+    assert accumulator is not None
+    merged = accumulator.result()
 
-    assert {"l2_max", "l2_mean", "local_l2"} <= set(closed.taken.values[device])
-    assert pack([t for ts in closed.tensors.values() for t in ts]).device == device
+    assert {"l2_max", "l2_mean", "local_l2"} <= set(merged.columns[device])
+    assert pack([t for ts in merged.device_scalars.values() for t in ts]).device == device

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gradwatch._watch.steps import Steps
+from gradwatch._recording.step_counter import StepCounter
 
 
 def play(script: str, optimizers: int = 1) -> list[str]:
@@ -20,7 +20,7 @@ def play(script: str, optimizers: int = 1) -> list[str]:
     Returns:
         For each collection `c` or the optimizer's number, `@`, and the step, and `/` and the part.
     """
-    steps = Steps(optimizers)
+    steps = StepCounter(optimizers)
     collected = []
     for word in script.split():
         if word.startswith("collect"):
@@ -75,7 +75,7 @@ def test_each_collection_has_its_step(script: str, optimizers: int, expected: st
 
 def test_the_step_is_that_of_the_next_backward_pass() -> None:
     """It moves on when the last optimizer has stepped."""
-    steps = Steps(2)
+    steps = StepCounter(2)
     seen = []
     for number in (0, 1, 0):
         steps.before_optimizer(number)

@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
-from gradwatch._recording.collection import Collection, sample, send_off
-from gradwatch._statistics.readback import Readback, pack
+from gradwatch._recording.readback import Readback
+from gradwatch._recording.stats import PendingStats
+from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats
 
 
@@ -18,21 +20,20 @@ def stats_of(
     divisor: torch.Tensor | None = None,
     columns: tuple[str, ...] = ("l2", "nans", "infs"),
 ) -> Stats:
-    """The record of one collection of these numbers."""
-    taken = sample(gradients, columns, divisor)
-    collection = Collection(
+    """The record of one sample of these numbers."""
+    sample = StepSample(
         step=5,
-        time_ns=7,
         manifest_id=3,
-        num_layers=len(gradients),
-        measured=send_off(taken.values, taken.places, scalars),
-        labels={"path": taken.path},
-        scalars={"lr": 0.5},
+        layers=tuple(range(len(gradients))),
         part=1,
         parts=2,
+        scalars={"lr": 0.5},
+        device_scalars=scalars,
     )
-    assert collection.ready()
-    (record,) = collection.records()
+    sample.measure(gradients, columns, divisor)
+    pending = PendingStats(sample)
+    assert pending.ready()
+    (record,) = pending.records()
     assert isinstance(record, Stats)
     return record
 
@@ -95,11 +96,10 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     """Both are made at once, when the numbers have arrived."""
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
-    taken = sample([torch.ones(1)], ("l2",), None)
-    measured = send_off(taken.values, taken.places, {})
-    collection = Collection(0, 0, 3, 1, measured, {}, {}, [manifest])
+    sample = StepSample(step=0, manifest_id=3, layers=(0,))
+    sample.measure([torch.ones(1)], ("l2",), None)
 
-    first, second = collection.records()
+    first, second = PendingStats(sample, [manifest]).records()
     assert first == manifest
     assert isinstance(second, Stats)
 
@@ -108,13 +108,14 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
     """Each device's numbers are packed there; which layers they are of is kept (row A12)."""
     elsewhere = torch.device("meta")
     made = [torch.ones(2), torch.ones(3, device=elsewhere), torch.ones(4)]
-    taken = sample(made, ("l2", "zeros"), None)
+    sample = StepSample(step=0, manifest_id=1, layers=(0, 1, 2))
+    sample.measure(made, ("l2", "zeros"), None)
 
-    assert taken.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
-    assert {device: values["l2"].shape for device, values in taken.values.items()} == {
+    assert sample.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
+    assert {device: columns["l2"].shape for device, columns in sample.columns.items()} == {
         torch.device("cpu"): (2,), elsewhere: (1,)
     }  # fmt: skip
-    assert taken.values[elsewhere]["zeros"].device == elsewhere
+    assert sample.columns[elsewhere]["zeros"].device == elsewhere
 
 
 def test_what_is_packed_is_a_copy_in_float64() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -38,8 +36,3 @@ class Readback:
         """Return the numbers; only once `ready`."""
         numbers: list[float] = self._host.tolist()
         return numbers
-
-
-def pack(values: Sequence[Tensor]) -> Tensor:
-    """Put 0-d and 1-d tensors of one device into one (numbers,) float64 tensor."""
-    return torch.cat([value.detach().reshape(-1).to(torch.float64) for value in values])

@@ -1,0 +1,64 @@
+"""What DDP, FSDP, `torch.compile` and checkpointing put around the modules of the user's model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torch import nn
+
+from gradwatch_wire.names import Reduction
+
+_WRAPPER_CHILDREN: Final = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+)
+
+
+def unwrapped_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield a module and all in it, under the names of the user's own model.
+
+    A wrapper and what it wraps have the same name; a module that is registered twice comes twice.
+    """
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is not None:
+            inner = prefix if _is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
+            yield from unwrapped_modules(child, inner)
+
+
+def is_compiled(modules: Sequence[nn.Module]) -> bool:
+    """Tell whether any of the modules runs compiled."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for top in modules
+        for module in top.modules()
+    )
+
+
+def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
+    """Return how the ranks' gradients are put together by the end of the backward pass.
+
+    Raises:
+        ValueError: If one of the modules is a `FullyShardedDataParallel`.
+    """
+    wrappers: list[type] = [nn.parallel.DistributedDataParallel]
+    parts = [part for module in modules for part in module.modules()]
+    # Before anyone has imported FSDP, no module is one.
+    if (fsdp := sys.modules.get("torch.distributed.fsdp")) is not None:
+        wrappers.append(fsdp.FSDPModule)
+        if any(isinstance(part, fsdp.FullyShardedDataParallel) for part in parts):
+            # Its shards do not say of which layer they are which part.
+            msg = (
+                "model: FullyShardedDataParallel cannot be watched; "
+                "use torch.distributed.fsdp.fully_shard"
+            )
+            raise ValueError(msg)
+    if any(isinstance(part, tuple(wrappers)) for part in parts):
+        return Reduction.MEAN
+    return Reduction.NONE if world == 1 else Reduction.UNKNOWN
+
+
+def _is_wrapped(module: nn.Module, child: str) -> bool:
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    return child in _WRAPPER_CHILDREN or (child == "module" and isinstance(module, wrappers))

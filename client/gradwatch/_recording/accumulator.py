@@ -1,0 +1,97 @@
+"""Between two records: what several samples have in common, kept on the devices.
+
+With `report_every` above 1, or with micro-batches, several samples make one record. It has the
+numbers of the last of them, and besides the largest and the mean norm of each layer over all, so
+that an explosion in an early batch is not lost.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwatch._recording.step_sample import StepSample
+from gradwatch_wire.names import L2, L2_MAX, L2_MEAN, LOCAL_L2, Scalar
+
+
+class SampleAccumulator:
+    """Samples of one manifest since the last record, the first of which is given."""
+
+    def __init__(self, first: StepSample) -> None:
+        self.latest = first
+        self.num_samples = 0
+        self.num_steps = 0
+        self._largest: dict[torch.device, Tensor] = {}  # (layers,) float64, NaN once there was one
+        self._total: dict[torch.device, Tensor] = {}  # (layers,) float64
+        self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
+        self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
+        self._probe: list[Tensor] = []
+        self._loss: Tensor | float = 0.0
+        self._weight = 0.0
+
+    def add(self, sample: StepSample) -> None:
+        """Take in a sample; one within a step does not count towards the record."""
+        self.latest = sample
+        self.num_samples += 1
+        self.num_steps += sample.is_complete
+        for device, columns in sample.columns.items():
+            self._add_norms(device, columns, sample.step)
+        if probe := sample.device_scalars.get(Scalar.LOCAL_PROBE):
+            self._probe = _added(self._probe, probe)
+        weight = sample.scalars.get(Scalar.BATCH_SIZE, 1.0)
+        on_device = sample.device_scalars.get(Scalar.LOSS, ())
+        for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
+            if loss is not None:
+                self._loss = self._loss + loss * weight
+                self._weight += weight
+
+    def _add_norms(self, device: torch.device, columns: dict[str, Tensor], step: int) -> None:
+        norms = columns[L2]
+        if device not in self._largest:
+            self._largest[device] = norms.clone()
+            self._total[device] = norms.clone()
+        else:
+            self._largest[device] = torch.maximum(self._largest[device], norms)
+            self._total[device] += norms
+        if LOCAL_L2 in columns:
+            known = self._local.get(device, columns[LOCAL_L2])
+            self._local[device] = torch.maximum(known, columns[LOCAL_L2])
+        # Several devices of one process: the first of them is enough to date the trouble.
+        if self._first_bad is None:
+            self._first_bad = norms.new_full((), torch.nan)
+        bad = (~norms.isfinite().all()).to(self._first_bad.device, non_blocking=True)
+        self._first_bad.masked_fill_(bad & self._first_bad.isnan(), float(step))
+
+    def result(self) -> StepSample:
+        """Return the last sample with what all of them came to; nothing is added after that."""
+        latest = self.latest
+        if self.num_samples == 1:
+            return latest
+        for device, columns in latest.columns.items():
+            columns[L2_MAX] = self._largest[device]
+            columns[L2_MEAN] = self._total[device] / self.num_samples
+            if device in self._local:
+                columns[LOCAL_L2] = self._local[device]
+        latest.scalars[Scalar.COLLECTIONS] = float(self.num_samples)
+        if self._first_bad is not None:
+            latest.device_scalars[Scalar.FIRST_NONFINITE_STEP] = [self._first_bad]
+        if self._probe:
+            latest.device_scalars[Scalar.LOCAL_PROBE] = self._probe
+        self._put_loss(latest)
+        return latest
+
+    def _put_loss(self, latest: StepSample) -> None:
+        if not self._weight:
+            return
+        if Scalar.BATCH_SIZE in latest.scalars:
+            latest.scalars[Scalar.BATCH_SIZE] = self._weight
+        latest.scalars.pop(Scalar.LOSS, None)
+        latest.add_scalar(Scalar.LOSS, self._loss / self._weight)
+
+
+def _added(some: list[Tensor], more: list[Tensor]) -> list[Tensor]:
+    """Add up 0-d tensors by device: a NaN in any is one in the sum."""
+    sums: dict[torch.device, Tensor] = {}
+    for tensor in (*some, *more):
+        sums[tensor.device] = sums[tensor.device] + tensor if tensor.device in sums else tensor
+    return list(sums.values())

@@ -1,0 +1,38 @@
+"""What the recorder asks of those that watch the passes between two collections."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gradwatch._recording.step_sample import StepSample
+
+
+class Observer:
+    """Watches the model by hooks of its own; subclasses override what they need.
+
+    All of it is called in the training thread, and may only enqueue work on the device.
+
+    Attributes:
+        active: Whether the next backward pass belongs to a step that will be collected.
+    """
+
+    active = True
+
+    def contribute(self, sample: StepSample) -> None:
+        """Add to a sample what was seen since the last one."""
+
+    def after_step(self, sample: StepSample) -> None:
+        """Do what is due once in each collected step, after its sample was recorded."""
+
+    def close(self) -> None:
+        """Remove the hooks; may be called again."""
+
+
+class LayerOrder(Protocol):
+    """Says in which order the forward pass reaches the layers."""
+
+    def settle(self) -> tuple[list[int], frozenset[int]]:
+        """Return all layers' indices in forward order, and those whose place in it was seen."""
+
+    def close(self) -> None:
+        """Stop watching; may be called again."""

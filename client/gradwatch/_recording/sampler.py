@@ -1,0 +1,146 @@
+"""From "now" to a sample: which layers have a gradient, their statistics, and what those are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gradwatch._faults import Faults
+from gradwatch._layers.manifests import Manifests
+from gradwatch._layers.shards import is_partial
+from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.loss_scale import LossScale
+from gradwatch._recording.observer import LayerOrder
+from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.gradients import dense
+from gradwatch_wire import Manifest
+from gradwatch_wire.names import INFS, L2, MEASURED_COLUMNS, NANS, Label, Point, Scalar
+
+FREE_COLUMNS: Final = (L2, NANS, INFS)
+"""What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
+
+
+class GradientSampler:
+    """Reads the gradients as they are. Runs in the training thread and only enqueues.
+
+    Args:
+        config: What is watched.
+        order: Says in which order the layers are listed.
+        faults: Where it tells what could not be measured, or not by the best path.
+    """
+
+    def __init__(self, config: WatchConfig, order: LayerOrder, faults: Faults) -> None:
+        self._config = config
+        self._order = order
+        self._faults = faults
+        self._members = [config.members(optimizer) for optimizer in config.optimizers]
+        self._loss_scale = LossScale(config.scaler, config.optimizers, self._members)
+        self._manifests = Manifests(config.layers, config.groups)
+        self._undeclared: list[Manifest] = []
+        self._forward: list[int] = []
+        self._seen: frozenset[int] = frozenset()
+        self._settled: set[int | None] = set()
+        self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
+        self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
+
+    def sample(
+        self, step: int, point: Point, optimizer: int | None, *, part: int, is_complete: bool
+    ) -> StepSample | None:
+        """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
+
+        Args:
+            step: Optimizer step they belong to.
+            point: Where in the training loop this is.
+            optimizer: Number of the one whose parameters are meant, None for all layers.
+            part: Which part of the step this is.
+            is_complete: Whether the step's gradients are complete; False for a micro-batch.
+        """
+        if self._has_cuda and torch.cuda.is_current_stream_capturing():
+            self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
+            return None
+        layers, gradients = self._gradients(optimizer)
+        if not gradients:
+            self._faults.note("no gradients", f"at step {step} no watched parameter had one")
+            return None
+        sample = StepSample(
+            step=step,
+            manifest_id=self._find_manifest(layers, gradients),
+            layers=layers,
+            part=part,
+            parts=1 if optimizer is None else len(self._config.optimizers),
+            is_complete=is_complete,
+            labels={
+                Label.POINT: point,
+                Label.REDUCTION: self._config.reduction,
+                Label.SCALED: False,
+            },
+        )
+        self._measure(sample, optimizer, gradients)
+        self._add_scalars(sample, optimizer)
+        return sample
+
+    def take_manifests(self) -> list[Manifest]:
+        """Return the manifests that no record has taken along yet.
+
+        Whichever record goes first takes all: it comes before any that refers to them.
+        """
+        undeclared, self._undeclared = self._undeclared, []
+        return undeclared
+
+    def close(self) -> None:
+        """Stop watching the order of the layers."""
+        self._order.close()
+
+    def _find_manifest(self, layers: tuple[int, ...], gradients: Sequence[Tensor]) -> int:
+        manifest_id, manifest = self._manifests.find(layers, gradients, self._seen)
+        if manifest is not None:
+            self._undeclared.append(manifest)
+        return manifest_id
+
+    def _measure(
+        self, sample: StepSample, optimizer: int | None, gradients: Sequence[Tensor]
+    ) -> None:
+        divisor = self._loss_scale.divisor(optimizer, sample.layers)
+        declined = sample.measure([dense(g) for g in gradients], self._columns, divisor)
+        if declined:
+            path = sample.labels[Label.PATH]
+            self._faults.note("statistics", f"by a slower path, {path}; {declined}")
+            if self._config.columns is None:
+                self._columns = (L2,)
+
+    def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
+        sample.add_scalar(Scalar.LOSS_SCALE, self._loss_scale.value)
+        if self._config.optimizers:
+            rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
+            # A tensor (capturable optimizers) would have to be synchronised for.
+            if isinstance(rate, (int, float)):
+                sample.add_scalar(Scalar.LR, float(rate))
+
+    def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor]]:
+        """Return the layers that have a gradient, in forward order, and those gradients."""
+        layers = self._config.layers
+        if optimizer not in self._settled:
+            self._settle(optimizer)
+        mine = None if optimizer is None else self._members[optimizer]
+        indices: list[int] = []
+        gradients: list[Tensor] = []
+        for index in self._forward:
+            gradient = layers[index].parameter.grad
+            if gradient is None or (mine is not None and index not in mine):
+                continue
+            if is_partial(gradient):
+                self._faults.note("partial", f"{layers[index].name} is left out: not reduced yet")
+                continue
+            indices.append(index)
+            gradients.append(gradient)
+        return tuple(indices), gradients
+
+    def _settle(self, optimizer: int | None) -> None:
+        """Order the layers anew when an optimizer that may have its own backward pass is new."""
+        self._settled.add(optimizer)
+        self._forward, self._seen = self._order.settle()
+        if optimizer is None or len(self._settled) == len(self._config.optimizers):
+            self._order.close()

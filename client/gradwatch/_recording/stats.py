@@ -1,0 +1,90 @@
+"""From a sample to a STATS record: packed on the devices, taken apart again on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.readback import Readback
+from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.devices import pack
+from gradwatch_wire import Column, Manifest, Stats
+from gradwatch_wire.names import COUNT_COLUMNS, INFS, NANS
+
+
+class PendingStats(PendingRecord):
+    """A STATS record; what is on a device is copied to the host, in one transfer per device.
+
+    Args:
+        sample: What it is made of; its tensors may be changed afterwards.
+        manifests: Manifests that have not been sent yet.
+    """
+
+    def __init__(self, sample: StepSample, manifests: Iterable[Manifest] = ()) -> None:
+        self._num_layers = len(sample.layers)
+        self._stats = Stats(  # but for what is still on its way
+            manifest_id=sample.manifest_id,
+            step=sample.step,
+            labels=sample.labels,
+            scalars=sample.scalars,
+            part=sample.part,
+            parts=sample.parts,
+        )
+        self._packed = _packed_by_device(sample)
+        super().__init__(sample.step, [each.readback for each in self._packed], manifests)
+
+    def _make(self) -> Stats:
+        columns: dict[str, list[float]] = {}
+        scalars = dict(self._stats.scalars)
+        for packed in self._packed:
+            numbers = iter(packed.readback.read())
+            for name in packed.columns:
+                column = columns.setdefault(name, [math.nan] * self._num_layers)
+                for place in packed.places:
+                    column[place] = next(numbers)
+            for name in packed.scalars:
+                # The probe may have a sum on several devices; a NaN in any shows in their sum.
+                scalars[name] = scalars.get(name, 0.0) + next(numbers)
+        if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
+            columns.pop(NANS, None)
+            columns.pop(INFS, None)
+        return replace(
+            self._stats,
+            scalars=scalars,
+            columns={name: _column(name, values) for name, values in columns.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Numbers of one device on their way, and what they are, one after the other."""
+
+    places: Sequence[int]
+    columns: Sequence[str]  # each with one number per place
+    scalars: Sequence[str]  # each with one number
+    readback: Readback
+
+
+def _packed_by_device(sample: StepSample) -> list[_Packed]:
+    scalars: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensors in sample.device_scalars.items():
+        for tensor in tensors:
+            own = scalars.setdefault(tensor.device, {})
+            own[name] = own[name] + tensor if name in own else tensor
+    packed = []
+    for device in {**sample.columns, **scalars}:
+        columns, own = sample.columns.get(device, {}), scalars.get(device, {})
+        readback = Readback(pack([*columns.values(), *own.values()]))
+        packed.append(_Packed(sample.places.get(device, ()), list(columns), list(own), readback))
+    return packed
+
+
+def _column(name: str, values: Sequence[float]) -> Column:
+    if name in COUNT_COLUMNS and all(map(math.isfinite, values)):
+        return Column.pack("<u8", map(int, values))
+    return Column.pack("<f8", values)

@@ -1,0 +1,78 @@
+"""One collection: statistics and scalars of a step, most of them still on the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradwatch._statistics.devices import places_by_device
+from gradwatch._statistics.statistics import statistics
+from gradwatch_wire.names import COUNT_COLUMNS, Label
+from gradwatch_wire.records import LabelValue
+
+
+@dataclass(slots=True, kw_only=True)
+class StepSample:
+    """What was collected at one moment, until it is sent or taken into an accumulator.
+
+    Args:
+        step: Optimizer step it belongs to, from 0.
+        manifest_id: The manifest that names its layers.
+        layers: Indices of those layers among the watched ones, in the manifest's order.
+        part: Which of `parts` records of this step this is, from 0.
+        parts: How many records the step makes: several with several optimizers.
+        is_complete: Whether the step's gradients are complete; False after a micro-batch.
+        labels: What the numbers are.
+        scalars: Numbers of the whole step that the host knows.
+        device_scalars: Name to 0-d tensors, each on its device; those of one name are added up.
+        places: Device to the places of its layers in `layers`.
+        columns: Device to column to (own layers,) float64, the loss scale divided out.
+    """
+
+    step: int
+    manifest_id: int
+    layers: tuple[int, ...]
+    part: int = 0
+    parts: int = 1
+    is_complete: bool = True
+    labels: dict[str, LabelValue] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    device_scalars: dict[str, list[Tensor]] = field(default_factory=dict)
+    places: dict[torch.device, list[int]] = field(default_factory=dict)
+    columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
+
+    def measure(
+        self, gradients: Sequence[Tensor], columns: Sequence[str], divisor: Tensor | None
+    ) -> str:
+        """Enqueue the statistics of all gradients, device by device.
+
+        Args:
+            gradients: The dense local gradient of each layer, in the order of `layers`.
+            columns: Which statistics; see `statistics`.
+            divisor: Loss scale that the gradients still carry, 0-d or (layers,), or None.
+
+        Returns:
+            Why a better path than the one named in the labels did not run, empty if none did.
+        """
+        declined = ""
+        self.places = places_by_device(gradients)
+        for device, places in self.places.items():
+            found = statistics([gradients[place] for place in places], columns)
+            self.labels[Label.PATH] = found.path
+            declined = found.declined or declined
+            own = divisor if divisor is None or not divisor.dim() else divisor[places]
+            self.columns[device] = {
+                name: values if own is None or name in COUNT_COLUMNS else values / own.to(device)
+                for name, values in found.values.items()
+            }
+        return declined
+
+    def add_scalar(self, name: str, value: Tensor | float | None) -> None:
+        """Add a number of the whole step, from the host or from a device; None adds nothing."""
+        if isinstance(value, Tensor):
+            self.device_scalars[name] = [value]
+        elif value is not None:
+            self.scalars[name] = value

@@ -1,0 +1,36 @@
+"""What part of a gradient this rank holds, and whether it is whole yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradwatch._layers.shards import find_shard, is_partial
+
+
+def placed(*placements: Any) -> Any:
+    """A DTensor on a mesh of this rank alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = init_device_mesh("cpu", (1,) * len(placements))
+    return DTensor.from_local(torch.ones(2), mesh, placements)
+
+
+def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
+    """A mesh of one rank cuts nothing."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    assert find_shard(torch.ones(2)) == ""
+    assert find_shard(placed(Shard(0))) == ""
+    assert find_shard(placed(Replicate(), Shard(0))) == ""
+
+
+def test_only_a_sum_over_ranks_that_nobody_has_made_is_partial(one_process: None) -> None:
+    """On any dimension of the mesh."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    assert not is_partial(torch.ones(2))
+    assert not is_partial(placed(Replicate(), Shard(0)))
+    assert is_partial(placed(Shard(0), Partial()))
