@@ -87,7 +87,8 @@ class Session:
         values = {
             name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns
         }
-        if known is None or len(values.get(names.L2, ())) != len(known.layout.index):
+        l2 = values.get(names.L2)
+        if known is None or l2 is None or len(l2) != len(known.layout.index):
             return None
         return RankPart(
             self.hello.rank, known.layout, known.ordered, values, stats.scalars, stats.labels

@@ -178,10 +178,13 @@ def test_records_that_do_not_fit_their_manifest_are_unresolved(
     assert health["ranks"][0]["last_step"] == 0
 
 
-def test_a_record_without_norms_is_unresolved(cluster: Any, make_stats: Any) -> None:
-    """`l2` is the one column without which nothing can be judged."""
-    job = cluster(names=("a",)).start()
-    stats = make_stats(0, [1.0], linf=[1.0])
+@pytest.mark.parametrize("names", [("a",), ()], ids=["a layer", "no layer"])
+def test_a_record_without_norms_is_unresolved(
+    cluster: Any, make_stats: Any, names: tuple[str, ...]
+) -> None:
+    """`l2` is the one column that the rules cannot do without; of no layers it is empty."""
+    job = cluster(names=names).start()
+    stats = make_stats(0, [1.0] * len(names), linf=[1.0] * len(names))
     columns = {"linf": stats.columns["linf"]}
 
     job.send(0, type(stats)(manifest_id=1, step=0, columns=columns))
