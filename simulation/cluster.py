@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch._transport.protocol import Protocol
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.socket import BATCH_MESSAGES
 from gradwatch_wire import Bye, Hello
 from gradwatch_wire.health import RankState
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 from simulation.aggregator import Aggregator, Killed
 from simulation.clock import Clock
 from simulation.faults import FaultInjector
@@ -39,7 +40,7 @@ class Parts:
     """What is put together; a test plants a bug by a subclass."""
 
     engine: type[Engine] = Engine
-    protocol: type[Protocol] = Protocol
+    session: type[Session[Outbox]] = Session
 
 
 class Cluster:
@@ -58,7 +59,7 @@ class Cluster:
             duplicate=scenario.duplicate,
         )
         self.workers: list[Worker] = []
-        self.leftovers: dict[bytes, SpillReplayer] = {}
+        self.replayers: dict[bytes, SpillReplayer] = {}
         self._random = random
         self._parts = parts
         self.weather = FaultInjector(scenario, random, self.clock, self.note)
@@ -87,27 +88,27 @@ class Cluster:
         for worker in self._living:
             worker.close()
         self._until("a worker that closes is let go", lambda w: not w.is_alive)
-        self._take_up_leftovers()
+        self._replay_spilled()
         self._until("what was left in spill files is sent", self._is_sent)
         for _ in range(int(self.scenario.session_timeout_s + LATENESS_NS / SECOND_NS) + 4):
             self.clock.pass_time(1.0)
             self._tick()
         self._check_end()
 
-    def _take_up_leftovers(self) -> None:
+    def _replay_spilled(self) -> None:
         """Begin to send what workers that are gone left in their spill files."""
         for worker in self.workers:
             spill = worker.account.spill
             gone = not worker.is_alive and not worker.drained
-            if gone and spill is not None and worker.session not in self.leftovers:
+            if gone and spill is not None and worker.session.id not in self.replayers:
                 self.note(worker.name, "left records in its spill files")
-                self.leftovers[worker.session] = SpillReplayer(
+                self.replayers[worker.session.id] = SpillReplayer(
                     worker, spill, self.network, self._random
                 )
 
     def _is_sent(self, worker: Worker) -> bool:
-        leftover = self.leftovers.get(worker.session)
-        return leftover is None or leftover.replay.over
+        replayer = self.replayers.get(worker.session.id)
+        return replayer is None or replayer.session.is_over
 
     @property
     def _living(self) -> list[Worker]:
@@ -137,11 +138,11 @@ class Cluster:
         for worker in self.workers:
             said_bye = key_of(Bye()) in worker.account.stored
             # Unless it was a log that is lost which had everything.
-            leftover = self.leftovers.get(worker.session)
-            sent = worker.drained or (leftover is not None and leftover.replay.done)
+            replayer = self.replayers.get(worker.session.id)
+            sent = worker.drained or (replayer is not None and replayer.is_done)
             if said_bye or (sent and not worker.account.num_forgotten):
-                self.audit.check_settled(worker.session)
-            session = sessions.get(worker.session)
+                self.audit.check_settled(worker.session.id)
+            session = sessions.get(worker.session.id)
             if session is not None:
                 right = RankState.ENDED if said_bye else RankState.LOST
                 promise = "who said BYE has ended, who was killed is lost"
@@ -170,15 +171,15 @@ class Cluster:
             self._befall(worker)
             if worker.is_alive:
                 worker.tick(reachable=reachable)
-        for leftover in self.leftovers.values():
-            leftover.tick(self.clock.now_s, reachable=reachable)
+        for replayer in self.replayers.values():
+            replayer.tick(self.clock.now_s, reachable=reachable)
         self.network.sweep()
 
     def _befall(self, worker: Worker) -> None:
         if self.weather.chance(self.scenario.kill):
             self._kill(worker)
             return
-        if worker.done and worker.closes_s is None and self.weather.chance(0.2):
+        if worker.done and not worker.is_closing and self.weather.chance(0.2):
             self.note(worker.name, "closes")
             worker.close()
         self.weather.strike(worker)
@@ -245,7 +246,7 @@ class Cluster:
                 self._launch(range(self.scenario.world))
 
     def _launch(self, ranks: range | list[int]) -> None:
-        self._take_up_leftovers()
+        self._replay_spilled()
         for rank in ranks:
             hello = Hello(
                 run="gpt", rank=rank, world=self.scenario.world, job=f"j{self._num_restarts}"
@@ -257,7 +258,7 @@ class Cluster:
                     self.clock,
                     self.network,
                     self.audit,
-                    self._parts.protocol,
+                    self._parts.session,
                     hello,
                 )
             )

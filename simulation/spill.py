@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
-from gradwatch._transport.send_buffer import BufferedRecord
+from gradwatch_wire.session.send_buffer import BufferedRecord
 
 SEGMENT_RECORDS: Final = 6
 
@@ -29,6 +30,12 @@ class SimulatedSpill:
         """Return the first record from number *seq* on, None if there is none."""
         found = (item for segment in self._segments for item in segment if item.seq >= seq)
         return next(found, None)
+
+    def read_from(self, seq: int) -> Iterator[BufferedRecord]:
+        """Yield the records from number *seq* on, as a file that was left behind."""
+        while (item := self.find(seq)) is not None:
+            yield item
+            seq = item.seq + 1
 
     def release(self, acked: int) -> None:
         """Forget the segments that hold nothing else than what is acknowledged."""

@@ -1,56 +1,40 @@
-"""What a killed worker left in its spill files, sent by whoever comes after it."""
+"""What a killed worker left in its spill files, sent on a connection of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 
-from gradwatch_wire.session.replay import Replay
-from gradwatch_wire.session.spill import Spilled, SpilledSession
-from simulation.invariants import Account
+from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.replayed import as_replayed
+from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.spill_source import SpillSource
 from simulation.network import Network, Socket
 from simulation.spill import SimulatedSpill
-from simulation.worker import BATCH, Worker
-
-
-@dataclass(frozen=True)
-class Source(SpilledSession):
-    """A session in simulated files."""
-
-    spill: SimulatedSpill
-
-    def records(self, first: int) -> Iterator[Spilled]:
-        """Yield its records from number *first* on."""
-        while (item := self.spill.find(first)) is not None:
-            yield Spilled(item.seq, item.kind, item.time_ns, item.body)
-            first = item.seq + 1
-
-    def remove(self) -> None:
-        """Keep them: they are looked at in the end."""
+from simulation.worker import Worker
 
 
 class SpillReplayer:
-    """The real replay of one session, on a socket of its own."""
+    """The real session of a worker that is gone, over its simulated files."""
 
     def __init__(
         self, worker: Worker, spill: SimulatedSpill, network: Network, random: Random
     ) -> None:
-        self.account: Account = worker.account
-        self.session = worker.session
-        self.replay = Replay(Source((), worker.session, worker.hello, spill))
+        source = SpillSource(spill.read_from)
+        self.session = Session(worker.session.id, as_replayed(worker.hello), source)
         self.socket = Socket(network, random)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is stored."""
+        return self.session.is_over and self.session.phase is not Phase.REFUSED
+
     def tick(self, now_s: float, *, reachable: bool) -> None:
-        """Do a round of whoever sends it."""
-        if self.replay.over:
+        """Do a round of whatever process sends it."""
+        if self.session.is_over:
             self.socket.close()
             return
         self.socket.connect(now_s, reachable=reachable)
-        for envelope in self.socket.hear(now_s):
-            self.replay.receive(envelope, now_s)
-        for _ in range(BATCH):
-            frames = self.replay.due(now_s)
-            if frames is None or not self.socket.send(frames, now_s):
-                return
-            self.replay.sent(now_s)
+        for envelope in self.socket.receive(now_s):
+            self.session.receive(envelope, now_s)
+        self.session.alerts.clear()
+        send_due(self.session, lambda frames: self.socket.send(frames, now_s), now_s)

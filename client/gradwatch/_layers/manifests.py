@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor
 
@@ -11,11 +11,8 @@ from gradwatch._layers.layers import Layer
 from gradwatch._statistics.gradients import is_distributed
 from gradwatch._statistics.statistics import COLUMNS
 from gradwatch_wire import Column, Manifest
-from gradwatch_wire.limits import MAX_NAME_BYTES
+from gradwatch_wire.limits import MAX_MANIFESTS, MAX_NAME_BYTES
 from gradwatch_wire.shards import Shard
-
-MAX_MANIFESTS: Final = 64
-"""Sets of layers that are remembered. A model that skips layers at random has no end of them."""
 
 
 class Manifests:

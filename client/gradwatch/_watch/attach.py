@@ -27,7 +27,6 @@ from gradwatch._layers.layers import (
 from gradwatch._recording.config import WatchConfig
 from gradwatch._statistics.statistics import COLUMNS
 from gradwatch._transport.keys import find_key
-from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._watch.identity import Identity, find_endpoint, find_identity, is_disabled
@@ -35,6 +34,8 @@ from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Hello, Json, __version__
 from gradwatch_wire.limits import MAX_NAME_BYTES, SESSION_BYTES
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 from gradwatch_wire.version import PROTOCOL_MINOR
 
 BUFFER_BYTES: Final = 32 << 20
@@ -136,10 +137,11 @@ def attach(
     )
     faults = Faults()
     target, key = find_endpoint(endpoint), find_key(keys)
-    session, hello, directory = os.urandom(SESSION_BYTES), _hello(identity), find_directory(spill)
-    files = Spill(directory, session, hello, spill_bytes, faults) if directory else None
-    protocol = Protocol(session, hello, buffer_bytes, files)
-    sender = Sender(protocol, target, faults, on_alert, key, files)
+    session_id, hello = os.urandom(SESSION_BYTES), _hello(identity)
+    directory = find_directory(spill)
+    files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
+    session = Session(session_id, hello, Outbox(buffer_bytes, files))
+    sender = Sender(session, target, faults, on_alert, key, files)
     watch = Watch(plan, sender, faults)
     sender.start()
     logger.info(

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from gradwatch._layers.layers import Layer, find_layers
-from gradwatch._layers.manifests import MAX_MANIFESTS, Manifests
+from gradwatch._layers.manifests import Manifests
 from gradwatch_wire import Manifest
+from gradwatch_wire.limits import MAX_MANIFESTS
 
 
 def layers() -> list[Layer]:

@@ -20,7 +20,6 @@ from torch import nn
 
 import gradwatch
 from gradwatch._faults import Faults
-from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.sender import MAX_WAITING, Sender
 from gradwatch_wire import (
     Alert,
@@ -35,6 +34,8 @@ from gradwatch_wire import (
     decode,
     encode,
 )
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 
 CLOSE_S = 2.5
 
@@ -74,8 +75,9 @@ def make_sender() -> Iterator[Callable[[str], tuple[Sender, Faults]]]:
 
     def make(endpoint: str) -> tuple[Sender, Faults]:
         faults = Faults()
-        protocol = Protocol(os.urandom(16), Hello(run="test", rank=0, world=1), 1 << 20)
-        made.append(Sender(protocol, endpoint, faults, None))
+        hello = Hello(run="test", rank=0, world=1)
+        session = Session(os.urandom(16), hello, Outbox(1 << 20))
+        made.append(Sender(session, endpoint, faults, None))
         return made[-1], faults
 
     yield make
@@ -152,7 +154,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
 
     class TooLate(Collected):
         def ready(self) -> bool:
-            return bool(sender.protocol._ring.last == 3)  # the goodbye has its number
+            return bool(sender.session.source.buffer.last == 3)  # the goodbye has its number
 
     sender.put(Collected(0))
     sender.put(TooLate(1))
