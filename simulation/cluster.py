@@ -22,6 +22,7 @@ from simulation.invariants import InvariantChecker, Violation, key_of, require
 from simulation.network import Network
 from simulation.replay import check_log, check_replay
 from simulation.scenario import SECOND_NS, Scenario
+from simulation.spill import SimulatedOrphan
 from simulation.spill_replayer import SpillReplayer
 from simulation.worker import Worker
 
@@ -59,7 +60,8 @@ class Cluster:
             duplicate=scenario.duplicate,
         )
         self.workers: list[Worker] = []
-        self.replayers: dict[bytes, SpillReplayer] = {}
+        self.orphans: dict[bytes, SimulatedOrphan] = {}  # by session
+        self.replayers: list[SpillReplayer] = []
         self._random = random
         self._parts = parts
         self.weather = FaultInjector(scenario, random, self.clock, self.note)
@@ -88,27 +90,32 @@ class Cluster:
         for worker in self._living:
             worker.close()
         self._until("a worker that closes is let go", lambda w: not w.is_alive)
-        self._replay_spilled()
+        self._replay(self._find_orphans())
         self._until("what was left in spill files is sent", self._is_sent)
         for _ in range(int(self.scenario.session_timeout_s + LATENESS_NS / SECOND_NS) + 4):
             self.clock.pass_time(1.0)
             self._tick()
         self._check_end()
 
-    def _replay_spilled(self) -> None:
-        """Begin to send what workers that are gone left in their spill files."""
+    def _find_orphans(self) -> list[SimulatedOrphan]:
+        """Return what workers that are gone left in their spill files, and nobody sends now."""
         for worker in self.workers:
             spill = worker.account.spill
             gone = not worker.is_alive and not worker.drained
-            if gone and spill is not None and worker.session.id not in self.replayers:
+            if gone and spill is not None and worker.session.id not in self.orphans:
                 self.note(worker.name, "left records in its spill files")
-                self.replayers[worker.session.id] = SpillReplayer(
-                    worker, spill, self.network, self._random
-                )
+                orphan = SimulatedOrphan(worker.session.id, worker.hello, spill)
+                self.orphans[worker.session.id] = orphan
+        return [o for o in self.orphans.values() if not o.is_over and not o.is_locked]
+
+    def _replay(self, orphans: list[SimulatedOrphan]) -> None:
+        """Begin to send what was left, as `gradwatch replay` does."""
+        for orphan in orphans:
+            self.replayers.append(SpillReplayer(orphan.claim(), self.network, self._random))
 
     def _is_sent(self, worker: Worker) -> bool:
-        replayer = self.replayers.get(worker.session.id)
-        return replayer is None or replayer.session.is_over
+        orphan = self.orphans.get(worker.session.id)
+        return orphan is None or orphan.is_over
 
     @property
     def _living(self) -> list[Worker]:
@@ -138,8 +145,8 @@ class Cluster:
         for worker in self.workers:
             said_bye = key_of(Bye()) in worker.account.stored
             # Unless it was a log that is lost which had everything.
-            replayer = self.replayers.get(worker.session.id)
-            sent = worker.drained or (replayer is not None and replayer.is_done)
+            orphan = self.orphans.get(worker.session.id)
+            sent = worker.drained or (orphan is not None and orphan.is_stored)
             if said_bye or (sent and not worker.account.num_forgotten):
                 self.audit.check_settled(worker.session.id)
             session = sessions.get(worker.session.id)
@@ -171,7 +178,7 @@ class Cluster:
             self._befall(worker)
             if worker.is_alive:
                 worker.tick(reachable=reachable)
-        for replayer in self.replayers.values():
+        for replayer in self.replayers:
             replayer.tick(self.clock.now_s, reachable=reachable)
         self.network.sweep()
 
@@ -246,7 +253,10 @@ class Cluster:
                 self._launch(range(self.scenario.world))
 
     def _launch(self, ranks: range | list[int]) -> None:
-        self._replay_spilled()
+        """Start workers. What earlier ones of their ranks left they send, or somebody by hand."""
+        orphans = self._find_orphans()
+        by_hand = [o for o in orphans if o.rank not in ranks or self._random.random() < 0.5]
+        self._replay(by_hand)
         for rank in ranks:
             hello = Hello(
                 run="gpt", rank=rank, world=self.scenario.world, job=f"j{self._num_restarts}"
@@ -260,5 +270,6 @@ class Cluster:
                     self.audit,
                     self._parts.session,
                     hello,
+                    [o.claim() for o in orphans if o.rank == rank and not o.is_locked],
                 )
             )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
 from gradwatch_wire import Bye, Column, Event, Gains, Hello, Manifest, Record, Stats
 from gradwatch_wire.session.driver import SessionDriver
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from simulation.clock import Clock
 from simulation.invariants import Account, InvariantChecker, key_of
 from simulation.network import Network, Socket
 from simulation.scenario import Scenario
-from simulation.spill import SimulatedSpill
+from simulation.spill import SimulatedOrphan, SimulatedSpill
 
 LAYERS: Final = ("stem", "block", "head")
 
@@ -31,6 +33,7 @@ class Worker:
         audit: InvariantChecker,
         session: type[Session[Outbox]],
         hello: Hello,
+        orphans: Iterable[SimulatedOrphan],
     ) -> None:
         session_id = random.randbytes(16)
         self.rank = hello.rank
@@ -44,7 +47,8 @@ class Worker:
         audit.accounts[session_id] = self.account
         self.step = 0
         self.is_alive = True
-        self._driver = SessionDriver(self.session, clock.now_s)
+        self._orphaned = OrphanedSessions(orphans)
+        self._driver = SessionDriver(self.session, clock.now_s, self._orphaned)
         self._scenario = scenario
         self._random = random
         self._clock = clock
@@ -75,6 +79,7 @@ class Worker:
         """Be gone; what was sent may still arrive."""
         self.is_alive = False
         self.account.is_over = True
+        self._orphaned.close()
         self.socket.close()
 
     def _train(self) -> None:

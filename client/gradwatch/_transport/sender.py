@@ -18,11 +18,12 @@ import zmq
 from gradwatch._faults import Faults
 from gradwatch._transport.handshakes import Handshakes
 from gradwatch._transport.keys import use_key
-from gradwatch._transport.orphaned_sessions import OrphanedSessions
+from gradwatch._transport.orphan_files import claim_orphans
 from gradwatch._transport.spill import Spill
 from gradwatch_wire import Bye, Json, Manifest, ProtocolError, Record, decode
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
@@ -147,7 +148,8 @@ class Sender(threading.Thread):
     def _claim_orphaned(self) -> None:
         if self.spill is not None:
             spill = self.spill
-            self.orphaned = OrphanedSessions(spill.directory, spill.hello, self._faults)
+            orphans = claim_orphans(spill.directory, spill.hello, self._faults)
+            self.orphaned = OrphanedSessions(orphans)
             self._driver.others = self.orphaned
 
     def _close_files(self) -> None:

@@ -14,9 +14,10 @@ from torch import nn
 
 import gradwatch
 from gradwatch._faults import Faults
-from gradwatch._transport.orphaned_sessions import OrphanedSessions
+from gradwatch._transport.orphan_files import claim_orphans
 from gradwatch._transport.spill import Spill, find_directory
 from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_body
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.spilled_session import SpilledSession
 
@@ -244,7 +245,7 @@ def test_what_cannot_be_sent_stays_for_the_next_one(tmp_path: Path) -> None:
     """Nobody listens: nothing is deleted, and the lock on it ends."""
     leave_behind(tmp_path, b"1" * 16, 3)
     for _ in range(2):
-        orphaned = OrphanedSessions(tmp_path, HELLO, Faults())
+        orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, Faults()))
         orphaned.send(lambda _: False, 0.0)
         orphaned.close()
 
@@ -256,7 +257,7 @@ def test_a_live_session_is_left_alone(make: Any, tmp_path: Path) -> None:
     spill, faults = make()
     spill.add(item(1))
     spill.flush()
-    orphaned = OrphanedSessions(tmp_path, HELLO, faults)
+    orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, faults))
     sent: list[list[bytes]] = []
 
     def send(frames: list[bytes]) -> bool:
@@ -276,7 +277,7 @@ def test_a_foreign_file_is_told_and_passed_over(tmp_path: Path) -> None:
     foreign.write_bytes(b"\x7fELF and so on")
     leave_behind(tmp_path, b"1" * 16, 3)
     faults = Faults()
-    orphaned = OrphanedSessions(tmp_path, HELLO, faults)
+    orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, faults))
     sent: list[list[bytes]] = []
 
     def send(frames: list[bytes]) -> bool:
