@@ -18,7 +18,7 @@ MAX_GROUPS = 64
 MAX_BLOCKS = 4_096
 
 MAX_MANIFESTS = 64
-"""Sets of layers that a client remembers: models that skip layers at random have no end of them."""
+"""Sets of layers that a client remembers. A model that skips layers at random has ever new ones."""
 
 MAX_NAME_BYTES = 512
 """One layer, block, group, column, host or run name in UTF-8."""

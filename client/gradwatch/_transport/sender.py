@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
-from typing import Protocol as Interface
 
 import zmq
 
 from gradwatch._faults import Faults
+from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.handshakes import Handshakes
 from gradwatch._transport.keys import use_key
 from gradwatch._transport.orphan_files import claim_orphans
 from gradwatch._transport.spill import Spill
-from gradwatch_wire import Bye, Json, Manifest, ProtocolError, Record, decode
+from gradwatch_wire import Bye, Json, ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
-
-MAX_WAITING: Final = 1_024
-"""Collections that wait for their numbers, in pinned memory on CUDA: 7 MB for 148 layers with six
-columns. Beyond it the oldest is dropped and counted."""
 
 # Why each value: docs/protocol.md.
 _OPTIONS: Final = {
@@ -48,23 +43,6 @@ _OPTIONS: Final = {
 }
 
 
-class Waiting(Interface):
-    """Something collected whose numbers may still be on their way.
-
-    `manifests`, where there are any, have to be sent even if its numbers are dropped.
-    """
-
-    step: int
-    time_ns: int
-    manifests: list[Manifest]
-
-    def ready(self) -> bool:
-        """Tell whether `records` may be called; never waits."""
-
-    def records(self) -> list[Record]:
-        """Return the records made of it."""
-
-
 class Sender(threading.Thread):
     """Runs until `close`, and no longer than 2 s after it."""
 
@@ -79,33 +57,20 @@ class Sender(threading.Thread):
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
         self.session = session
-        self.waiting: deque[Waiting] = deque()
-        self.num_dropped = 0
+        self.queue = CollectionQueue()
         self.spill = spill
         self.orphaned: OrphanedSessions | None = None
-        # Held by either thread for a few list operations, never across I/O.
-        self._lock = threading.Lock()
         self._endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
         self._key = key
         self._driver = SessionDriver(session, time.monotonic())
-        self._unnumbered = 0  # collections dropped since the last one that was taken
         self._bye: Bye | None = None
         self._closing = threading.Event()
 
-    def put(self, collected: Waiting) -> None:
+    def put(self, collected: Collected) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
-        dropped = False
-        with self._lock:
-            self.waiting.append(collected)
-            if len(self.waiting) > MAX_WAITING:
-                oldest = self.waiting.popleft()
-                self.num_dropped += 1
-                self._unnumbered += 1
-                self.waiting[0].manifests[:0] = oldest.manifests
-                dropped = True
-        if dropped:
+        if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
 
     def close(self, reason: str) -> None:
@@ -165,22 +130,15 @@ class Sender(threading.Thread):
     def _drain(self, socket: zmq.Socket[bytes]) -> None:
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
-        while self.waiting and self._driver.may_produce(time.monotonic()):
+        while self.queue and self._driver.may_produce(time.monotonic()):
             self._round(socket)
-        if self.waiting:
-            self._give_up_waiting()
-        self._number_dropped()
+        if self.queue:
+            self._faults.note("dropped", "at the end the device had not delivered its numbers")
+        self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
             self.session.source.append(self._bye, time.time_ns())
         while not self._driver.is_closed(time.monotonic()):
             self._round(socket)
-
-    def _give_up_waiting(self) -> None:
-        self._faults.note("dropped", "at the end the device had not delivered its numbers")
-        with self._lock:
-            self.num_dropped += len(self.waiting)
-            self._unnumbered += len(self.waiting)
-            self.waiting.clear()  # nothing comes after BYE
 
     def _round(self, socket: zmq.Socket[bytes]) -> None:
         if socket.poll(ROUND_MS):
@@ -218,30 +176,22 @@ class Sender(threading.Thread):
 
     def _gather(self) -> None:
         """Turn what has arrived from the device into records, in order."""
-        outbox = self.session.source
-        while (collected := self._next()) is not None:
+        while (taken := self.queue.take()) is not None:
+            num_lost, collected = taken
+            # Each has a number, so that it is declared lost in its place.
+            self.session.source.skip(num_lost)
             self._driver.stepped(collected.step, time.monotonic())
-            try:
-                for record in collected.records():
-                    if not outbox.append(record, collected.time_ns):
-                        self._faults.note("oversize", f"a {type(record).__name__} was left out")
-            except Exception as error:  # noqa: BLE001 - costs this record, not the next
-                self._faults.note("record", repr(error))
-                outbox.skip(1)
+            self._append(collected)
 
-    def _next(self) -> Waiting | None:
-        """Take the oldest collection if its numbers have arrived."""
-        with self._lock:
-            taken = self.waiting.popleft() if self.waiting and self.waiting[0].ready() else None
-        if taken is not None:
-            self._number_dropped()
-        return taken
-
-    def _number_dropped(self) -> None:
-        """Give each dropped collection a number, so that it is declared lost in its place."""
-        with self._lock:
-            dropped, self._unnumbered = self._unnumbered, 0
-        self.session.source.skip(dropped)
+    def _append(self, collected: Collected) -> None:
+        outbox = self.session.source
+        try:
+            for record in collected.records():
+                if not outbox.append(record, collected.time_ns):
+                    self._faults.note("oversize", f"a {type(record).__name__} was left out")
+        except Exception as error:  # noqa: BLE001 - costs this record, not the next
+            self._faults.note("record", repr(error))
+            outbox.skip(1)
 
 
 def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:

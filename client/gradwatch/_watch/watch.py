@@ -109,12 +109,12 @@ class Watch:
         spill, orphaned = self._sender.spill, self._sender.orphaned
         return {
             "collected": self._recorder.num_collected,
-            "dropped": self._sender.num_dropped,
+            "dropped": self._sender.queue.num_dropped,
             "oversize": counters["oversize"],
             "sent": counters["sent"],
             "acked": counters["acked"],
             "evicted": counters["evicted"],
-            "pending": self._sender.session.source.pending + len(self._sender.waiting),
+            "pending": self._sender.session.source.pending + len(self._sender.queue),
             "spilled": spill.num_written if spill else 0,
             "spill_dropped": spill.num_dropped if spill else 0,
             "replayed": orphaned.num_sent if orphaned else 0,
