@@ -64,7 +64,7 @@ class Cluster:
         self.replayers: list[SpillReplayer] = []
         self._random = random
         self._parts = parts
-        self.weather = FaultInjector(scenario, random, self.clock, self.note)
+        self.faults = FaultInjector(scenario, random, self.clock, self.note)
         self._fuse = 0
         self._down_until_s = 0.0
         self._num_restarts = 0
@@ -129,7 +129,7 @@ class Cluster:
 
     def _heal(self) -> None:
         self.note("everything heals")
-        self.weather.over = True
+        self.faults.over = True
         self.batch = BATCH_MESSAGES
         self._down_until_s = min(self._down_until_s, self.clock.now_s)
         for worker in self.workers:
@@ -172,8 +172,8 @@ class Cluster:
     def _move(self) -> None:
         """Let time pass, and everybody but the aggregator act."""
         self.clock.pass_time(self._random.random() * self.scenario.tick_s)
-        self.weather.strike_aggregator()
-        reachable = self.aggregator.engine is not None and not self.weather.is_frozen
+        self.faults.strike_aggregator()
+        reachable = self.aggregator.engine is not None and not self.faults.is_frozen
         for worker in self._living:
             self._befall(worker)
             if worker.is_alive:
@@ -183,19 +183,19 @@ class Cluster:
         self.network.sweep()
 
     def _befall(self, worker: Worker) -> None:
-        if self.weather.chance(self.scenario.kill):
+        if self.faults.chance(self.scenario.kill):
             self._kill(worker)
             return
-        if worker.done and not worker.is_closing and self.weather.chance(0.2):
+        if worker.done and not worker.is_closing and self.faults.chance(0.2):
             self.note(worker.name, "closes")
             worker.close()
-        self.weather.strike(worker)
+        self.faults.strike(worker)
 
     def _serve(self) -> None:
         if self.aggregator.engine is None:
             if self.clock.now_s < self._down_until_s:
                 return
-            if self.weather.chance(self.scenario.amnesia):
+            if self.faults.chance(self.scenario.amnesia):
                 self.note("the data directory is lost")
                 self.aggregator.disk.wipe()
                 self.audit.forget()
@@ -203,9 +203,9 @@ class Cluster:
             if not self.aggregator.boot():
                 return
             self._check_replay()
-        if self.weather.is_frozen:
+        if self.faults.is_frozen:
             return
-        if self.weather.chance(self.scenario.restart):
+        if self.faults.chance(self.scenario.restart):
             self.note("aggregator stopped and started again")
             self.aggregator.stop()
         else:
@@ -215,7 +215,7 @@ class Cluster:
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
-        if self.weather.over or not self.scenario.crash_points:
+        if self.faults.over or not self.scenario.crash_points:
             return
         self._fuse -= 1
         if self._fuse < 0:
@@ -225,11 +225,11 @@ class Cluster:
 
     def fails(self, word: str) -> bool:
         """Tell whether a statement fails on the disk; slow ones let time pass first."""
-        if word == "COMMIT" and self.weather.chance(self.scenario.slow_sync):
+        if word == "COMMIT" and self.faults.chance(self.scenario.slow_sync):
             seconds = self._random.random() * 8
             self.note("a commit takes", round(seconds, 1))
             self.pass_by(seconds)
-        return self.weather.is_full
+        return self.faults.is_full
 
     def pass_by(self, seconds: float) -> None:
         """Let the others go on for a while, while the aggregator waits."""

@@ -16,7 +16,7 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One cluster and its weather. Chances are per tick, and per worker where it is about one.
+    """One cluster and its faults. Chances are per tick, and per worker where it is about one.
 
     Args:
         world: Ranks of the run.

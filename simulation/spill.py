@@ -36,7 +36,7 @@ class SimulatedSpill:
         return next(found, None)
 
     def read_from(self, seq: int) -> Iterator[BufferedRecord]:
-        """Yield the records from number *seq* on, as a file that was left behind."""
+        """Yield the records from number *seq* on, in order."""
         while (item := self.find(seq)) is not None:
             yield item
             seq = item.seq + 1

@@ -147,7 +147,7 @@ def test_what_waits_for_the_device_is_bounded(make_sender: Any) -> None:
     assert sender.queue.num_dropped == faults.counts["dropped"] == 10
 
 
-def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
+def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
     aggregator: Any, make_sender: Any
 ) -> None:
     """Closing waits a second for it, then gives it up and says so."""
@@ -156,7 +156,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_the_goodbye(
     class TooLate(Collected):
         def ready(self) -> bool:
             self.num_asked += 1
-            return bool(sender.session.source.buffer.last == 3)  # the goodbye has its number
+            return bool(sender.session.source.buffer.last == 3)  # BYE has its number
 
     late = TooLate(1)
     sender.put(Collected(0))
@@ -259,7 +259,7 @@ def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until
 
 
 def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
-    """Whoever listens there: nothing happens but one line in the log."""
+    """Nothing happens but one line in the log."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
         router.linger = 0

@@ -201,7 +201,7 @@ def backward() -> nn.Module:
     return model
 
 
-def leave_behind(directory: Path, session: bytes, steps: int, run: str = "test") -> None:
+def leave_files(directory: Path, session: bytes, steps: int, run: str = "test") -> None:
     """What a process leaves that was killed after so many steps."""
     spill = Spill(directory, session, Hello(run=run, rank=0, world=1), 1 << 20, Faults())
     manifest = Manifest(
@@ -222,9 +222,9 @@ def test_the_next_watch_sends_what_others_left(
     aggregator: Any, attach: Any, wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
     """Session after session, under their own numbers; files of other runs and ranks stay."""
-    leave_behind(tmp_path, b"1" * 16, 600)
-    leave_behind(tmp_path, b"2" * 16, 3)
-    leave_behind(tmp_path, b"3" * 16, 3, run="test.0")
+    leave_files(tmp_path, b"1" * 16, 600)
+    leave_files(tmp_path, b"2" * 16, 3)
+    leave_files(tmp_path, b"3" * 16, 3, run="test.0")
     watch = attach(backward(), spill=tmp_path)
     watch.collect()
     wait_until(lambda: watch.stats()["replayed"] == 605, "all sent")
@@ -243,7 +243,7 @@ def test_the_next_watch_sends_what_others_left(
 
 def test_what_cannot_be_sent_stays_for_the_next_one(tmp_path: Path) -> None:
     """Nobody listens: nothing is deleted, and the lock on it ends."""
-    leave_behind(tmp_path, b"1" * 16, 3)
+    leave_files(tmp_path, b"1" * 16, 3)
     for _ in range(2):
         orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, Faults()))
         orphaned.send(lambda _: False, 0.0)
@@ -275,7 +275,7 @@ def test_a_foreign_file_is_told_and_passed_over(tmp_path: Path) -> None:
     """It stays as it was."""
     foreign = tmp_path / f"test.0.{'a' * 32}.000000.spill"
     foreign.write_bytes(b"\x7fELF and so on")
-    leave_behind(tmp_path, b"1" * 16, 3)
+    leave_files(tmp_path, b"1" * 16, 3)
     faults = Faults()
     orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, faults))
     sent: list[list[bytes]] = []

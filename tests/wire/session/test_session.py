@@ -501,7 +501,7 @@ def test_answers_for_another_session_are_not_heard(welcomed: Client) -> None:
 def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
     welcomed: Client, answer: Callable[[], Record]
 ) -> None:
-    """Whoever acknowledges too much is mistaken; what comes next is sent all the same."""
+    """An aggregator that does so is mistaken; what comes next is sent all the same."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
     welcomed.hear(answer())
