@@ -215,7 +215,7 @@ def train(job: Job, pipe: Pipe) -> None:
         time.sleep(0.05)
     held = rss_mb()
     watch.close()
-    pipe.send(Done(watch._sender.protocol._ring.last, calls, held))
+    pipe.send(Done(watch._sender.session.source.buffer.last, calls, held))
 
 
 def _time_calls(steps: int) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch._transport.protocol import Protocol
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.socket import BATCH_MESSAGES
 from gradwatch_wire import Bye, Hello
 from gradwatch_wire.health import RankState
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 from simulation.aggregator import Aggregator, Killed
 from simulation.clock import Clock
 from simulation.faults import FaultInjector
@@ -21,6 +22,7 @@ from simulation.invariants import InvariantChecker, Violation, key_of, require
 from simulation.network import Network
 from simulation.replay import check_log, check_replay
 from simulation.scenario import SECOND_NS, Scenario
+from simulation.spill import SimulatedOrphan
 from simulation.spill_replayer import SpillReplayer
 from simulation.worker import Worker
 
@@ -39,7 +41,7 @@ class Parts:
     """What is put together; a test plants a bug by a subclass."""
 
     engine: type[Engine] = Engine
-    protocol: type[Protocol] = Protocol
+    session: type[Session[Outbox]] = Session
 
 
 class Cluster:
@@ -58,10 +60,11 @@ class Cluster:
             duplicate=scenario.duplicate,
         )
         self.workers: list[Worker] = []
-        self.leftovers: dict[bytes, SpillReplayer] = {}
+        self.orphans: dict[bytes, SimulatedOrphan] = {}  # by session
+        self.replayers: list[SpillReplayer] = []
         self._random = random
         self._parts = parts
-        self.weather = FaultInjector(scenario, random, self.clock, self.note)
+        self.faults = FaultInjector(scenario, random, self.clock, self.note)
         self._fuse = 0
         self._down_until_s = 0.0
         self._num_restarts = 0
@@ -87,27 +90,32 @@ class Cluster:
         for worker in self._living:
             worker.close()
         self._until("a worker that closes is let go", lambda w: not w.is_alive)
-        self._take_up_leftovers()
+        self._replay(self._find_orphans())
         self._until("what was left in spill files is sent", self._is_sent)
         for _ in range(int(self.scenario.session_timeout_s + LATENESS_NS / SECOND_NS) + 4):
             self.clock.pass_time(1.0)
             self._tick()
         self._check_end()
 
-    def _take_up_leftovers(self) -> None:
-        """Begin to send what workers that are gone left in their spill files."""
+    def _find_orphans(self) -> list[SimulatedOrphan]:
+        """Return what workers that are gone left in their spill files, and nobody sends now."""
         for worker in self.workers:
             spill = worker.account.spill
             gone = not worker.is_alive and not worker.drained
-            if gone and spill is not None and worker.session not in self.leftovers:
+            if gone and spill is not None and worker.session.id not in self.orphans:
                 self.note(worker.name, "left records in its spill files")
-                self.leftovers[worker.session] = SpillReplayer(
-                    worker, spill, self.network, self._random
-                )
+                orphan = SimulatedOrphan(worker.session.id, worker.hello, spill)
+                self.orphans[worker.session.id] = orphan
+        return [o for o in self.orphans.values() if not o.is_over and not o.is_locked]
+
+    def _replay(self, orphans: list[SimulatedOrphan]) -> None:
+        """Begin to send what was left, as `gradwatch replay` does."""
+        for orphan in orphans:
+            self.replayers.append(SpillReplayer(orphan.claim(), self.network, self._random))
 
     def _is_sent(self, worker: Worker) -> bool:
-        leftover = self.leftovers.get(worker.session)
-        return leftover is None or leftover.replay.over
+        orphan = self.orphans.get(worker.session.id)
+        return orphan is None or orphan.is_over
 
     @property
     def _living(self) -> list[Worker]:
@@ -121,7 +129,7 @@ class Cluster:
 
     def _heal(self) -> None:
         self.note("everything heals")
-        self.weather.over = True
+        self.faults.over = True
         self.batch = BATCH_MESSAGES
         self._down_until_s = min(self._down_until_s, self.clock.now_s)
         for worker in self.workers:
@@ -137,11 +145,11 @@ class Cluster:
         for worker in self.workers:
             said_bye = key_of(Bye()) in worker.account.stored
             # Unless it was a log that is lost which had everything.
-            leftover = self.leftovers.get(worker.session)
-            sent = worker.drained or (leftover is not None and leftover.replay.done)
+            orphan = self.orphans.get(worker.session.id)
+            sent = worker.drained or (orphan is not None and orphan.is_stored)
             if said_bye or (sent and not worker.account.num_forgotten):
-                self.audit.check_settled(worker.session)
-            session = sessions.get(worker.session)
+                self.audit.check_settled(worker.session.id)
+            session = sessions.get(worker.session.id)
             if session is not None:
                 right = RankState.ENDED if said_bye else RankState.LOST
                 promise = "who said BYE has ended, who was killed is lost"
@@ -164,30 +172,30 @@ class Cluster:
     def _move(self) -> None:
         """Let time pass, and everybody but the aggregator act."""
         self.clock.pass_time(self._random.random() * self.scenario.tick_s)
-        self.weather.strike_aggregator()
-        reachable = self.aggregator.engine is not None and not self.weather.is_frozen
+        self.faults.strike_aggregator()
+        reachable = self.aggregator.engine is not None and not self.faults.is_frozen
         for worker in self._living:
             self._befall(worker)
             if worker.is_alive:
                 worker.tick(reachable=reachable)
-        for leftover in self.leftovers.values():
-            leftover.tick(self.clock.now_s, reachable=reachable)
+        for replayer in self.replayers:
+            replayer.tick(self.clock.now_s, reachable=reachable)
         self.network.sweep()
 
     def _befall(self, worker: Worker) -> None:
-        if self.weather.chance(self.scenario.kill):
+        if self.faults.chance(self.scenario.kill):
             self._kill(worker)
             return
-        if worker.done and worker.closes_s is None and self.weather.chance(0.2):
+        if worker.done and not worker.is_closing and self.faults.chance(0.2):
             self.note(worker.name, "closes")
             worker.close()
-        self.weather.strike(worker)
+        self.faults.strike(worker)
 
     def _serve(self) -> None:
         if self.aggregator.engine is None:
             if self.clock.now_s < self._down_until_s:
                 return
-            if self.weather.chance(self.scenario.amnesia):
+            if self.faults.chance(self.scenario.amnesia):
                 self.note("the data directory is lost")
                 self.aggregator.disk.wipe()
                 self.audit.forget()
@@ -195,9 +203,9 @@ class Cluster:
             if not self.aggregator.boot():
                 return
             self._check_replay()
-        if self.weather.is_frozen:
+        if self.faults.is_frozen:
             return
-        if self.weather.chance(self.scenario.restart):
+        if self.faults.chance(self.scenario.restart):
             self.note("aggregator stopped and started again")
             self.aggregator.stop()
         else:
@@ -207,7 +215,7 @@ class Cluster:
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
-        if self.weather.over or not self.scenario.crash_points:
+        if self.faults.over or not self.scenario.crash_points:
             return
         self._fuse -= 1
         if self._fuse < 0:
@@ -217,11 +225,11 @@ class Cluster:
 
     def fails(self, word: str) -> bool:
         """Tell whether a statement fails on the disk; slow ones let time pass first."""
-        if word == "COMMIT" and self.weather.chance(self.scenario.slow_sync):
+        if word == "COMMIT" and self.faults.chance(self.scenario.slow_sync):
             seconds = self._random.random() * 8
             self.note("a commit takes", round(seconds, 1))
             self.pass_by(seconds)
-        return self.weather.is_full
+        return self.faults.is_full
 
     def pass_by(self, seconds: float) -> None:
         """Let the others go on for a while, while the aggregator waits."""
@@ -245,7 +253,10 @@ class Cluster:
                 self._launch(range(self.scenario.world))
 
     def _launch(self, ranks: range | list[int]) -> None:
-        self._take_up_leftovers()
+        """Start workers. What earlier ones of their ranks left they send, or somebody by hand."""
+        orphans = self._find_orphans()
+        by_hand = [o for o in orphans if o.rank not in ranks or self._random.random() < 0.5]
+        self._replay(by_hand)
         for rank in ranks:
             hello = Hello(
                 run="gpt", rank=rank, world=self.scenario.world, job=f"j{self._num_restarts}"
@@ -257,7 +268,8 @@ class Cluster:
                     self.clock,
                     self.network,
                     self.audit,
-                    self._parts.protocol,
+                    self._parts.session,
                     hello,
+                    [o.claim() for o in orphans if o.rank == rank and not o.is_locked],
                 )
             )

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gradwatch._transport.protocol import Protocol
-from gradwatch._transport.send_buffer import SendBuffer
 from gradwatch_server.core.entries import Entry, Gap, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.sqlite.log import Line
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.send_buffer import SendBuffer
 from simulation.spill import SimulatedSpill
 
 Key = tuple[str, int]
@@ -49,7 +49,7 @@ class Account:
     """One session: what its worker made, and what of it is committed."""
 
     name: str
-    protocol: Protocol
+    outbox: Outbox
     spill: SimulatedSpill | None
     max_bytes: int
     made: list[Key] = field(default_factory=list)
@@ -62,23 +62,23 @@ class Account:
 
     @property
     def num_evicted(self) -> int:
-        """Records that may be gone: they gave way in the ring, or a lost log had them."""
-        return self.protocol.counters["evicted"] + self.num_forgotten
+        """Records that may be gone: they gave way in the send buffer, or a lost log had them."""
+        return self.outbox.counters["evicted"] + self.num_forgotten
 
     @property
     def budget(self) -> int:
-        """Bytes that the ring may hold; a new log is told of the manifests again beyond it."""
-        again = self.protocol._manifests.values() if self.num_forgotten else ()
+        """Bytes that the send buffer may hold, and manifests that a new log is told again."""
+        again = self.outbox.manifests.values() if self.num_forgotten else ()
         return self.max_bytes + sum(len(item.body) for item in again)
 
     @property
-    def ring(self) -> SendBuffer:
+    def buffer(self) -> SendBuffer:
         """Where the worker keeps what is not acknowledged."""
-        return self.protocol._ring
+        return self.outbox.buffer
 
     def holds(self, seq: int) -> bool:
         """Tell whether the worker can still supply a record."""
-        if not self.is_over and self.ring.get(seq) is not None:
+        if not self.is_over and self.buffer.get(seq) is not None:
             return True
         found = self.spill.find(seq) if self.spill is not None else None
         return found is not None and found.seq == seq
@@ -138,24 +138,28 @@ class InvariantChecker:
         require(acked <= durable, promise, f"{acked} acknowledged, {durable} committed")
 
     def check_workers(self) -> None:
-        """Check the rings: their memory, and that whatever is not settled is held or gone."""
+        """Check the send buffers: their memory, and that what is not settled is held or gone."""
         for account in self.accounts.values():
-            ring, made = account.ring, len(account.made)
-            now = (made, account.durable, account.num_lost, ring.low, len(ring), ring.size_bytes)
-            if now == account.checked:
-                continue
-            account.checked = now
-            size = (account.name, f"{ring.size_bytes} bytes of {account.budget}")
-            require(ring.size_bytes <= account.budget, "a ring keeps to its budget", *size)
-            require(ring.last == made, "every record has a number", account.name, ring.last, made)
-            require(account.durable <= made, "nothing is stored that was not made", account.name)
-            if account.is_over:
-                continue
-            held = sum(map(account.holds, range(account.durable + 1, made + 1)))
-            gone = made - account.durable - held
-            sums = (account.name, f"{gone} and {account.num_lost} of {account.num_evicted}")
-            tally = gone + account.num_lost <= account.num_evicted
-            require(tally, "what is neither stored nor held gave way", *sums)
+            buffer, made = account.buffer, len(account.made)
+            counts = (made, account.durable, account.num_lost)
+            now = (*counts, buffer.low, len(buffer), buffer.size_bytes)
+            if now != account.checked:
+                account.checked = now
+                self._check_worker(account, made)
+
+    def _check_worker(self, account: Account, made: int) -> None:
+        name, buffer, budget = account.name, account.buffer, account.budget
+        size = f"{buffer.size_bytes} bytes of {budget}"
+        require(buffer.size_bytes <= budget, "a send buffer keeps to its budget", name, size)
+        require(buffer.last == made, "every record has a number", name, buffer.last, made)
+        require(account.durable <= made, "nothing is stored that was not made", name)
+        if account.is_over:
+            return
+        held = sum(map(account.holds, range(account.durable + 1, made + 1)))
+        gone = made - account.durable - held
+        sums = (name, f"{gone} and {account.num_lost} of {account.num_evicted}")
+        tally = gone + account.num_lost <= account.num_evicted
+        require(tally, "what is neither stored nor held gave way", *sums)
 
     def check_state(self, state: State) -> None:
         """Check that the aggregator counts what is committed, and as it is."""

@@ -151,7 +151,7 @@ class Socket:
         if reachable and now_s >= self.unreachable_until_s and not (old and old.is_open):
             self.connection = self._network.connect(old, now_s)
 
-    def hear(self, now_s: float) -> Iterator[Envelope]:
+    def receive(self, now_s: float) -> Iterator[Envelope]:
         """Yield what has arrived."""
         connection = self.connection
         while connection is not None and connection.down.has_arrived(now_s):

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch._transport.protocol import MAX_IN_FLIGHT
 from gradwatch_server.core.frames.assembler import MAX_HELD_RECORDS
 from gradwatch_server.ingest.socket import BATCH_MESSAGES
 from gradwatch_server.storage.checkpointer import MAX_TAIL
+from gradwatch_wire.session.timing import MAX_IN_FLIGHT
 
 SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One cluster and its weather. Chances are per tick, and per worker where it is about one.
+    """One cluster and its faults. Chances are per tick, and per worker where it is about one.
 
     Args:
         world: Ranks of the run.
@@ -24,7 +24,7 @@ class Scenario:
         mood: Where in the sequence of good and bad numbers they begin.
         step_s: Mean time between two of them, seconds.
         tick_s: Largest time that passes between two looks at everything, seconds.
-        ring_bytes: Budget of each worker's ring.
+        buffer_bytes: Budget of each worker's send buffer.
         spill: Segments of a worker's spill files, 0 for none.
         in_flight: Records that a worker sends without an acknowledgement.
         batch: Messages that the aggregator takes at once.
@@ -56,7 +56,7 @@ class Scenario:
     mood: int
     step_s: float
     tick_s: float
-    ring_bytes: int
+    buffer_bytes: int
     spill: int
     in_flight: int
     batch: int
@@ -94,7 +94,7 @@ def draw(random: Random) -> Scenario:
         mood=random.randrange(21),
         step_s=random.choice((0.05, 0.3, 1.0)),
         tick_s=random.choice((0.1, 0.5, 1.0)),
-        ring_bytes=random.choice((500, 900, 2_000, 1 << 20, 1 << 20)),
+        buffer_bytes=random.choice((500, 900, 2_000, 1 << 20, 1 << 20)),
         spill=random.choice((0, 0, 2, 8)),
         in_flight=random.choice((3, 20, MAX_IN_FLIGHT)),
         batch=random.choice((3, BATCH_MESSAGES)),

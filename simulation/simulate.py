@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-from gradwatch._transport import protocol as protocol_module
 from gradwatch_server.core.frames import assembler as assembler_module
 from gradwatch_server.storage import checkpointer as keeper_module
 from simulation.cluster import Cluster, Parts
@@ -86,7 +85,6 @@ def _surroundings(cluster: Cluster) -> Iterator[None]:
     try:
         with (
             cluster.clock.installed(),
-            mock.patch.object(protocol_module, "MAX_IN_FLIGHT", scenario.in_flight),
             mock.patch.object(keeper_module, "MAX_TAIL", scenario.tail),
             mock.patch.object(keeper_module, "TRIM_NS", SECOND_NS),
             mock.patch.object(assembler_module, "MAX_HELD_RECORDS", scenario.max_held),

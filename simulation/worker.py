@@ -1,22 +1,24 @@
-"""A worker: the real protocol and its ring, with what the sender thread does around them."""
+"""A worker: the real session and its driver, with what the sender thread does around them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from gradwatch._transport.protocol import Phase, Protocol
-from gradwatch._transport.sender import CLOSE_S
 from gradwatch_wire import Bye, Column, Event, Gains, Hello, Manifest, Record, Stats
+from gradwatch_wire.session.driver import SessionDriver
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Phase, Session
 from simulation.clock import Clock
 from simulation.invariants import Account, InvariantChecker, key_of
 from simulation.network import Network, Socket
 from simulation.scenario import Scenario
-from simulation.spill import SimulatedSpill
+from simulation.spill import SimulatedOrphan, SimulatedSpill
 
 LAYERS: Final = ("stem", "block", "head")
-BATCH: Final = 256
 
 
 class Worker:
@@ -29,26 +31,28 @@ class Worker:
         clock: Clock,
         network: Network,
         audit: InvariantChecker,
-        protocol: type[Protocol],
+        session: type[Session[Outbox]],
         hello: Hello,
+        orphans: Iterable[SimulatedOrphan],
     ) -> None:
-        self.session = random.randbytes(16)
+        session_id = random.randbytes(16)
         self.rank = hello.rank
-        self.name = f"rank {hello.rank} {hello.job} {self.session[:2].hex()}"
+        self.name = f"rank {hello.rank} {hello.job} {session_id[:2].hex()}"
         spill = SimulatedSpill(scenario.spill) if scenario.spill else None
-        self.protocol = protocol(self.session, hello, scenario.ring_bytes, spill)
+        outbox = Outbox(scenario.buffer_bytes, spill)
+        self.session = session(session_id, hello, outbox, scenario.in_flight)
         self.hello = hello
         self.socket = Socket(network, random)
-        self.account = Account(self.name, self.protocol, spill, scenario.ring_bytes)
-        audit.accounts[self.session] = self.account
+        self.account = Account(self.name, outbox, spill, scenario.buffer_bytes)
+        audit.accounts[session_id] = self.account
         self.step = 0
         self.is_alive = True
-        self.closes_s: float | None = None
+        self._orphaned = OrphanedSessions(orphans)
+        self._driver = SessionDriver(self.session, clock.now_s, self._orphaned)
         self._scenario = scenario
         self._random = random
         self._clock = clock
         self._next_s = clock.now_s
-        self._stepped_s = clock.now_s
         self._append(_manifest(1, LAYERS))
 
     @property
@@ -59,27 +63,28 @@ class Worker:
     def tick(self, *, reachable: bool) -> None:
         """Train for as long as time has passed, and do a round of the sender thread."""
         now_s = self._clock.now_s
-        while not self.done and self.closes_s is None and self._next_s <= now_s:
+        while not self.done and not self.is_closing and self._next_s <= now_s:
             self._train()
         self.socket.connect(now_s, reachable=reachable)
         self._round(now_s)
-        if self.closes_s is not None and (self.protocol.drained or now_s > self.closes_s):
+        if self._driver.is_closed(now_s):
             self.leave()
 
     def close(self, reason: str = "closed") -> None:
         """Say BYE, and wait for its acknowledgement no longer than the sender does."""
         self._append(Bye(reason=reason))
-        self.closes_s = self._clock.now_s + CLOSE_S
+        self._driver.close(self._clock.now_s)
 
     def leave(self) -> None:
         """Be gone; what was sent may still arrive."""
         self.is_alive = False
         self.account.is_over = True
+        self._orphaned.close()
         self.socket.close()
 
     def _train(self) -> None:
         self._next_s += self._random.random() * 2 * self._scenario.step_s
-        self._stepped_s = self._clock.now_s
+        self._driver.stepped(self.step, self._clock.now_s)
         manifest_id = 2 if self.step * 2 >= self._scenario.steps else 1
         self._append(_stats(self.step, manifest_id, self._scenario.mood + self.step))
         if self.step % 8 == 3:
@@ -92,30 +97,24 @@ class Worker:
             self._append(_manifest(2, LAYERS[:2]))
 
     def _append(self, record: Record) -> None:
-        if self.protocol.append(record, self._clock.wall_ns):
+        if self.session.source.append(record, self._clock.wall_ns):
             self.account.made.append(key_of(record))
 
     def _round(self, now_s: float) -> None:
-        protocol, socket = self.protocol, self.socket
-        for envelope in socket.hear(now_s):
-            protocol.receive(envelope, now_s)
-        protocol.alerts.clear()
-        greeting = protocol.due(now_s)
-        beat = protocol.beat(self.step - 1, now_s - self._stepped_s, now_s)
-        if greeting is not None and socket.send(greeting, now_s):
-            protocol.greeted(now_s)
-        if beat is not None:
-            socket.send(beat, now_s)
-        for _ in range(BATCH):
-            frames = protocol.peek()
-            if frames is None or not socket.send(frames, now_s):
-                return
-            protocol.sent()
+        for envelope in self.socket.receive(now_s):
+            self._driver.receive(envelope, now_s)
+        self.session.alerts.clear()
+        self._driver.send(lambda frames: self.socket.send(frames, now_s), now_s)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it has said BYE."""
+        return self._driver.is_closing
 
     @property
     def drained(self) -> bool:
         """Whether nothing waits for an acknowledgement, and nobody refused it."""
-        return self.protocol.drained and self.protocol.phase is not Phase.REFUSED
+        return self.session.is_drained and self.session.phase is not Phase.REFUSED
 
 
 def _manifest(number: int, names: tuple[str, ...]) -> Manifest:

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradwatch._transport.protocol import Protocol
-from gradwatch._transport.send_buffer import SendBuffer
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.send_buffer import BufferedRecord, SendBuffer
+from gradwatch_wire.session.session import Session
 from simulation.__main__ import app
 from simulation.cluster import Parts
 from simulation.simulate import simulate
@@ -154,39 +155,42 @@ class MiscountsLoss(Engine):
         return alerts
 
 
-class NeverRewinds(Protocol):
+class NeverRewinds(Session[Outbox]):
     """Sends nothing twice."""
 
-    def receive(self, envelope: Any, now_s: float) -> None:
+    def receive(self, envelope: Any, now_s: float) -> bool:
         before = self._cursor
-        super().receive(envelope, now_s)
+        is_own = super().receive(envelope, now_s)
         self._cursor = max(self._cursor, before)
+        return is_own
 
 
-class TrustsTheSocket(Protocol):
+class TrustsTheSocket(Session[Outbox]):
     """Forgets what it has sent."""
 
     def sent(self) -> None:
         super().sent()
-        self._ring.release(self._cursor - 1)
+        self.source.buffer.release(self._cursor - 1)
 
 
-class Hoards(Protocol):
+class Hoards(Session[Outbox]):
     """Keeps everything."""
 
-    def __init__(self, session: bytes, hello: Any, max_bytes: int, spill: Any) -> None:
-        super().__init__(session, hello, max_bytes, spill)
-        self._ring = SendBuffer(max_bytes * 10)
+    def __init__(self, session_id: bytes, hello: Any, outbox: Outbox, max_in_flight: int) -> None:
+        outbox.buffer = SendBuffer(outbox.buffer.max_bytes * 10)
+        super().__init__(session_id, hello, outbox, max_in_flight)
 
 
-class NumbersTwice(Protocol):
+class NumbersTwice(Session[Outbox]):
     """Gives the number of a record that gave way to another one."""
 
     def peek(self) -> list[bytes] | None:
-        if self.counters["evicted"] and self._floor < self._ring.low:
-            item = self._ring.get(self._ring.last)
+        buffer = self.source.buffer
+        if self.counters["evicted"] and self._floor < buffer.low:
+            item = buffer.get(buffer.last)
             if item is not None:
-                self._ring.put_back(type(item)(self._floor, item.kind, item.time_ns, item.body))
+                again = BufferedRecord(self._floor, item.kind, item.time_ns, item.body)
+                buffer.put_back(again)
         return super().peek()
 
 
@@ -200,7 +204,7 @@ class NumbersTwice(Protocol):
         (NumbersTwice, "what is stored was made"),
         (GivesUpEarly, "only what is gone is declared lost"),
         (TrustsTheSocket, "what is neither stored nor held gave way"),
-        (Hoards, "a ring keeps to its budget"),
+        (Hoards, "a send buffer keeps to its budget"),
         (MiscountsLoss, "the API tells what is committed"),
         (KeepsNoTime, "a replay gives the same views"),
         (ForgetsOnRestart, "a replay gives the same views"),
@@ -211,9 +215,9 @@ class NumbersTwice(Protocol):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_a_planted_bug_is_found(bug: type[Engine | Protocol], promise: str) -> None:
+def test_a_planted_bug_is_found(bug: type[Engine | Session[Outbox]], promise: str) -> None:
     """By some seed, as the promise that it breaks."""
-    parts = Parts(engine=bug) if issubclass(bug, Engine) else Parts(protocol=bug)
+    parts = Parts(engine=bug) if issubclass(bug, Engine) else Parts(session=bug)
     assert_found(promise, parts)
 
 

@@ -21,7 +21,7 @@ def killed_worker(train: Any, directory: Path, steps: int = STEPS) -> None:
     job.wait_for_training()
     line = job.ranks[0].stdout.readline()
     assert line.split()[::2] == [str(steps + 1), "0"], line
-    assert int(line.split()[1]) > 0, "the ring held everything"
+    assert int(line.split()[1]) > 0, "the send buffer held everything"
     job.ranks[0].send_signal(signal.SIGKILL)
     job.ranks[0].wait()
 
@@ -86,7 +86,7 @@ def test_the_next_process_sends_what_a_killed_one_left(
 def test_an_outage_longer_than_the_memory_loses_nothing(
     aggregator: Any, train: Any, wait_until: Any, tmp_path: Path
 ) -> None:
-    """What the ring let go is sent from the files, which are gone at the end."""
+    """What the send buffer let go is sent from the files, which are gone at the end."""
     spill = tmp_path / "spill"
     job = train(
         1, "--run", "gpt", "--spill", str(spill), "--steps", str(STEPS), worker="spill_worker.py"

@@ -1,4 +1,7 @@
-"""Watches the handshakes of the sender's socket: ZeroMQ says nothing, and some it never repeats."""
+"""Watches the handshakes of the sender's socket.
+
+ZeroMQ does not report that one failed, and after some failures it never tries again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _DONE: Final = zmq.Event.HANDSHAKE_SUCCEEDED
 
 
 class Handshakes:
-    """Belongs to the thread that owns the socket. Close it before the context ends."""
+    """Used by the thread that owns the socket, and closed before the context ends."""
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self._socket = socket
@@ -28,7 +31,7 @@ class Handshakes:
         self._retry_at = float("inf")
 
     def check(self, now_s: float) -> bool:
-        """Connect again where ZeroMQ has given up; tell whether we are just not being let in."""
+        """Connect again where ZeroMQ has given up; return whether the aggregator refuses us."""
         refused = False
         while self._monitor.poll(0):
             message = recv_monitor_message(self._monitor)

@@ -1,4 +1,4 @@
-"""The key that this process shows to an aggregator that asks who it is."""
+"""The CURVE key of this process, for an aggregator that requires one."""
 
 from __future__ import annotations
 

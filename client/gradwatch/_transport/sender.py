@@ -1,4 +1,4 @@
-"""The background thread: owns the socket, turns collections into records, sends and hears.
+"""The background thread: owns the socket, turns collections into records, sends and receives.
 
 The training thread only appends to a deque. The thread wakes on its own clock: waking it from
 the training thread would cost more than the append.
@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
-from typing import Protocol as Interface
 
 import zmq
 
 from gradwatch._faults import Faults
+from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.handshakes import Handshakes
 from gradwatch._transport.keys import use_key
-from gradwatch._transport.protocol import Phase, Protocol
-from gradwatch._transport.spill import OrphanedSessions, Spill
-from gradwatch_wire import Bye, Json, Manifest, ProtocolError, Record, decode
+from gradwatch._transport.orphan_files import claim_orphans
+from gradwatch._transport.spill import Spill
+from gradwatch_wire import Bye, Json, ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey
-
-WAKE_MS: Final = 20
-CLOSE_S: Final = 2.0
-MAX_WAITING: Final = 1_024
-"""Collections that wait for their numbers, in pinned memory on CUDA: 7 MB for 148 layers with six
-columns. Beyond it the oldest is dropped and counted."""
-
-_BATCH: Final = 256
+from gradwatch_wire.session.driver import SessionDriver
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 # Why each value: docs/protocol.md.
 _OPTIONS: Final = {
@@ -47,29 +43,12 @@ _OPTIONS: Final = {
 }
 
 
-class Waiting(Interface):
-    """Something collected whose numbers may still be on their way.
-
-    `manifests`, where there are any, have to be sent even if its numbers are dropped.
-    """
-
-    step: int
-    time_ns: int
-    manifests: list[Manifest]
-
-    def ready(self) -> bool:
-        """Tell whether `records` may be called; never waits."""
-
-    def records(self) -> list[Record]:
-        """Return the records made of it."""
-
-
 class Sender(threading.Thread):
     """Runs until `close`, and no longer than 2 s after it."""
 
     def __init__(
         self,
-        protocol: Protocol,
+        session: Session[Outbox],
         endpoint: str,
         faults: Faults,
         on_alert: Callable[[dict[str, Json]], object] | None,
@@ -77,35 +56,21 @@ class Sender(threading.Thread):
         spill: Spill | None = None,
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
-        self.protocol = protocol
-        self.waiting: deque[Waiting] = deque()
-        self.num_dropped = 0
-        self.last_step = -1
-        # Held by either thread for a few list operations, never across I/O.
-        self._lock = threading.Lock()
+        self.session = session
+        self.queue = CollectionQueue()
+        self.spill = spill
+        self.orphaned: OrphanedSessions | None = None
         self._endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
         self._key = key
-        self.spill = spill
-        self.leftovers: OrphanedSessions | None = None
-        self._unnumbered = 0  # collections dropped since the last one that was taken
-        self._stepped_at = time.monotonic()
+        self._driver = SessionDriver(session, time.monotonic())
         self._bye: Bye | None = None
         self._closing = threading.Event()
 
-    def put(self, collected: Waiting) -> None:
+    def put(self, collected: Collected) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
-        dropped = False
-        with self._lock:
-            self.waiting.append(collected)
-            if len(self.waiting) > MAX_WAITING:
-                oldest = self.waiting.popleft()
-                self.num_dropped += 1
-                self._unnumbered += 1
-                self.waiting[0].manifests[:0] = oldest.manifests
-                dropped = True
-        if dropped:
+        if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
 
     def close(self, reason: str) -> None:
@@ -121,16 +86,8 @@ class Sender(threading.Thread):
         socket = context.socket(zmq.DEALER)
         handshakes = Handshakes(socket, self._endpoint)
         try:
-            for option, value in _OPTIONS.items():
-                socket.setsockopt(option, value)
-            # Only where it is asked for: with it a name may resolve to where nobody listens.
-            socket.setsockopt(zmq.IPV6, int("[" in self._endpoint))
-            if self._key is not None:
-                use_key(socket, self._key)
-            socket.connect(self._endpoint)
-            if self.spill is not None:
-                spill = self.spill
-                self.leftovers = OrphanedSessions(spill.directory, spill.hello, self._faults)
+            self._connect(socket)
+            self._claim_orphaned()
             while not self._closing.is_set():
                 self._round(socket)
                 if handshakes.check(time.monotonic()):
@@ -142,72 +99,73 @@ class Sender(threading.Thread):
             handshakes.close()
             socket.close(linger=0)
             context.term()
-            if self.spill is not None:
-                self.spill.close(finished=not self.protocol.pending)
-            if self.leftovers is not None:
-                self.leftovers.close()
+            self._close_files()
+
+    def _connect(self, socket: zmq.Socket[bytes]) -> None:
+        for option, value in _OPTIONS.items():
+            socket.setsockopt(option, value)
+        # Only where it is asked for: with it a name may resolve to where nobody listens.
+        socket.setsockopt(zmq.IPV6, int("[" in self._endpoint))
+        if self._key is not None:
+            use_key(socket, self._key)
+        socket.connect(self._endpoint)
+
+    def _claim_orphaned(self) -> None:
+        if self.spill is not None:
+            spill = self.spill
+            orphans = claim_orphans(spill.directory, spill.hello, self._faults)
+            self.orphaned = OrphanedSessions(orphans)
+            self._driver.others = self.orphaned
+
+    def _close_files(self) -> None:
+        if self.spill is not None:
+            self.spill.close(finished=not self.session.source.pending)
+        if self.orphaned is not None:
+            self.orphaned.close()
 
     def _whose_key(self) -> str:
         key = "this process has none" if self._key is None else "this process's is not known there"
         return f"the aggregator at {self._endpoint} asks for another key (GRADWATCH_KEYS); {key}"
 
     def _drain(self, socket: zmq.Socket[bytes]) -> None:
-        deadline = time.monotonic() + CLOSE_S
-        while self.waiting and time.monotonic() < deadline - CLOSE_S / 2:
+        """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
+        self._driver.close(time.monotonic())
+        while self.queue and self._driver.may_produce(time.monotonic()):
             self._round(socket)
-        if self.waiting:
+        if self.queue:
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
-            with self._lock:
-                self.num_dropped += len(self.waiting)
-                self._unnumbered += len(self.waiting)
-                self.waiting.clear()  # nothing comes after BYE
-        self._number_dropped()
+        self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
-            self.protocol.append(self._bye, time.time_ns())
-        while not self.protocol.drained and time.monotonic() < deadline:
+            self.session.source.append(self._bye, time.time_ns())
+        while not self._driver.is_closed(time.monotonic()):
             self._round(socket)
 
     def _round(self, socket: zmq.Socket[bytes]) -> None:
-        if socket.poll(WAKE_MS):
-            self._hear(socket)
+        if socket.poll(ROUND_MS):
+            self._receive(socket)
         self._gather()
         if self.spill is not None:
             self.spill.flush()
-        now_s = time.monotonic()
-        greeting = self.protocol.due(now_s)
-        beat = self.protocol.beat(self.last_step, now_s - self._stepped_at, now_s)
-        if greeting is not None and _send(socket, greeting):
-            self.protocol.greeted(now_s)
-        if beat is not None:
-            _send(socket, beat)
-        if self.leftovers is not None and not self._closing.is_set():
-            self.leftovers.send(lambda frames: _send(socket, frames), _BATCH, now_s)
-        for _ in range(_BATCH):
-            frames = self.protocol.peek()
-            if frames is None or not _send(socket, frames):
-                return
-            self.protocol.sent()
+        self._driver.send(lambda frames: _send(socket, frames), time.monotonic())
 
-    def _hear(self, socket: zmq.Socket[bytes]) -> None:
-        for _ in range(_BATCH):
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        for _ in range(MAX_BATCH):
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
             try:
-                envelope = decode(frames)
-                self.protocol.receive(envelope, time.monotonic())
-                if self.leftovers is not None:
-                    self.leftovers.receive(envelope, time.monotonic())
+                self._driver.receive(decode(frames), time.monotonic())
             except ProtocolError as error:
                 self._faults.note("answer not understood", error)
         self._tell()
 
     def _tell(self) -> None:
         """Pass on what the aggregator said to the person and to the training script."""
-        if self.protocol.phase is Phase.REFUSED and not self._faults.counts["refused"]:
-            self._faults.note("refused", f"the aggregator says: {self.protocol.refused!a}")
-        alerts, self.protocol.alerts = self.protocol.alerts, []
+        session = self.session
+        if session.phase is Phase.REFUSED and not self._faults.counts["refused"]:
+            self._faults.note("refused", f"the aggregator says: {session.refused!a}")
+        alerts, session.alerts = session.alerts, []
         if self._on_alert is None:
             return
         for alert in alerts:
@@ -218,30 +176,22 @@ class Sender(threading.Thread):
 
     def _gather(self) -> None:
         """Turn what has arrived from the device into records, in order."""
-        while (collected := self._next()) is not None:
-            if collected.step != self.last_step:
-                self.last_step, self._stepped_at = collected.step, time.monotonic()
-            try:
-                for record in collected.records():
-                    if not self.protocol.append(record, collected.time_ns):
-                        self._faults.note("oversize", f"a {type(record).__name__} was left out")
-            except Exception as error:  # noqa: BLE001 - costs this record, not the next
-                self._faults.note("record", repr(error))
-                self.protocol.skip(1)
+        while (taken := self.queue.take()) is not None:
+            num_lost, collected = taken
+            # Each has a number, so that it is declared lost in its place.
+            self.session.source.skip(num_lost)
+            self._driver.stepped(collected.step, time.monotonic())
+            self._append(collected)
 
-    def _next(self) -> Waiting | None:
-        """Take the oldest collection if its numbers have arrived."""
-        with self._lock:
-            taken = self.waiting.popleft() if self.waiting and self.waiting[0].ready() else None
-        if taken is not None:
-            self._number_dropped()
-        return taken
-
-    def _number_dropped(self) -> None:
-        """Give each dropped collection a number, so that it is declared lost in its place."""
-        with self._lock:
-            dropped, self._unnumbered = self._unnumbered, 0
-        self.protocol.skip(dropped)
+    def _append(self, collected: Collected) -> None:
+        outbox = self.session.source
+        try:
+            for record in collected.records():
+                if not outbox.append(record, collected.time_ns):
+                    self._faults.note("oversize", f"a {type(record).__name__} was left out")
+        except Exception as error:  # noqa: BLE001 - costs this record, not the next
+            self._faults.note("record", repr(error))
+            outbox.skip(1)
 
 
 def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:

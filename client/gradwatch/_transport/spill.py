@@ -1,7 +1,7 @@
-"""Spill files: records on disk until they are acknowledged, and what an earlier process left there.
+"""Spill files of this process: its records on disk until they are acknowledged.
 
-Only the sender thread comes here. What is written is the system's, and outlives a SIGKILL; nothing
-waits for the disk itself.
+Only the sender thread calls this. What is written is in the system's hands, and outlives a SIGKILL;
+nothing waits for the disk itself.
 """
 
 from __future__ import annotations
@@ -9,28 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gradwatch._faults import Faults
-from gradwatch._transport.send_buffer import BufferedRecord
-from gradwatch_wire import Envelope, Hello, Kind
+from gradwatch_wire import Hello, Kind
 from gradwatch_wire.limits import MAX_MANIFESTS
-from gradwatch_wire.session.replay import Replay
-from gradwatch_wire.session.spill import (
-    SessionLock,
-    Spilled,
-    SpilledSession,
-    SpillError,
-    find_sessions,
-    pack_header,
-    pack_record,
-    read_records,
-    segment_name,
-    stem_of,
-)
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.session_lock import SessionLock
+from gradwatch_wire.session.spill_format import pack_header, pack_record, read_records
+from gradwatch_wire.session.spill_source import RecordCursor
+from gradwatch_wire.session.spilled_session import segment_name, stem_of
 
 SPILL_BYTES: Final = 256 << 20
 MIN_SPILL_BYTES: Final = 1 << 20
@@ -87,42 +78,39 @@ class Spill:
         self._faults = faults
         self._stem = stem_of(hello.run, hello.rank, session)
         self._header = pack_header(session, hello)
-        self._manifests: deque[Spilled] = deque(maxlen=MAX_MANIFESTS)
+        self._manifests: deque[BufferedRecord] = deque(maxlen=MAX_MANIFESTS)
         self._segments: deque[_Segment] = deque()
         self._num_made = 0
         self._descriptor = -1
-        self._claim: SessionLock | None = None
-        self._broken = False
-        self._buffer: list[Spilled] = []
+        self._lock: SessionLock | None = None
+        self._is_broken = False
+        self._buffer: list[BufferedRecord] = []
         self._buffered_bytes = 0
         self._acked = 0
-        self._reader: Iterator[Spilled] = iter(())
-        self._asked = 0
-        self._found: BufferedRecord | None = None
+        self._cursor = RecordCursor(self._read_from, is_growing=True)
 
-    def add(self, item: BufferedRecord) -> None:
+    def add(self, record: BufferedRecord) -> None:
         """Take a record; it is on disk after the next `flush`."""
-        if self._broken:
+        if self._is_broken:
             return
-        record = Spilled(item.seq, item.kind, item.time_ns, item.body)
         self._buffer.append(record)
-        self._buffered_bytes += len(item.body)
+        self._buffered_bytes += len(record.body)
         if self._buffered_bytes > _BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Hand what was taken to the system. If the disk will not have it, go on without spill."""
         records, self._buffer, self._buffered_bytes = self._buffer, [], 0
-        if not records or self._broken:
+        if not records or self._is_broken:
             return
         try:
             for record in records:
                 self._write(record)
         except OSError as error:
-            self._broken = True
+            self._is_broken = True
             self._faults.note("spill", f"{error}; going on without spill files")
 
-    def _write(self, record: Spilled) -> None:
+    def _write(self, record: BufferedRecord) -> None:
         if not self._segments or self._segments[-1].size_bytes > self._max_bytes // _SEGMENTS:
             self._roll()
         segment, frame = self._segments[-1], pack_record(record)
@@ -136,13 +124,13 @@ class Spill:
 
     def _roll(self) -> None:
         """Begin a segment; let the oldest go if there are as many as there may be."""
-        if self._claim is None:
-            self._claim = SessionLock.take(self.directory, self._session)
+        if self._lock is None:
+            self._lock = SessionLock.take(self.directory, self._session)
         while len(self._segments) >= _SEGMENTS:
             oldest = self._segments.popleft()
             # Numbers are nearly without gaps, so this is right unless half of it is acknowledged.
             self.num_dropped += min(oldest.num_records, max(0, oldest.last - self._acked))
-            _remove(oldest.path)
+            remove_file(oldest.path)
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -157,31 +145,19 @@ class Spill:
         segment.size_bytes = len(start)
 
     def find(self, seq: int) -> BufferedRecord | None:
-        """Return the first record on disk from number *seq* on, None if there is none.
+        """Return the first record on disk from number *seq* on, None if there is none."""
+        return self._cursor.find(seq)
 
-        It is quick for the same number again, and for ascending ones.
-        """
-        if seq < self._asked or self._found is None:
-            self.flush()
-            paths = [segment.path for segment in self._segments if segment.last >= seq]
-            self._reader = read_records(paths, seq)
-            self._found = self._read()
-        while self._found is not None and self._found.seq < seq:
-            self._found = self._read()
-        self._asked = seq
-        return self._found
-
-    def _read(self) -> BufferedRecord | None:
-        record = next(self._reader, None)
-        if record is None:
-            return None
-        return BufferedRecord(record.seq, Kind(record.kind), record.time_ns, record.body)
+    def _read_from(self, seq: int) -> Iterator[BufferedRecord]:
+        self.flush()
+        paths = [segment.path for segment in self._segments if segment.last >= seq]
+        return read_records(paths, seq)
 
     def release(self, acked: int) -> None:
         """Delete the segments that hold nothing else than what is acknowledged."""
         self._acked = max(self._acked, acked)
         while len(self._segments) > 1 and self._segments[0].last <= self._acked:
-            _remove(self._segments.popleft().path)
+            remove_file(self._segments.popleft().path)
 
     def close(self, *, finished: bool) -> None:
         """Stop; *finished*: everything is acknowledged, and nothing has to stay on disk."""
@@ -191,12 +167,12 @@ class Spill:
             self._descriptor = -1
         if finished:
             for segment in self._segments:
-                _remove(segment.path)
-        if self._claim is not None:
-            self._claim.release(remove=finished)
+                remove_file(segment.path)
+        if self._lock is not None:
+            self._lock.release(remove=finished)
 
 
-def _remove(path: Path) -> None:
+def remove_file(path: Path) -> None:
     """Delete a file if the system lets us: one that stays costs space, and is refused later."""
     with contextlib.suppress(OSError):
         path.unlink()
@@ -215,71 +191,3 @@ def _write_all(descriptor: int, content: bytes, offset: int) -> None:
     except OSError:
         os.ftruncate(descriptor, offset)
         raise
-
-
-class OrphanedSessions:
-    """Sessions of this run and rank that a killed process left, sent one after the other."""
-
-    def __init__(self, directory: Path, hello: Hello, faults: Faults) -> None:
-        self.num_sent = 0
-        self._faults = faults
-        self._waiting: deque[tuple[SpilledSession, SessionLock]] = deque()
-        self._current: tuple[Replay, SessionLock] | None = None
-        try:
-            paths = find_sessions(directory, hello.run, hello.rank)
-        except OSError as error:
-            faults.note("spill", error)
-            paths = []
-        for path in paths:
-            try:
-                found = SpilledSession.open(path)
-                claim = SessionLock.take(directory, found.session)
-            except (SpillError, OSError) as error:
-                faults.note("spill", error)
-                continue
-            if claim is not None:  # else its process is alive
-                self._waiting.append((found, claim))
-
-    def send(self, send: Callable[[list[bytes]], bool], most: int, now_s: float) -> None:
-        """Send up to so many messages that are due."""
-        if self._current is None and self._waiting:
-            source, claim = self._waiting.popleft()
-            self._current = Replay(source), claim
-        if self._current is None:
-            return
-        replay, _ = self._current
-        for _ in range(most):
-            frames = replay.due(now_s)
-            if frames is None or not send(frames):
-                break
-            replay.sent(now_s)
-        if replay.over:
-            self._finish()
-
-    def receive(self, envelope: Envelope, now_s: float) -> None:
-        """Take in an answer; those for others are passed over."""
-        if self._current is not None:
-            self._current[0].receive(envelope, now_s)
-
-    def close(self) -> None:
-        """Leave what is not sent to the next process."""
-        if self._current is not None:
-            self._waiting.append((self._current[0].source, self._current[1]))
-        for _, claim in self._waiting:
-            claim.release(remove=False)
-        self._waiting.clear()
-        self._current = None
-
-    def _finish(self) -> None:
-        if self._current is None:
-            return
-        replay, claim = self._current
-        self._current = None
-        self.num_sent += replay.num_sent
-        if replay.done:
-            for path in replay.source.paths:
-                _remove(path)
-        else:
-            why = f"the aggregator refuses a session on disk: {replay.refused!a}"
-            self._faults.note("spill", why)
-        claim.release(remove=replay.done)

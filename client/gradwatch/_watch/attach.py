@@ -26,7 +26,6 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
-from gradwatch._transport.protocol import Protocol
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._watch.arguments import (
@@ -43,6 +42,8 @@ from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
@@ -144,10 +145,11 @@ def attach(
     )
     faults = Faults()
     target, key = find_endpoint(endpoint), find_key(keys)
-    session, hello, directory = os.urandom(SESSION_BYTES), identity.hello(), find_directory(spill)
-    files = Spill(directory, session, hello, spill_bytes, faults) if directory else None
-    protocol = Protocol(session, hello, buffer_bytes, files)
-    sender = Sender(protocol, target, faults, on_alert, key, files)
+    session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
+    directory = find_directory(spill)
+    files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
+    session = Session(session_id, hello, Outbox(buffer_bytes, files))
+    sender = Sender(session, target, faults, on_alert, key, files)
     sampler = GradientSampler(config, ForwardOrder(layers, compiled=is_compiled(modules)), faults)
     observers = _make_observers(layers, faults, local=bool(local), distributed=identity.world > 1)
     if named_blocks:

@@ -83,19 +83,19 @@ class Watch:
         earlier process; `faults` and the `last_error`. What is dropped, oversize, or evicted and
         not spilled, the aggregator counts as lost.
         """
-        counters = self._sender.protocol.counters
-        spill, leftovers = self._sender.spill, self._sender.leftovers
+        counters = self._sender.session.counters
+        spill, orphaned = self._sender.spill, self._sender.orphaned
         return {
             "collected": self._recorder.num_collected,
-            "dropped": self._sender.num_dropped,
+            "dropped": self._sender.queue.num_dropped,
             "oversize": counters["oversize"],
             "sent": counters["sent"],
             "acked": counters["acked"],
             "evicted": counters["evicted"],
-            "pending": self._sender.protocol.pending + len(self._sender.waiting),
+            "pending": self._sender.session.source.pending + len(self._sender.queue),
             "spilled": spill.num_written if spill else 0,
             "spill_dropped": spill.num_dropped if spill else 0,
-            "replayed": leftovers.num_sent if leftovers else 0,
+            "replayed": orphaned.num_sent if orphaned else 0,
             "faults": self._faults.counts.total(),
             "last_error": self._faults.last,
         }

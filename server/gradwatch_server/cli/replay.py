@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import zmq
 
@@ -15,13 +15,23 @@ from gradwatch_server.addresses import endpoint_host
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
-from gradwatch_wire.session.replay import Replay
-from gradwatch_wire.session.spill import SessionLock, SpilledSession, SpillError, first_paths
+from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.session import Session
+from gradwatch_wire.session.session_lock import SessionLock
+from gradwatch_wire.session.spill_format import SpillError
+from gradwatch_wire.session.spill_source import SpillSource, resumed_session
+from gradwatch_wire.session.spilled_session import SpilledSession, first_paths
+from gradwatch_wire.session.timing import ROUND_MS
 
 SILENCE_S: Final = 15.0
 """An aggregator that says nothing this long is not there."""
 
-_POLL_MS: Final = 20
+
+class Replayed(NamedTuple):
+    """A session of which everything is stored now, and the number of records sent for it."""
+
+    source: SpilledSession
+    num_sent: int
 
 
 def find_key(path: Path | None) -> ClientKey | None:
@@ -39,7 +49,7 @@ def find_key(path: Path | None) -> ClientKey | None:
 
 def replay_files(
     paths: Iterable[Path], endpoint: str, key: ClientKey | None, *, remove: bool
-) -> Iterator[Replay]:
+) -> Iterator[Replayed]:
     """Send each session that the files belong to; yield it when everything of it is stored.
 
     Args:
@@ -55,20 +65,24 @@ def replay_files(
     endpoint_host(endpoint)
     sessions = [_open(path) for path in first_paths(_expanded(paths))]
     with _connected(endpoint, key) as socket:
-        for session in sessions:
-            directory = session.paths[0].parent
-            claim = SessionLock.take(directory, session.session)
-            if claim is None:
-                msg = f"{session.paths[0]} is in use by a live process, which sends it itself"
-                raise GradwatchError(msg)
-            replay = Replay(session)
-            try:
-                _run(replay, socket, endpoint)
+        for spilled in sessions:
+            with _locked(spilled):
+                num_sent = _replay(spilled, socket, endpoint)
                 if remove:
-                    session.remove()
-            finally:
-                claim.release(remove=True)
-            yield replay
+                    spilled.remove()
+            yield Replayed(spilled, num_sent)
+
+
+@contextmanager
+def _locked(spilled: SpilledSession) -> Iterator[None]:
+    lock = SessionLock.take(spilled.paths[0].parent, spilled.session)
+    if lock is None:
+        msg = f"{spilled.paths[0]} is in use by a live process, which sends it itself"
+        raise GradwatchError(msg)
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 def _expanded(paths: Iterable[Path]) -> list[Path]:
@@ -115,27 +129,40 @@ def _connected(endpoint: str, key: ClientKey | None) -> Iterator[zmq.Socket[byte
         context.term()
 
 
-def _run(replay: Replay, socket: zmq.Socket[bytes], endpoint: str) -> None:
-    """Send one session until it is stored."""
+def _replay(spilled: SpilledSession, socket: zmq.Socket[bytes], endpoint: str) -> int:
+    """Send one session until it is stored; return the number of records sent."""
+    session = resumed_session(spilled)
     heard_s = time.monotonic()
-    while not replay.over:
+    while not session.is_over:
         now_s = time.monotonic()
         if now_s - heard_s > SILENCE_S:
             msg = f"no aggregator answers at {endpoint}; give its ingest endpoint with --endpoint"
             raise GradwatchError(msg)
-        while (frames := replay.due(now_s)) is not None:
-            try:
-                socket.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            replay.sent(now_s)
-        if socket.poll(_POLL_MS):
-            try:
-                if replay.receive(decode(socket.recv_multipart()), now_s):
-                    heard_s = now_s
-            except ProtocolError as error:
-                msg = f"what answers at {endpoint} is no aggregator: {error}"
-                raise GradwatchError(msg) from error
-    if replay.refused:
-        msg = f"the aggregator refuses this session: {replay.refused!a}"
+        send_due(session, lambda frames: _send(socket, frames), now_s)
+        if socket.poll(ROUND_MS) and _receive(session, socket, endpoint, now_s):
+            heard_s = now_s
+    if session.refused:
+        msg = f"the aggregator refuses this session: {session.refused!a}"
         raise GradwatchError(msg)
+    return session.counters["sent"]
+
+
+def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
+def _receive(
+    session: Session[SpillSource], socket: zmq.Socket[bytes], endpoint: str, now_s: float
+) -> bool:
+    """Take in one answer; return whether it is for this session."""
+    try:
+        envelope = decode(socket.recv_multipart())
+    except ProtocolError as error:
+        msg = f"what answers at {endpoint} is no aggregator: {error}"
+        raise GradwatchError(msg) from error
+    session.alerts.clear()  # nobody trains what they are about
+    return session.receive(envelope, now_s)

@@ -14,10 +14,12 @@ from torch import nn
 
 import gradwatch
 from gradwatch._faults import Faults
-from gradwatch._transport.send_buffer import BufferedRecord
-from gradwatch._transport.spill import OrphanedSessions, Spill, find_directory
+from gradwatch._transport.orphan_files import claim_orphans
+from gradwatch._transport.spill import Spill, find_directory
 from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_body
-from gradwatch_wire.session.spill import SpilledSession
+from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.spilled_session import SpilledSession
 
 SESSION = b"s" * 16
 HELLO = Hello(run="test", rank=0, world=1)
@@ -74,7 +76,7 @@ def test_what_is_flushed_is_on_disk_and_found_by_number(make: Any, tmp_path: Pat
 
 
 def test_what_was_not_flushed_is_found_too(make: Any) -> None:
-    """The ring may let go of a record at any moment."""
+    """The send buffer may let go of a record at any moment."""
     spill, _ = make()
     spill.add(item(1))
 
@@ -199,7 +201,7 @@ def backward() -> nn.Module:
     return model
 
 
-def leave_behind(directory: Path, session: bytes, steps: int, run: str = "test") -> None:
+def leave_files(directory: Path, session: bytes, steps: int, run: str = "test") -> None:
     """What a process leaves that was killed after so many steps."""
     spill = Spill(directory, session, Hello(run=run, rank=0, world=1), 1 << 20, Faults())
     manifest = Manifest(
@@ -220,9 +222,9 @@ def test_the_next_watch_sends_what_others_left(
     aggregator: Any, attach: Any, wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
     """Session after session, under their own numbers; files of other runs and ranks stay."""
-    leave_behind(tmp_path, b"1" * 16, 600)
-    leave_behind(tmp_path, b"2" * 16, 3)
-    leave_behind(tmp_path, b"3" * 16, 3, run="test.0")
+    leave_files(tmp_path, b"1" * 16, 600)
+    leave_files(tmp_path, b"2" * 16, 3)
+    leave_files(tmp_path, b"3" * 16, 3, run="test.0")
     watch = attach(backward(), spill=tmp_path)
     watch.collect()
     wait_until(lambda: watch.stats()["replayed"] == 605, "all sent")
@@ -240,12 +242,12 @@ def test_the_next_watch_sends_what_others_left(
 
 
 def test_what_cannot_be_sent_stays_for_the_next_one(tmp_path: Path) -> None:
-    """Nobody listens: nothing is deleted, and the claim on it ends."""
-    leave_behind(tmp_path, b"1" * 16, 3)
+    """Nobody listens: nothing is deleted, and the lock on it ends."""
+    leave_files(tmp_path, b"1" * 16, 3)
     for _ in range(2):
-        leftovers = OrphanedSessions(tmp_path, HELLO, Faults())
-        leftovers.send(lambda _: False, 10, 0.0)
-        leftovers.close()
+        orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, Faults()))
+        orphaned.send(lambda _: False, 0.0)
+        orphaned.close()
 
     assert on_disk(tmp_path) == [1, 2, 3, 4]
 
@@ -255,15 +257,15 @@ def test_a_live_session_is_left_alone(make: Any, tmp_path: Path) -> None:
     spill, faults = make()
     spill.add(item(1))
     spill.flush()
-    leftovers = OrphanedSessions(tmp_path, HELLO, faults)
+    orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, faults))
     sent: list[list[bytes]] = []
 
     def send(frames: list[bytes]) -> bool:
         sent.append(frames)
         return True
 
-    leftovers.send(send, 10, 0.0)
-    leftovers.close()
+    orphaned.send(send, 0.0)
+    orphaned.close()
 
     assert sent == []
     assert faults.counts.total() == 0
@@ -273,17 +275,17 @@ def test_a_foreign_file_is_told_and_passed_over(tmp_path: Path) -> None:
     """It stays as it was."""
     foreign = tmp_path / f"test.0.{'a' * 32}.000000.spill"
     foreign.write_bytes(b"\x7fELF and so on")
-    leave_behind(tmp_path, b"1" * 16, 3)
+    leave_files(tmp_path, b"1" * 16, 3)
     faults = Faults()
-    leftovers = OrphanedSessions(tmp_path, HELLO, faults)
+    orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, faults))
     sent: list[list[bytes]] = []
 
     def send(frames: list[bytes]) -> bool:
         sent.append(frames)
         return True
 
-    leftovers.send(send, 10, 0.0)
-    leftovers.close()
+    orphaned.send(send, 0.0)
+    orphaned.close()
 
     assert len(sent) == 1  # the HELLO of the good one
     assert "is no spill file of gradwatch" in faults.last

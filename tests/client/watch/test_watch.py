@@ -652,7 +652,7 @@ def test_alerts_without_a_callback_are_let_go(
     watch.collect()
     wait_until(lambda: watch.stats()["acked"] == 2, "an answer from after the alerts")
 
-    assert watch._sender.protocol.alerts == []
+    assert watch._sender.session.alerts == []
 
 
 def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any, wait_until: Any) -> None:

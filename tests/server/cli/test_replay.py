@@ -15,14 +15,10 @@ from typer.testing import CliRunner
 from gradwatch_server.cli import replay as replay_module
 from gradwatch_server.cli.app import app
 from gradwatch_wire import Bye, Column, Hello, Manifest, Record, Stats, encode_body
-from gradwatch_wire.session.spill import (
-    SessionLock,
-    Spilled,
-    pack_header,
-    pack_record,
-    segment_name,
-    stem_of,
-)
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.session_lock import SessionLock
+from gradwatch_wire.session.spill_format import pack_header, pack_record
+from gradwatch_wire.session.spilled_session import segment_name, stem_of
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def spilled(tmp_path: Path) -> Callable[..., Path]:
         stats = (Stats(manifest_id=1, step=step, columns=columns) for step in range(steps))
         records: list[Record] = [manifest, *stats, Bye()]
         frames = [
-            pack_record(Spilled(seq, kind, 0, body))
+            pack_record(BufferedRecord(seq, kind, 0, body))
             for seq, (kind, body) in enumerate(map(encode_body, records), 1)
             if seq not in missing
         ]
@@ -117,9 +113,10 @@ def test_what_a_live_process_writes_is_refused(service: Any, spilled: Any) -> No
     path = spilled("live", 5)
     holder = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from gradwatch_wire.session.spill import SessionLock, SpilledSession\n"
+        "from gradwatch_wire.session.session_lock import SessionLock\n"
+        "from gradwatch_wire.session.spilled_session import SpilledSession\n"
         "path = Path(sys.argv[1])\n"
-        "claim = SessionLock.take(path.parent, SpilledSession.open(path).session)\n"
+        "lock = SessionLock.take(path.parent, SpilledSession.open(path).session)\n"
         "print('held', flush=True)\ntime.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -143,12 +140,12 @@ def test_no_aggregator_there_is_one_line_and_the_file_stays(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     words = refusal(path, "--endpoint", f"tcp://127.0.0.1:{port}", "--remove")
-    claim = SessionLock.take(path.parent, b"nobody0".ljust(16, b"-"))
+    lock = SessionLock.take(path.parent, b"nobody0".ljust(16, b"-"))
 
     assert "no aggregator answers at tcp://127.0.0.1:" in words
     assert path.exists()
-    assert claim is not None
-    claim.release(remove=True)
+    assert lock is not None
+    lock.release(remove=True)
 
 
 def test_a_session_that_is_refused_is_one_line(service: Any, spilled: Any) -> None:

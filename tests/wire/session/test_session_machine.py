@@ -1,4 +1,4 @@
-"""The client's protocol against the aggregator's ledger, through any order of mishaps.
+"""A session against the aggregator's sequence tracker, through any order of mishaps.
 
 Whatever happens on the way, in the end every record is stored once or declared lost, and what is
 stored can be read.
@@ -14,8 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gradwatch._transport.protocol import ACK_TIMEOUT_S, Overflow, Protocol
-from gradwatch._transport.send_buffer import BufferedRecord
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_wire import (
     Ack,
@@ -28,12 +26,16 @@ from gradwatch_wire import (
     decode,
     encode,
 )
+from gradwatch_wire.session.outbox import Outbox, Overflow
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.session import Session
+from gradwatch_wire.session.timing import ACK_TIMEOUT_S
 
 SESSION = b"s" * 16
 
 
 class Server:
-    """The aggregator as far as the protocol goes: a log, and a ledger made of it at each start."""
+    """The aggregator as far as the protocol goes: a log, and a tracker made of it at each start."""
 
     def __init__(self) -> None:
         self.log: list[Envelope] = []
@@ -45,24 +47,24 @@ class Server:
         """Start with what was committed."""
         self.boot_id = os.urandom(16)
         acked = max([e.seq for e in self.log] + [last for _, last in self.gaps], default=0)
-        self.ledger = SequenceTracker({SESSION: acked} if self.known else {})
+        self.tracker = SequenceTracker({SESSION: acked} if self.known else {})
 
     def take(self, frames: list[bytes]) -> list[bytes]:
         """Take in one message, commit, and answer."""
         envelope = decode(frames)
         if isinstance(envelope.record, Hello):
             self.known = True
-            self.ledger.open(SESSION)
-            return self._answer(Welcome(boot_id=self.boot_id, acked=self.ledger.accepted(SESSION)))
-        if SESSION not in self.ledger:
+            self.tracker.open(SESSION)
+            return self._answer(Welcome(boot_id=self.boot_id, acked=self.tracker.accepted(SESSION)))
+        if SESSION not in self.tracker:
             return self._answer(Ack(boot_id=self.boot_id, acked=0))
-        judgement = self.ledger.check(SESSION, envelope.seq, envelope.low)
+        judgement = self.tracker.check(SESSION, envelope.seq, envelope.low)
         if judgement.gap is not None:
             self.gaps.append(judgement.gap)
         if judgement.outcome is Outcome.ACCEPT:
             self.log.append(envelope)
         rewind = judgement.outcome is Outcome.REWIND
-        acked = self.ledger.accepted(SESSION)
+        acked = self.tracker.accepted(SESSION)
         return self._answer(Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
 
     def _answer(self, record: Any) -> list[bytes]:
@@ -77,7 +79,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         hello = Hello(run="test", rank=0, world=1)
-        self.client = Protocol(SESSION, hello, self.max_bytes, self.overflow())
+        self.outbox = Outbox(self.max_bytes, self.overflow())
+        self.client = Session(SESSION, hello, self.outbox)
         self.server = Server()
         self.connected = True
         self.up: deque[list[bytes]] = deque()
@@ -100,7 +103,7 @@ class Machine(RuleBasedStateMachine):
             self.num_stats += 1
             labels = {"why": "x" * padding}
             record = Stats(manifest_id=self.num_manifests, step=self.num_stats, labels=labels)
-            self.client.append(record, 0)
+            self.outbox.append(record, 0)
 
     @rule(count=st.sampled_from([1, 1, 2, 40]))
     def declare(self, count: int = 1) -> None:
@@ -112,12 +115,12 @@ class Machine(RuleBasedStateMachine):
                 numel=Column.pack("<u8", [1]),
                 dtypes=("float32",),
             )
-            self.client.append(record, 0)
+            self.outbox.append(record, 0)
 
     @rule(count=st.integers(1, 3))
     def drop(self, count: int) -> None:
         self.num_skipped += count
-        self.client.skip(count)
+        self.outbox.skip(count)
 
     @rule(seconds=st.sampled_from([0.02, 0.5, ACK_TIMEOUT_S + 0.1]))
     def wait(self, seconds: float) -> None:
@@ -196,7 +199,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert self.client._ring.size_bytes <= self.max_bytes * 1.5
+        assert self.outbox.buffer.size_bytes <= self.max_bytes * 1.5
 
     # How it ends: the trouble is over, and there is time.
 
@@ -205,7 +208,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(400):
             self.now_s += 0.3
             self.all_is_well(1000)
-            if self.client.drained and not self.up and not self.down:
+            if self.client.is_drained and not self.up and not self.down:
                 break
         self.numbers_are_stored_once_and_in_order()
         self.records_are_stored_once_and_in_order()
@@ -213,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         self.what_is_stored_can_be_read()
 
     def everything_is_stored_or_declared_lost(self) -> None:
-        assert self.client.drained
+        assert self.client.is_drained
         produced = self.num_manifests + self.num_stats + self.num_skipped
         lost = sum(last - first + 1 for first, last in self.server.gaps)
         assert produced == len(self.server.log) + lost
@@ -247,7 +250,7 @@ class Everything:
 
 
 class SpillingMachine(Machine):
-    """The same, with a place for what the ring cannot hold."""
+    """The same, with a place for what the send buffer cannot hold."""
 
     def overflow(self) -> Overflow | None:
         return Everything()
@@ -258,7 +261,7 @@ class SpillingMachine(Machine):
         assert lost == self.num_skipped
 
 
-TestProtocol = Machine.TestCase
-TestProtocol.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestSession = Machine.TestCase
+TestSession.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestSpilling = SpillingMachine.TestCase
 TestSpilling.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)

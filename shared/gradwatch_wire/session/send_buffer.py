@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from gradwatch_wire import Kind
+from gradwatch_wire.records import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ class SendBuffer:
         return next(iter(self._items), self._next_seq)
 
     @property
+    def high(self) -> int:
+        """The highest sequence number that waits, 0 if none does."""
+        return next(reversed(self._items), 0)
+
+    @property
     def last(self) -> int:
         """The last sequence number given out, 0 before the first."""
         return self._next_seq - 1
@@ -49,7 +54,7 @@ class SendBuffer:
         """Number a record and keep it; return how many had to go for it.
 
         Manifests stay, for without them no later record could be read. Where they would fill half
-        of the ring, the oldest of them go too.
+        of the buffer, the oldest of them go too.
         """
         kept: deque[BufferedRecord] = deque()
         kept_bytes = num_evicted = 0

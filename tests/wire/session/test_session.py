@@ -1,4 +1,4 @@
-"""The client's side of the protocol, driven by hand: no socket, and the time is an argument."""
+"""A session of a process that lives, driven by hand: no socket, and the time is an argument."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwatch._transport.protocol import (
-    ACK_TIMEOUT_S,
-    BEAT_EVERY_S,
-    HELLO_EVERY_S,
-    MAX_IN_FLIGHT,
-    Phase,
-    Protocol,
-)
 from gradwatch_wire import (
     Ack,
     Alert,
@@ -30,6 +22,14 @@ from gradwatch_wire import (
     decode,
 )
 from gradwatch_wire.limits import MAX_MANIFESTS
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.timing import (
+    ACK_TIMEOUT_S,
+    BEAT_EVERY_S,
+    HELLO_EVERY_S,
+    MAX_IN_FLIGHT,
+)
 
 SESSION = b"s" * 16
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
@@ -49,24 +49,25 @@ def manifest(number: int) -> Manifest:
 
 
 class Client:
-    """A protocol at the end of a wire, with a clock that the test moves."""
+    """A session at the end of a wire, with a clock that the test moves."""
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
-        self.protocol = Protocol(SESSION, HELLO, max_bytes)
+        self.outbox = Outbox(max_bytes)
+        self.session = Session(SESSION, HELLO, self.outbox)
         self.now_s = 1000.0
 
     def greeting(self) -> Hello | None:
         """The HELLO that goes out now, if one does."""
-        frames = self.protocol.due(self.now_s)
+        frames = self.session.due(self.now_s)
         if frames is None:
             return None
-        self.protocol.greeted(self.now_s)
+        self.session.greeted(self.now_s)
         record = decode(frames).record
         assert isinstance(record, Hello)
         return record
 
     def hear(self, record: Record, session: bytes = SESSION) -> None:
-        self.protocol.receive(Envelope(session=session, record=record), self.now_s)
+        self.session.receive(Envelope(session=session, record=record), self.now_s)
 
     def welcome(self, acked: int = 0, boot_id: bytes = BOOT, most: int = 1 << 20) -> None:
         self.hear(Welcome(boot_id=boot_id, acked=acked, max_record_bytes=most))
@@ -77,14 +78,14 @@ class Client:
     def send(self) -> list[Envelope]:
         """Everything that may go out now."""
         out = []
-        while (frames := self.protocol.peek()) is not None:
+        while (frames := self.session.peek()) is not None:
             out.append(decode(frames))
-            self.protocol.sent()
+            self.session.sent()
         return out
 
     def produce(self, *records: Record) -> None:
         for record in records:
-            assert self.protocol.append(record, time_ns=7)
+            assert self.outbox.append(record, time_ns=7)
 
     def waiting(self) -> list[tuple[int, int]]:
         """Numbers and manifest ids of the manifests that go out now."""
@@ -120,7 +121,7 @@ def test_hello_is_said_at_once_and_again_until_welcome(client: Client) -> None:
     client.now_s += HELLO_EVERY_S - 0.01
     assert client.greeting() is None
     assert client.send() == []
-    assert client.protocol.beat(0, 0.0, client.now_s) is None
+    assert client.session.beat(0, 0.0, client.now_s) is None
     client.now_s += 0.01
     assert client.greeting() == HELLO
 
@@ -131,10 +132,10 @@ def test_hello_is_said_at_once_and_again_until_welcome(client: Client) -> None:
 
 def test_a_hello_that_the_socket_did_not_take_is_due_again_at_once(client: Client) -> None:
     """While there is no connection, every round tries."""
-    assert client.protocol.due(client.now_s) is not None
-    assert client.protocol.due(client.now_s) is not None
-    client.protocol.greeted(client.now_s)
-    assert client.protocol.due(client.now_s) is None
+    assert client.session.due(client.now_s) is not None
+    assert client.session.due(client.now_s) is not None
+    client.session.greeted(client.now_s)
+    assert client.session.due(client.now_s) is None
 
 
 def test_records_go_out_in_order_with_what_can_still_be_supplied(welcomed: Client) -> None:
@@ -155,7 +156,7 @@ def test_what_the_socket_did_not_take_stays(welcomed: Client) -> None:
     """Looking at the next record does not move on."""
     welcomed.produce(event(1), event(2))
 
-    assert welcomed.protocol.peek() == welcomed.protocol.peek()
+    assert welcomed.session.peek() == welcomed.session.peek()
     assert seqs(welcomed.send()) == [1, 2]
 
 
@@ -163,14 +164,14 @@ def test_an_acknowledgement_releases_what_it_covers(welcomed: Client) -> None:
     """Pending, drained and the counters follow."""
     welcomed.produce(event(1), event(2), event(3))
     welcomed.send()
-    assert (welcomed.protocol.pending, welcomed.protocol.drained) == (3, False)
+    assert (welcomed.outbox.pending, welcomed.session.is_drained) == (3, False)
     welcomed.ack(2)
-    assert (welcomed.protocol.pending, welcomed.protocol.drained) == (1, False)
+    assert (welcomed.outbox.pending, welcomed.session.is_drained) == (1, False)
     welcomed.ack(3)
     welcomed.ack(1)  # an older one that comes late changes nothing
 
-    assert (welcomed.protocol.pending, welcomed.protocol.drained) == (0, True)
-    assert welcomed.protocol.counters == {"sent": 3, "acked": 3, "evicted": 0}
+    assert (welcomed.outbox.pending, welcomed.session.is_drained) == (0, True)
+    assert welcomed.session.counters == {"sent": 3, "acked": 3, "evicted": 0}
     assert welcomed.send() == []
 
 
@@ -210,7 +211,7 @@ def test_an_acknowledgement_of_another_start_makes_it_greet_at_once(welcomed: Cl
     welcomed.welcome(acked=2, boot_id=OTHER_BOOT)
     assert seqs(welcomed.send()) == [3, 4]
     welcomed.ack(4, OTHER_BOOT)
-    assert welcomed.protocol.drained
+    assert welcomed.session.is_drained
 
 
 def test_a_rewind_at_the_same_place_counts_anew_after_a_welcome(welcomed: Client) -> None:
@@ -284,18 +285,18 @@ def test_a_beat_is_due_every_two_seconds(welcomed: Client) -> None:
     """It says the last step, how long ago that was, and what the counters are."""
     welcomed.produce(event(1))
     welcomed.send()
-    frames = welcomed.protocol.beat(41, 0.5, welcomed.now_s)
+    frames = welcomed.session.beat(41, 0.5, welcomed.now_s)
     assert frames is not None
     beat = decode(frames)
 
     counters = {"sent": 1, "acked": 0, "evicted": 0}
     assert beat.record == Beat(last_step=41, since_s=0.5, counters=counters)
     assert beat.seq == 0
-    assert welcomed.protocol.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S - 0.01) is None
-    assert welcomed.protocol.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S) is not None
+    assert welcomed.session.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S - 0.01) is None
+    assert welcomed.session.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S) is not None
 
 
-def test_a_full_ring_loses_the_oldest_and_says_so() -> None:
+def test_a_full_buffer_loses_the_oldest_and_says_so() -> None:
     """`low` tells the aggregator what cannot be supplied any more."""
     small = Client(max_bytes=4000)
     small.greeting()
@@ -306,7 +307,7 @@ def test_a_full_ring_loses_the_oldest_and_says_so() -> None:
     assert seqs(sent) == list(range(20 - len(sent) + 1, 21))
     assert 5 < len(sent) < 10
     assert {e.low for e in sent} == {sent[0].seq}
-    assert small.protocol.counters["evicted"] == 20 - len(sent)
+    assert small.session.counters["evicted"] == 20 - len(sent)
 
 
 def test_an_outage_that_evicts_more_than_may_be_on_its_way_comes_to_an_end() -> None:
@@ -353,7 +354,7 @@ def test_a_manifest_outlives_an_outage_that_evicts_all_around_it() -> None:
 
     assert (first.record, first.seq, first.low) == (manifest(1), 1, 1)
     assert {e.low for e in rest} == {rest[0].seq}
-    assert len(rest) == 39 - rest[0].seq + 1 == 38 - small.protocol.counters["evicted"]
+    assert len(rest) == 39 - rest[0].seq + 1 == 38 - small.session.counters["evicted"]
     assert [e.record.step for e in rest if isinstance(e.record, Event)][-1] == 39
 
 
@@ -367,7 +368,7 @@ def test_a_new_log_is_told_the_manifests_before_what_refers_to_them(welcomed: Cl
     welcomed.greeting()
     welcomed.welcome(acked=0, boot_id=OTHER_BOOT)
     sent = []
-    for _ in range(3):  # what is behind a hole waits until all before it is acknowledged
+    for _ in range(3):  # what comes after a hole waits until all before it is acknowledged
         sent += welcomed.send()
         welcomed.ack(sent[-1].seq, OTHER_BOOT)
 
@@ -375,10 +376,10 @@ def test_a_new_log_is_told_the_manifests_before_what_refers_to_them(welcomed: Cl
     assert [(e.seq, e.low) for e in sent] == [(1, 1), (3, 3), (5, 5)]
 
 
-def test_what_is_behind_a_lost_number_waits_for_what_is_before_it(welcomed: Client) -> None:
+def test_what_comes_after_a_lost_number_waits_for_what_is_before_it(welcomed: Client) -> None:
     """Else `low` would give up a record that is on its way."""
     welcomed.produce(event(1))
-    welcomed.protocol.skip(2)
+    welcomed.outbox.skip(2)
     welcomed.produce(event(4), event(5))
 
     assert [(e.seq, e.low) for e in welcomed.send()] == [(1, 1)]
@@ -397,7 +398,7 @@ def test_a_manifest_does_not_hide_the_loss_of_a_record_that_gave_way() -> None:
     small.welcome(acked=1, boot_id=OTHER_BOOT)
     sent = small.send()
 
-    assert small.protocol.counters["evicted"] == 1
+    assert small.session.counters["evicted"] == 1
     assert [(e.seq, e.low, e.record.step) for e in sent if isinstance(e.record, Event)] == [
         *((3, 3, 3), (4, 3, 4)),
     ]
@@ -442,11 +443,11 @@ def test_manifests_without_end_are_not_all_kept(welcomed: Client) -> None:
 def test_a_record_larger_than_the_aggregator_reads_is_left_out(welcomed: Client) -> None:
     """It would be refused for ever. Its number counts as lost, which `low` says."""
     welcomed.welcome(most=1000)
-    assert not welcomed.protocol.append(Event(name="mark", step=1, data={"x": "y" * 1000}), 0)
+    assert not welcomed.outbox.append(Event(name="mark", step=1, data={"x": "y" * 1000}), 0)
     welcomed.produce(event(2))
 
     assert [(e.seq, e.low, e.record) for e in welcomed.send()] == [(2, 2, event(2))]
-    assert welcomed.protocol.counters["oversize"] == 1
+    assert welcomed.session.counters["oversize"] == 1
 
 
 def test_what_is_just_small_enough_stays_below_the_limit_on_the_wire(welcomed: Client) -> None:
@@ -455,11 +456,11 @@ def test_what_is_just_small_enough_stays_below_the_limit_on_the_wire(welcomed: C
     welcomed.welcome(most=most)
     sizes = []
     for padding in range(850, 1000):
-        if welcomed.protocol.append(event((1 << 53) - 1, padding), time_ns=(1 << 63) - 1):
-            frames = welcomed.protocol.peek()
+        if welcomed.outbox.append(event((1 << 53) - 1, padding), time_ns=(1 << 63) - 1):
+            frames = welcomed.session.peek()
             assert frames is not None
             sizes.append(len(frames[1]))
-            welcomed.protocol.sent()
+            welcomed.session.sent()
 
     assert most - 64 < max(sizes) <= most
 
@@ -472,12 +473,12 @@ def test_a_refused_session_stops_and_does_not_hold_up_the_end(client: Client) ->
     client.welcome()
     client.now_s += 100
 
-    assert client.protocol.phase is Phase.REFUSED
-    assert client.protocol.refused == "the run name is taken"
-    assert client.protocol.drained
+    assert client.session.phase is Phase.REFUSED
+    assert client.session.refused == "the run name is taken"
+    assert client.session.is_drained
     assert client.greeting() is None
     assert client.send() == []
-    assert client.protocol.beat(1, 0.0, client.now_s) is None
+    assert client.session.beat(1, 0.0, client.now_s) is None
 
 
 def test_answers_for_another_session_are_not_heard(welcomed: Client) -> None:
@@ -487,7 +488,7 @@ def test_answers_for_another_session_are_not_heard(welcomed: Client) -> None:
     welcomed.hear(Ack(boot_id=BOOT, acked=1), session=b"x" * 16)
     welcomed.hear(Refuse(reason="no"), session=b"x" * 16)
 
-    assert (welcomed.protocol.pending, welcomed.protocol.phase) == (1, Phase.OPEN)
+    assert (welcomed.outbox.pending, welcomed.session.phase) == (1, Phase.OPEN)
 
 
 @pytest.mark.parametrize(
@@ -500,7 +501,7 @@ def test_answers_for_another_session_are_not_heard(welcomed: Client) -> None:
 def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
     welcomed: Client, answer: Callable[[], Record]
 ) -> None:
-    """Whoever acknowledges too much is mistaken; what comes next is sent all the same."""
+    """An aggregator that does so is mistaken; what comes next is sent all the same."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
     welcomed.hear(answer())
@@ -514,7 +515,7 @@ def test_alerts_are_kept_for_the_one_who_asks(welcomed: Client) -> None:
     welcomed.hear(Alert(alert={"id": "a"}))
     welcomed.hear(Alert(alert={"id": "b"}))
 
-    assert welcomed.protocol.alerts == [{"id": "a"}, {"id": "b"}]
+    assert welcomed.session.alerts == [{"id": "a"}, {"id": "b"}]
 
 
 def test_bye_is_a_record_like_any_other(welcomed: Client) -> None:
@@ -522,7 +523,7 @@ def test_bye_is_a_record_like_any_other(welcomed: Client) -> None:
     welcomed.produce(event(1), Bye(reason="closed"))
     sent = welcomed.send()
     assert (sent[-1].seq, sent[-1].record) == (2, Bye(reason="closed"))
-    assert not welcomed.protocol.drained
+    assert not welcomed.session.is_drained
     welcomed.ack(2)
 
-    assert welcomed.protocol.drained
+    assert welcomed.session.is_drained

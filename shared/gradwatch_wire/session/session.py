@@ -1,0 +1,188 @@
+"""One session of the protocol: what to send next, and what an answer means.
+
+It is the same for a process that trains and for one that is gone and left its records on disk:
+where they come from is the source's business. It has neither socket nor clock nor thread; what
+drives it (`driver.py`) passes the time in. Typical use::
+
+    session = Session(os.urandom(16), hello, Outbox(max_bytes))
+    session.source.append(record, time.time_ns())
+    send_due(session, send, time.monotonic())
+    session.receive(envelope, time.monotonic())
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Generic, TypeVar
+
+from gradwatch_wire.codec import encode, join
+from gradwatch_wire.records import (
+    Ack,
+    Alert,
+    Beat,
+    Envelope,
+    Hello,
+    Json,
+    Record,
+    Refuse,
+    Welcome,
+)
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.source import RecordSource
+from gradwatch_wire.session.timing import (
+    ACK_TIMEOUT_S,
+    BEAT_EVERY_S,
+    HELLO_EVERY_S,
+    MAX_IN_FLIGHT,
+)
+
+S = TypeVar("S", bound=RecordSource)
+
+
+class Phase(Enum):
+    """Where the session stands."""
+
+    GREETING = "greeting"
+    OPEN = "open"
+    REFUSED = "refused"
+
+
+class Session(Generic[S]):
+    """HELLO until WELCOME, then records in order until they are acknowledged.
+
+    Args:
+        session_id: 16 bytes that no other session has.
+        hello: What it says of itself.
+        source: Its records.
+        max_in_flight: Records that are sent and not acknowledged, at most.
+    """
+
+    def __init__(
+        self, session_id: bytes, hello: Hello, source: S, max_in_flight: int = MAX_IN_FLIGHT
+    ) -> None:
+        self.id = session_id
+        self.source = source
+        self.phase = Phase.GREETING
+        self.refused = ""  # the reason
+        self.alerts: list[dict[str, Json]] = []
+        self.counters = source.counters
+        self._hello = hello
+        self._max_in_flight = max_in_flight
+        self._boot_id = b""
+        self._acked = 0
+        self._floor = 1  # all before is acknowledged, or cannot be supplied any more
+        self._cursor = 1  # the next one to send
+        self._rewound: tuple[bytes, int] | None = None
+        self._hello_at_s = float("-inf")
+        self._beat_at_s = float("-inf")
+        self._progress_at_s = float("-inf")
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything is acknowledged, or never will be."""
+        return self.phase is Phase.REFUSED or self._has_nothing_left
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is refused, or the aggregator said that it has everything."""
+        opened = self.phase is Phase.OPEN
+        return self.phase is Phase.REFUSED or (opened and self._has_nothing_left)
+
+    @property
+    def _has_nothing_left(self) -> bool:
+        nothing_in_flight = self._cursor == self._floor
+        return nothing_in_flight and self.source.first_from(self._cursor) is None
+
+    def due(self, now_s: float) -> list[bytes] | None:
+        """Return the HELLO that is due, if one is."""
+        if self.phase is Phase.OPEN and self._is_stuck(now_s):
+            self.phase = Phase.GREETING
+        if self.phase is not Phase.GREETING or now_s - self._hello_at_s < HELLO_EVERY_S:
+            return None
+        return self._frames(self._hello)
+
+    def greeted(self, now_s: float) -> None:
+        """Say that the HELLO is with the socket."""
+        self._hello_at_s = now_s
+
+    def beat(self, last_step: int, since_s: float, now_s: float) -> list[bytes] | None:
+        """Return the BEAT that is due, if one is."""
+        if self.phase is not Phase.OPEN or now_s - self._beat_at_s < BEAT_EVERY_S:
+            return None
+        self._beat_at_s = now_s
+        counters = dict(self.counters)
+        return self._frames(Beat(last_step=last_step, since_s=since_s, counters=counters))
+
+    def peek(self) -> list[bytes] | None:
+        """Return the next record to send, if one may be sent; `sent` moves on."""
+        if self.phase is not Phase.OPEN or self._cursor - self._floor >= self._max_in_flight:
+            return None
+        item = self.source.get(self._cursor)
+        if item is None and self._cursor == self._floor:
+            # Nobody can supply these numbers any more: go on after them, and say so by `low`.
+            item = self.source.first_from(self._cursor)
+            self._floor = self._cursor = self._cursor if item is None else item.seq
+        return None if item is None else self._join(item)
+
+    def sent(self) -> None:
+        """Say that what `peek` returned is with the socket."""
+        self._cursor += 1
+        self.counters["sent"] += 1
+
+    def receive(self, envelope: Envelope, now_s: float) -> bool:
+        """Take in an answer of the aggregator; return False if it is for another session."""
+        if envelope.session != self.id:
+            return False
+        if self.phase is not Phase.REFUSED:
+            self._take(envelope.record, now_s)
+        return True
+
+    def _take(self, answer: Record, now_s: float) -> None:
+        match answer:
+            case Welcome():
+                self._welcome(answer, now_s)
+            case Ack():
+                self._acknowledge(answer, now_s)
+            case Alert(alert=alert):
+                self.alerts.append(dict(alert))
+            case Refuse(reason=reason):
+                self.phase = Phase.REFUSED
+                self.refused = reason
+
+    def _welcome(self, welcome: Welcome, now_s: float) -> None:
+        self.phase = Phase.OPEN
+        self._boot_id = welcome.boot_id
+        self._rewound = None
+        self._progress_at_s = now_s
+        self._acked = self.source.resume(welcome)
+        self._floor = self._cursor = self._acked + 1
+
+    def _acknowledge(self, ack: Ack, now_s: float) -> None:
+        if ack.boot_id != self._boot_id:
+            # It restarted. HELLO at once, once: its WELCOME says from where to go on.
+            if self.phase is Phase.OPEN:
+                self.phase = Phase.GREETING
+                self._hello_at_s = float("-inf")
+            return
+        acked = self.source.release(ack.acked)
+        if acked > self._acked:
+            self._acked = acked
+            self._progress_at_s = now_s
+        self._floor = max(self._floor, acked + 1)
+        self._cursor = max(self._cursor, self._floor)
+        place = (ack.boot_id, acked)
+        if ack.rewind and self._rewound != place:
+            # Once per place: more of the same answers are still on their way.
+            self._rewound = place
+            self._cursor = self._floor
+
+    def _is_stuck(self, now_s: float) -> bool:
+        if self._cursor == self._floor:
+            self._progress_at_s = now_s
+        return now_s - self._progress_at_s > ACK_TIMEOUT_S
+
+    def _join(self, item: BufferedRecord) -> list[bytes]:
+        return join(item.kind, self.id, item.seq, self._floor, item.time_ns, item.body)
+
+    def _frames(self, record: Record) -> list[bytes]:
+        return encode(Envelope(session=self.id, record=record))

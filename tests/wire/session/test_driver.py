@@ -1,0 +1,156 @@
+"""What is done with a session in a round, and until when: no socket, the time is an argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradwatch_wire import Ack, Beat, Bye, Envelope, Event, Hello, Record, Welcome, decode
+from gradwatch_wire.session.driver import Send, SessionDriver
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
+from gradwatch_wire.session.timing import BEAT_EVERY_S, CLOSE_S, MAX_BATCH
+
+SESSION, OTHER = b"s" * 16, b"o" * 16
+BOOT = b"b" * 16
+
+
+class Others:
+    """A session of another process that uses the same connection."""
+
+    def __init__(self) -> None:
+        self.heard: list[Envelope] = []
+
+    def receive(self, envelope: Envelope, now_s: float) -> None:
+        assert now_s
+        self.heard.append(envelope)
+
+    def send(self, send: Send, now_s: float) -> None:
+        assert now_s
+        send([b"other"])
+
+
+class Process:
+    """A driver, a connection that takes so many messages, and a clock that the test moves."""
+
+    def __init__(self, others: Others | None = None) -> None:
+        self.now_s = 1000.0
+        self.outbox = Outbox(1 << 20)
+        session = Session(SESSION, Hello(run="test", rank=0, world=1), self.outbox, 1000)
+        self.driver = SessionDriver(session, self.now_s, others)
+        self.room = 10_000
+
+    def round(self) -> list[list[bytes]]:
+        """Everything that goes out now."""
+        out: list[list[bytes]] = []
+
+        def send(frames: list[bytes]) -> bool:
+            if len(out) == self.room:
+                return False
+            out.append(frames)
+            return True
+
+        self.driver.send(send, self.now_s)
+        return out
+
+    def records(self) -> list[Record]:
+        return [decode(frames).record for frames in self.round()]
+
+    def hear(self, record: Record, session: bytes = SESSION) -> None:
+        self.driver.receive(Envelope(session=session, record=record), self.now_s)
+
+    def produce(self, *records: Record) -> None:
+        for record in records:
+            assert self.outbox.append(record, 0)
+
+    def open(self) -> None:
+        """Let the session be welcomed, and its first BEAT be sent."""
+        assert [type(record) for record in self.records()] == [Hello]
+        self.hear(Welcome(boot_id=BOOT, acked=0))
+        assert [type(record) for record in self.records()] == [Beat]
+
+
+@pytest.fixture
+def process() -> Process:
+    """One whose session is open."""
+    made = Process()
+    made.open()
+    return made
+
+
+def test_a_round_sends_hello_then_beats_and_records() -> None:
+    """Only HELLO until it is welcomed."""
+    process = Process()
+    process.produce(Event(name="mark", step=1))
+    assert [type(record) for record in process.records()] == [Hello]
+    assert process.records() == []
+    process.hear(Welcome(boot_id=BOOT, acked=0))
+
+    assert [type(record) for record in process.records()] == [Beat, Event]
+
+
+def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() -> None:
+    """It does not count as said."""
+    process = Process()
+    process.room = 0
+    assert process.records() == []
+    process.room = 1
+
+    assert [type(record) for record in process.records()] == [Hello]
+
+
+def test_a_beat_tells_the_last_step_and_the_time_since(process: Process) -> None:
+    """The same step again is no progress."""
+    process.driver.stepped(7, process.now_s)
+    process.now_s += BEAT_EVERY_S
+    process.driver.stepped(7, process.now_s)
+    (beat,) = process.records()
+
+    assert isinstance(beat, Beat)
+    assert (beat.last_step, beat.since_s) == (7, BEAT_EVERY_S)
+
+
+def test_a_round_has_an_end_and_a_full_connection_too(process: Process) -> None:
+    """What was not sent comes in the next round."""
+    events = [Event(name="mark", step=step) for step in range(2 * MAX_BATCH)]
+    process.produce(*events)
+    sent = process.records()
+    assert sent == events[:MAX_BATCH]
+    process.room = 3
+
+    assert process.records() == events[MAX_BATCH : MAX_BATCH + 3]
+
+
+def test_other_sessions_use_the_connection_until_this_one_closes() -> None:
+    """They hear what is for them, whenever it comes."""
+    others = Others()
+    process = Process(others)
+    assert process.round()[1:] == [[b"other"]]
+    process.hear(Ack(boot_id=BOOT, acked=3), session=OTHER)
+    process.hear(Welcome(boot_id=BOOT, acked=0))
+    process.driver.close(process.now_s)
+
+    assert [b"other"] not in process.round()
+    assert [envelope.session for envelope in others.heard] == [OTHER]
+
+
+def test_it_is_closed_once_its_last_record_is_acknowledged(process: Process) -> None:
+    """Not while it only has nothing to say."""
+    assert not process.driver.is_closed(process.now_s)
+    process.driver.close(process.now_s)
+    process.produce(Bye())
+    process.round()
+    assert not process.driver.is_closed(process.now_s)
+    process.hear(Ack(boot_id=BOOT, acked=1))
+
+    assert process.driver.is_closed(process.now_s)
+
+
+def test_it_closes_in_time_when_nobody_answers(process: Process) -> None:
+    """Half of the time is for records that are still made."""
+    process.driver.close(process.now_s)
+    process.produce(Bye())
+    moments = [0.4 * CLOSE_S, 0.6 * CLOSE_S, CLOSE_S]
+    times_s = [process.now_s + moment for moment in moments]
+
+    assert [process.driver.may_produce(time_s) for time_s in times_s] == [True, False, False]
+    assert [process.driver.is_closed(time_s) for time_s in times_s] == [False, False, True]
