@@ -12,7 +12,7 @@ from unittest import mock
 
 from gradwatch._transport import protocol as protocol_module
 from gradwatch_server.core.frames import assembler as assembler_module
-from gradwatch_server.storage import checkpointer as keeper_module
+from gradwatch_server.storage import checkpointer as checkpointer_module
 from simulation.cluster import Cluster, Parts
 from simulation.invariants import Violation
 from simulation.scenario import SECOND_NS, draw
@@ -67,7 +67,7 @@ def simulate(seed: int, parts: Parts | None = None) -> Outcome:
         stored=sum(account.num_stored for account in accounts),
         lost=sum(account.num_lost for account in accounts),
         duplicates=cluster.aggregator.num_duplicates,
-        alerts=cluster.aggregator.disk.num_alert_events,
+        alerts=cluster.aggregator.store.alert_events.newest(),
         boots=cluster.aggregator.num_boots,
     )
 
@@ -78,17 +78,16 @@ def _line(at_s: float, what: tuple[object, ...]) -> str:
 
 @contextlib.contextmanager
 def _surroundings(cluster: Cluster) -> Iterator[None]:
-    """Give the engine the simulated clock and the scenario's limits, and keep its log silent."""
+    """Give the engine the scenario's limits, and keep its log silent."""
     scenario = cluster.scenario
     logger = logging.getLogger("gradwatch_server")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         with (
-            cluster.clock.installed(),
             mock.patch.object(protocol_module, "MAX_IN_FLIGHT", scenario.in_flight),
-            mock.patch.object(keeper_module, "MAX_TAIL", scenario.tail),
-            mock.patch.object(keeper_module, "TRIM_NS", SECOND_NS),
+            mock.patch.object(checkpointer_module, "MAX_TAIL", scenario.tail),
+            mock.patch.object(checkpointer_module, "TRIM_NS", SECOND_NS),
             mock.patch.object(assembler_module, "MAX_HELD_RECORDS", scenario.max_held),
         ):
             yield

@@ -16,14 +16,14 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.security import AccessPolicy, Hosts, SecurityMiddleware, StreamTokens
 from gradwatch_server.api.tls import check_tls
+from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import read_keys
 from gradwatch_server.settings import Settings, open_doors, split_address
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
     with contextlib.ExitStack() as stack:
-        log = Log(settings.data, allow_network_fs=settings.allow_network_fs)
-        stack.callback(log.close)
+        clock = Clock()
+        store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
+        stack.callback(store.close)
         http_socket = stack.enter_context(_bind(settings.http))
         ingest = Ingest(settings.ingest, keys)
         stack.callback(ingest.close)
 
-        store = AlertStore(log.path)
-        feed = AlertStream(store)
+        feed = AlertStream(store.alert_events)
         failed: list[bool] = []
 
         def fail() -> None:
@@ -68,14 +68,15 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
             feed.close()
 
         engine = Engine(
-            log,
+            store,
             ingest,
             settings.rules,
+            clock=clock,
             window_steps=settings.window_steps,
             session_timeout_s=settings.session_timeout_s,
             on_alerts=feed.wake,
             on_failure=fail,
-            keeping=RetentionPolicy(
+            retention=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
             ),
         )
@@ -83,7 +84,7 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
         hosts = Hosts(split_address(settings.http)[0], settings.http_hosts)
         locks = AccessPolicy(hosts, keys.tokens if keys is not None else None, stream_tokens)
         config = uvicorn.Config(
-            SecurityMiddleware(make_app(engine, store, feed, stream_tokens), locks),
+            SecurityMiddleware(make_app(engine, store.alert_events, feed, stream_tokens), locks),
             ssl_certfile=settings.http_tls_cert,
             ssl_keyfile=settings.http_tls_key,
             log_config=None,

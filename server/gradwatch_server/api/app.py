@@ -1,4 +1,4 @@
-"""The HTTP side: reads the board and the alert store, never the engine's state.
+"""The HTTP side: reads what the engine publishes and the alert events, never the engine's state.
 
 Routes return `Json` themselves: what FastAPI makes of a returned dict has null for NaN.
 """
@@ -24,15 +24,16 @@ from gradwatch_server.api.security import (
     StreamLimit,
     StreamTokens,
 )
-from gradwatch_server.clock import now_ns
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.frames.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.engine.engine import Engine, PublishedState
-from gradwatch_server.storage.sqlite.alert_events import AlertEvent, AlertStore
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.storage.store import AlertEvent, AlertEventReader
 from gradwatch_wire import __version__
 from gradwatch_wire.health import AlertState
 
@@ -71,7 +72,10 @@ class EventStream(StreamingResponse):
 
 
 def make_app(
-    engine: Engine, store: AlertStore, feed: AlertStream, stream_tokens: StreamTokens | None = None
+    engine: Engine,
+    alert_events: AlertEventReader,
+    feed: AlertStream,
+    stream_tokens: StreamTokens | None = None,
 ) -> FastAPI:
     """Build the app over a running engine."""
 
@@ -91,23 +95,23 @@ def make_app(
     )
     problems.install(app)
     _add_service_routes(app, engine)
-    _add_run_routes(app, engine.board, store)
-    _add_streams(app, engine.board, feed)
+    _add_run_routes(app, engine.published, alert_events, engine.clock)
+    _add_streams(app, engine.published, feed)
     _add_stream_tokens(app, stream_tokens or StreamTokens())
     return app
 
 
 def _add_service_routes(app: FastAPI, engine: Engine) -> None:
-    board = engine.board
+    published = engine.published
 
     @app.get("/healthz", summary="The process answers")
     async def healthz() -> dict[str, str | int]:
-        return {"status": "ok", "version": __version__, "cursor": board.cursor}
+        return {"status": "ok", "version": __version__, "cursor": published.cursor}
 
     @app.get("/readyz", summary="Records are taken in and stored", response_model=None)
     async def readyz() -> dict[str, str] | problems.Problem:
-        if board.fault is not None:
-            return problems.Problem(503, board.fault)
+        if published.fault is not None:
+            return problems.Problem(503, published.fault)
         if not engine.is_alive():
             return problems.Problem(503, "the engine is not running")
         return {"status": "ready"}
@@ -119,50 +123,54 @@ def _add_service_routes(app: FastAPI, engine: Engine) -> None:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
 
-def _add_run_routes(app: FastAPI, board: PublishedState, store: AlertStore) -> None:
+def _add_run_routes(
+    app: FastAPI, published: PublishedState, alert_events: AlertEventReader, clock: Clock
+) -> None:
     @app.get("/runs", summary="All runs, the last one heard of first")
     async def runs() -> problems.Json:
-        now = now_ns()
-        views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-        return problems.Json([_summary(view, board, now) for view in views])
+        now = clock.now_ns()
+        views = sorted(published.runs.values(), key=lambda view: view.updated_ns, reverse=True)
+        return problems.Json([_summary(view, published, now) for view in views])
 
     @app.get("/runs/{run}", summary="One run: its attempts, ranks and layers")
     async def run_(run: str) -> problems.Json:
-        view = _view(board, run)
-        return problems.Json(_summary(view, board, now_ns()) | _details(view))
+        view = _view(published, run)
+        return problems.Json(_summary(view, published, clock.now_ns()) | _details(view))
 
     @app.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
     async def run_health(run: str) -> problems.Json:
-        return problems.Json(_health(_view(board, run), board, now_ns()))
+        return problems.Json(_health(_view(published, run), published, clock.now_ns()))
 
     @app.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")
     async def run_ranks(run: str) -> problems.Json:
-        view = _view(board, run)
-        return problems.Json(_named(view) | describe_ranks(view, board.heard, now_ns()))
+        view = _view(published, run)
+        return problems.Json(
+            _named(view) | describe_ranks(view, published.last_seen, clock.now_ns())
+        )
 
     @app.get("/runs/{run}/gains", summary="How the gradient grows from block to block")
     async def run_gains(run: str) -> problems.Json:
-        view = _view(board, run)
+        view = _view(published, run)
         return problems.Json(_named(view) | describe_gains(view.gains))
 
     @app.get("/runs/{run}/groups", summary="Norms of the named groups, and their ratios")
     async def run_groups(run: str) -> problems.Json:
-        view = _view(board, run)
+        view = _view(published, run)
         return problems.Json(_named(view) | describe_groups(view))
 
     @app.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
     async def run_alerts(run: str, state: AlertState | None = None) -> problems.Json:
-        alerts = _view(board, run).alerts
+        alerts = _view(published, run).alerts
         return problems.Json([a.to_dict() for a in alerts if state in (None, a.state)])
 
     @app.get("/alerts", summary="Alert events of all runs, oldest first, by cursor")
     def alerts(
         after: Cursor = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 200
     ) -> problems.Json:
-        return problems.Json([_event(event) for event in store.after(after, most=limit)])
+        return problems.Json([_event(event) for event in alert_events.after(after, most=limit)])
 
 
-def _add_streams(app: FastAPI, board: PublishedState, feed: AlertStream) -> None:
+def _add_streams(app: FastAPI, published: PublishedState, feed: AlertStream) -> None:
     slots = StreamLimit(MAX_STREAMS)
 
     @app.get(
@@ -171,14 +179,14 @@ def _add_streams(app: FastAPI, board: PublishedState, feed: AlertStream) -> None
         summary="Alert events as they happen; Last-Event-ID resumes with none missed or doubled",
     )
     async def stream(run: str | None = None, last_event_id: LastEventId = None) -> EventStream:
-        return EventStream(_follow(board, feed, last_event_id, run), slots)
+        return EventStream(_follow(published, feed, last_event_id, run), slots)
 
     @app.get(
         "/runs/{run}/alerts/stream", response_class=EventStream, summary="The same for one run"
     )
     async def run_stream(run: str, last_event_id: LastEventId = None) -> EventStream:
-        _view(board, run)
-        return EventStream(_follow(board, feed, last_event_id, run), slots)
+        _view(published, run)
+        return EventStream(_follow(published, feed, last_event_id, run), slots)
 
 
 def _add_stream_tokens(app: FastAPI, stream_tokens: StreamTokens) -> None:
@@ -188,9 +196,9 @@ def _add_stream_tokens(app: FastAPI, stream_tokens: StreamTokens) -> None:
 
 
 async def _follow(
-    board: PublishedState, feed: AlertStream, last_event_id: int | None, run: str | None
+    published: PublishedState, feed: AlertStream, last_event_id: int | None, run: str | None
 ) -> AsyncIterator[str]:
-    cursor = board.cursor if last_event_id is None else await feed.resume(last_event_id)
+    cursor = published.cursor if last_event_id is None else await feed.resume(last_event_id)
     # Said at once, so that a subscriber knows from when on it misses nothing.
     yield f": gradwatch alerts after {cursor}\n\n"
     async for event in feed.follow(cursor, run):
@@ -200,10 +208,10 @@ async def _follow(
             yield f"id: {event.cursor}\ndata: {json.dumps(_event(event))}\n\n"
 
 
-def _view(board: PublishedState, run: str) -> RunView:
-    view = board.runs.get(run)
+def _view(published: PublishedState, run: str) -> RunView:
+    view = published.runs.get(run)
     if view is None:
-        known = ", ".join(sorted(board.runs)[:5]) or "none yet"
+        known = ", ".join(sorted(published.runs)[:5]) or "none yet"
         raise HTTPException(404, f"no run {run[:80]!a}; known runs: {known}")
     return view
 
@@ -212,12 +220,12 @@ def _named(view: RunView) -> dict[str, Any]:
     return {"run": view.name, "attempt": view.attempt}
 
 
-def _health(view: RunView, board: PublishedState, now: int) -> dict[str, Any]:
-    return health(view, board.heard, now, board.fault)
+def _health(view: RunView, published: PublishedState, now: int) -> dict[str, Any]:
+    return health(view, published.last_seen, now, published.fault)
 
 
-def _summary(view: RunView, board: PublishedState, now: int) -> dict[str, Any]:
-    report = _health(view, board, now)
+def _summary(view: RunView, published: PublishedState, now: int) -> dict[str, Any]:
+    report = _health(view, published, now)
     keys = ("run", "status", "attempt", "step", "updated_at", "world", "records")
     return {key: report[key] for key in keys} | {
         "score": report["score"]["last"],

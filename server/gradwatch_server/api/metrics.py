@@ -4,94 +4,69 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gradwatch_server.clock import now_ns
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.metrics import EngineMetrics
+from gradwatch_server.engine.published import PublishedState
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
-
-if TYPE_CHECKING:
-    from gradwatch_server.engine.engine import Engine, PublishedState
 
 MAX_LABELLED_RUNS: Final = 50
 """Runs with numbers of their own, those last heard of: each is a time series for good."""
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
-_BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-
-
-class EngineMetrics:
-    """What the engine counts since it started. Only its thread writes."""
-
-    def __init__(self) -> None:
-        self.stored = 0
-        self.lost = 0
-        self.stored_bytes = 0
-        self.log_write = Histogram(
-            "gradwatch_log_write_seconds",
-            "Time to append a batch to the log and have it on the disk, retries included.",
-            buckets=_BUCKETS_S,
-            registry=None,
-        )
-        self.lag = Histogram(
-            "gradwatch_ingest_lag_seconds",
-            "Time from the first message of a batch to the acknowledgement of all of them.",
-            buckets=_BUCKETS_S,
-            registry=None,
-        )
-
 
 class EngineCollector(Collector):
-    """Makes the metrics of an engine, of its board, and of its port."""
+    """Makes the metrics of an engine, of what it publishes, and of its port."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric as it stands."""
-        engine, board = self._engine, self._engine.board
-        yield from _records(engine.meters, board)
+        engine, published = self._engine, self._engine.published
+        yield from _records(engine.metrics, published)
         refused = CounterMetricFamily(
             "gradwatch_refused", "Messages not taken, by the kind of fault.", labels=["kind"]
         )
         for kind, count in dict(engine.refused).items():
             refused.add_metric([kind], count)
         yield refused
-        yield from engine.meters.log_write.collect()
-        yield from engine.meters.lag.collect()
-        ready = board.fault is None and engine.is_alive()
+        yield from engine.metrics.log_write.collect()
+        yield from engine.metrics.lag.collect()
+        ready = published.fault is None and engine.is_alive()
         yield GaugeMetricFamily(
             "gradwatch_ready", "1 if records are taken in and stored, as /readyz.", int(ready)
         )
-        yield from _runs(board)
+        yield from _runs(published, engine.clock.now_ns())
 
 
-def _records(meters: EngineMetrics, board: PublishedState) -> Iterator[Metric]:
+def _records(metrics: EngineMetrics, published: PublishedState) -> Iterator[Metric]:
     records = CounterMetricFamily(
         "gradwatch_records", "Records since the start, by what became of them.", labels=["outcome"]
     )
-    records.add_metric(["stored"], meters.stored)
-    records.add_metric(["lost"], meters.lost)
-    records.add_metric(["duplicate"], board.num_duplicates)
+    records.add_metric(["stored"], metrics.stored)
+    records.add_metric(["lost"], metrics.lost)
+    records.add_metric(["duplicate"], published.num_duplicates)
     yield records
     yield CounterMetricFamily(
         "gradwatch_stored_bytes",
         "Bytes of the records stored since the start.",
-        meters.stored_bytes,
+        metrics.stored_bytes,
     )
 
 
-def _runs(board: PublishedState) -> Iterator[Metric]:
-    now = now_ns()
-    views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-    reports = [health(view, board.heard, now, board.fault) for view in views]
+def _runs(published: PublishedState, now_ns: int) -> Iterator[Metric]:
+    views = sorted(published.runs.values(), key=lambda view: view.updated_ns, reverse=True)
+    reports = [health(view, published.last_seen, now_ns, published.fault) for view in views]
     yield _by(
         "gradwatch_runs",
         "Runs by status.",
