@@ -1,4 +1,4 @@
-"""Replay equals live: what a fold of the log from its beginning gives, beside what there is."""
+"""Replay equals live: applying the log from its beginning gives what there is."""
 
 from __future__ import annotations
 

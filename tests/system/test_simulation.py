@@ -123,26 +123,26 @@ class TakesDuplicates(TracksWith):
     """Stores what it has."""
 
     class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            judgement = super().judge(session, seq, low)
-            again = judgement.ruling is Outcome.DUPLICATE
-            return SequenceCheck(Outcome.ACCEPT) if again else judgement
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            checked = super().check(session, seq, low)
+            again = checked.outcome is Outcome.DUPLICATE
+            return SequenceCheck(Outcome.ACCEPT) if again else checked
 
 
 class SkipsSilently(TracksWith):
     """Goes on after what is missing, and says nothing."""
 
     class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            return SequenceCheck(super().judge(session, seq, seq).ruling)
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            return SequenceCheck(super().check(session, seq, seq).outcome)
 
 
 class GivesUpEarly(TracksWith):
     """Declares lost what it could ask for."""
 
     class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
-        def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-            return super().judge(session, seq, seq)
+        def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+            return super().check(session, seq, seq)
 
 
 class MiscountsLoss(Engine):

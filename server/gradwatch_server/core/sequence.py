@@ -1,7 +1,7 @@
 """Sequence numbers: what is new, what is a duplicate, what must be sent again, what is lost.
 
 The aggregator alone declares loss, and only when the client says (by `low`) that it can no longer
-supply a record. The ledger runs ahead of the fold by the entries that are not committed yet.
+supply a record. The tracker is ahead of the state by the entries that are not committed yet.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """A ruling, and the range of sequence numbers that it found lost, if any."""
+    """What to do with a record, and the range of sequence numbers that is lost, if any."""
 
-    ruling: Outcome
+    outcome: Outcome
     gap: tuple[int, int] | None = None
 
 
@@ -53,8 +53,8 @@ class SequenceTracker:
     def __contains__(self, session: bytes) -> bool:
         return session in self._expected
 
-    def judge(self, session: bytes, seq: int, low: int) -> SequenceCheck:
-        """Rule on a sequenced record and move on if it is accepted or lost ones lie before it."""
+    def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
+        """Say what to do with a sequenced record; move on if it is accepted, or past lost ones."""
         expected = self._expected.get(session)
         if expected is None:
             return SequenceCheck(Outcome.UNKNOWN)

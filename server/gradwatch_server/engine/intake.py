@@ -85,19 +85,19 @@ class Intake:
     def _check(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Log a record if it is the next one of its session, and what is lost before it."""
         envelope = message.envelope
-        found = self._tracker.judge(envelope.session, envelope.seq, envelope.low)
-        if found.gap:
-            first, last = found.gap
+        checked = self._tracker.check(envelope.session, envelope.seq, envelope.low)
+        if checked.gap:
+            first, last = checked.gap
             self._metrics.lost += last - first + 1
             batch.add(now_ns, Gap(envelope.session, first, last))
-        if found.ruling is Outcome.ACCEPT:
+        if checked.outcome is Outcome.ACCEPT:
             self._metrics.stored += 1
             self._metrics.stored_bytes += len(message.raw)
             batch.add(now_ns, Received(envelope), message.raw)
-        elif found.ruling is Outcome.DUPLICATE:
+        elif checked.outcome is Outcome.DUPLICATE:
             self._published.num_duplicates += 1
         # A rewind asked for is void once the missing record came after all.
-        batch.answer(envelope.session, message.peer).rewind = found.ruling is Outcome.REWIND
+        batch.answer(envelope.session, message.peer).rewind = checked.outcome is Outcome.REWIND
 
     def _revive(self, session: bytes, now_ns: int, batch: Batch) -> None:
         """Note in the log that a session taken for lost is alive after all."""

@@ -14,7 +14,7 @@ ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
 
 
 @pytest.mark.parametrize(
-    ("acked", "seq", "low", "ruling", "gap", "then"),
+    ("acked", "seq", "low", "outcome", "gap", "then"),
     [
         (0, 1, 1, ACCEPT, None, 1),
         (4, 5, 1, ACCEPT, None, 5),
@@ -36,35 +36,35 @@ ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
         (0, MAX_SEQ, MAX_SEQ, ACCEPT, (1, MAX_SEQ - 1), MAX_SEQ),
     ],
 )
-def test_a_record_is_ruled_on(
-    acked: int, seq: int, low: int, ruling: Outcome, gap: tuple[int, int] | None, then: int
+def test_a_record_is_checked(
+    acked: int, seq: int, low: int, outcome: Outcome, gap: tuple[int, int] | None, then: int
 ) -> None:
     """By what was stored, its own number, and the lowest that the client can still supply."""
-    ledger = SequenceTracker({SESSION: acked})
-    judgement = ledger.judge(SESSION, seq, low)
+    tracker = SequenceTracker({SESSION: acked})
+    checked = tracker.check(SESSION, seq, low)
 
-    assert (judgement.ruling, judgement.gap) == (ruling, gap)
-    assert ledger.accepted(SESSION) == then
+    assert (checked.outcome, checked.gap) == (outcome, gap)
+    assert tracker.accepted(SESSION) == then
 
 
 def test_a_session_that_never_said_hello_is_unknown() -> None:
     """Its records are neither accepted nor lost; once open it begins at 1."""
-    ledger = SequenceTracker({})
+    tracker = SequenceTracker({})
 
-    assert ledger.judge(SESSION, 1, 1).ruling is Outcome.UNKNOWN
-    assert (ledger.accepted(SESSION), SESSION in ledger, len(ledger)) == (0, False, 0)
-    ledger.open(SESSION)
+    assert tracker.check(SESSION, 1, 1).outcome is Outcome.UNKNOWN
+    assert (tracker.accepted(SESSION), SESSION in tracker, len(tracker)) == (0, False, 0)
+    tracker.open(SESSION)
 
-    assert ledger.judge(SESSION, 1, 1).ruling is ACCEPT
-    assert (SESSION in ledger, len(ledger)) == (True, 1)
+    assert tracker.check(SESSION, 1, 1).outcome is ACCEPT
+    assert (SESSION in tracker, len(tracker)) == (True, 1)
 
 
 def test_opening_again_forgets_nothing() -> None:
     """A second HELLO of a session goes on where it was."""
-    ledger = SequenceTracker({SESSION: 7})
-    ledger.open(SESSION)
+    tracker = SequenceTracker({SESSION: 7})
+    tracker.open(SESSION)
 
-    assert ledger.accepted(SESSION) == 7
+    assert tracker.accepted(SESSION) == 7
 
 
 @given(
@@ -78,28 +78,28 @@ def test_whatever_comes_each_number_is_stored_once_or_lost_once(
     messages: list[tuple[bytes, int, int]],
 ) -> None:
     """Up to what is acknowledged: stored + lost is every number, and no number is both."""
-    ledger = SequenceTracker({})
+    tracker = SequenceTracker({})
     for session in (b"a", b"b"):
-        ledger.open(session)
+        tracker.open(session)
     stored: dict[bytes, list[int]] = {b"a": [], b"b": []}
     lost: dict[bytes, list[int]] = {b"a": [], b"b": []}
     for session, seq, low in messages:
-        before = ledger.accepted(session)
-        judgement = ledger.judge(session, seq, low)
-        if judgement.gap:
-            first, last = judgement.gap
+        before = tracker.accepted(session)
+        checked = tracker.check(session, seq, low)
+        if checked.gap:
+            first, last = checked.gap
             # Only what the client says it no longer has is ever given up.
             assert before < first <= last < low
             lost[session] += range(first, last + 1)
-        if judgement.ruling is ACCEPT:
+        if checked.outcome is ACCEPT:
             stored[session].append(seq)
-        assert (judgement.ruling is DUPLICATE) == (seq <= before)
-        assert (judgement.ruling is REWIND) == (seq > ledger.accepted(session))
+        assert (checked.outcome is DUPLICATE) == (seq <= before)
+        assert (checked.outcome is REWIND) == (seq > tracker.accepted(session))
 
     for session in (b"a", b"b"):
         assert stored[session] == sorted(stored[session])
         everything = sorted(stored[session] + lost[session])
-        assert everything == list(range(1, ledger.accepted(session) + 1))
+        assert everything == list(range(1, tracker.accepted(session) + 1))
 
 
 @given(
@@ -112,19 +112,21 @@ def test_a_client_that_goes_back_when_asked_loses_only_what_it_evicted(
     evicted: int, drops: list[int], extra: int
 ) -> None:
     """produced == stored + declared lost, over a line that drops messages."""
-    ledger = SequenceTracker({})
-    ledger.open(SESSION)
+    tracker = SequenceTracker({})
+    tracker.open(SESSION)
     produced = evicted + extra + 1
     stored, lost, cursor, rounds = 0, 0, evicted + 1, 0
-    while ledger.accepted(SESSION) < produced:
+    while tracker.accepted(SESSION) < produced:
         dropped = rounds < len(drops) and drops[rounds] == 0
         rounds += 1
         if not dropped:
-            judgement = ledger.judge(SESSION, cursor, evicted + 1)
-            stored += judgement.ruling is ACCEPT
-            lost += judgement.gap[1] - judgement.gap[0] + 1 if judgement.gap else 0
-            if judgement.ruling is REWIND:
-                cursor = ledger.accepted(SESSION)
-        cursor = cursor + 1 if cursor < produced else max(ledger.accepted(SESSION) + 1, evicted + 1)
+            checked = tracker.check(SESSION, cursor, evicted + 1)
+            stored += checked.outcome is ACCEPT
+            lost += checked.gap[1] - checked.gap[0] + 1 if checked.gap else 0
+            if checked.outcome is REWIND:
+                cursor = tracker.accepted(SESSION)
+        cursor = (
+            cursor + 1 if cursor < produced else max(tracker.accepted(SESSION) + 1, evicted + 1)
+        )
 
     assert (stored, lost) == (extra + 1, evicted)

@@ -89,10 +89,10 @@ def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> Non
 
 
 def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
-    """The ACK says rewind; nothing behind the gap is stored until the missing one came."""
+    """The ACK says rewind; nothing after the gap is stored until the missing one came."""
     running = start()
     peer = peers(running.endpoint).attach()
-    peer.send_as(4, 1, Event(name="behind", step=0))
+    peer.send_as(4, 1, Event(name="too early", step=0))
     assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
 
     for seq in (2, 3, 4):
@@ -421,7 +421,7 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
 
 
 def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
-    """They are written to the log once; what was judged before stays judged."""
+    """They are written to the log once; what was decided before stays."""
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 50.0, 50.0)
@@ -562,7 +562,7 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     running = start(endpoint=running.endpoint)
 
     (kept,) = running.path.parent.glob("gradwatch.db.damaged-*")
-    assert kept.read_bytes()[100 : len(data)] == data[100:]  # behind the header, which counts opens
+    assert kept.read_bytes()[100 : len(data)] == data[100:]  # after the header, which counts opens
     assert "is damaged" in caplog.text
     assert kept.name in caplog.text
     assert (dict(running.published.runs), running.published.fault) == ({}, None)
@@ -611,14 +611,14 @@ def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0)
-    old, board = running.shows(frames=1), running.published.runs
+    old, runs = running.shows(frames=1), running.published.runs
     peer.steps(1, NAN)
     running.shows(frames=2)
 
     assert (old.frames, old.first_bad, old.alerts) == (1, None, ())
-    assert board["gpt"] is old
+    assert runs["gpt"] is old
     with pytest.raises(TypeError):
-        board["x"] = old
+        runs["x"] = old
 
 
 # What any client may do, in any order, with a restart anywhere: the books must balance.

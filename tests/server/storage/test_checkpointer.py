@@ -253,7 +253,7 @@ def story_of_log(own: Aggregator) -> Any:
     return story_of(state)
 
 
-def test_a_restart_folds_only_what_came_after_the_save(begin: Any) -> None:
+def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
     """And nothing of a run that did not change."""
     own = begin()
     for number, run in enumerate("xy", 1):

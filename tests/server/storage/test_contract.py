@@ -149,7 +149,7 @@ def test_what_is_written_while_entries_are_read_disturbs_neither(store: Store) -
 
 
 def test_places_that_a_checkpoint_stands_for_are_not_given_again(place: Any) -> None:
-    """A number that was used twice would hide a record behind the checkpoint."""
+    """A number that was used twice would hide a record that the checkpoint seems to have."""
     store = place.open()
     store.log.append(ticks(1, 5))
     store.log.trim(0, 5)
@@ -380,7 +380,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing_of_a_call(
 
 
 def test_what_was_committed_survives_a_kill(place: Any) -> None:
-    """Without any word of goodbye."""
+    """Although nothing was closed."""
     store = place.open()
     for call in CALLS:
         call(store)

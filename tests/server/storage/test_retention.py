@@ -115,7 +115,7 @@ def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore, make_sta
 
 
 def test_a_log_that_was_trimmed_to_nothing_goes_on_counting(store: SQLiteStore) -> None:
-    """A number that was used again would hide a record behind a checkpoint."""
+    """A number that was used again would hide a record that a checkpoint seems to have."""
     store.log.append([Line(Entry(1, Tick())) for _ in range(5)])
     trim(store, 10**9 * SECOND, 5, log_max_age_s=1.0)
     assert kept(store) == []

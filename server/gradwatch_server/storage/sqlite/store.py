@@ -32,10 +32,17 @@ class SQLiteStore:
             db: The database; it is closed with the store.
             clock: Gives the time at which an alert event is stored.
             lock: What keeps others out; it is released with the store.
+
+        Raises:
+            StorageError: If it is damaged; it is closed then.
         """
         self.db = db
         self._lock = lock
-        self._log = SQLiteLog(db)
+        try:
+            self._log = SQLiteLog(db)
+        except StorageError:
+            db.close()
+            raise
         self._alert_events = SQLiteAlertEvents(db, clock)
         self._state = SQLiteSavedState(db)
 

@@ -1,15 +1,12 @@
-"""The log: what is committed is read back, what fails leaves nothing, one aggregator at a time."""
+"""The SQLite file: its settings, its versions, and what is done about damage in it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,25 +14,17 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import (
     Entry,
     Opened,
-    Received,
     Tick,
 )
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES, quarantine
-from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
+from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
 from gradwatch_wire import (
-    Bye,
-    Column,
     Envelope,
-    Event,
-    Gains,
     Hello,
     Kind,
-    Manifest,
-    Record,
     encode,
 )
 
@@ -62,70 +51,9 @@ def directory_of(store: SQLiteStore) -> Path:
     return Path(store.name).parent
 
 
-def received(record: Record, seq: int = 1) -> Line:
-    """Return the line of a record as it came."""
-    envelope = Envelope(session=SESSION, seq=seq, low=1, time_ns=5, record=record)
-    return Line(Entry(seq, Received(envelope)), encode(envelope)[1])
-
-
-def damaged_in_the_middle(data: bytes) -> bytes:
-    """Return a database with one page of nonsense."""
-    middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there
-    return data[:middle] + b"\xff" * PAGE_BYTES + data[middle + PAGE_BYTES :]
-
-
 def reopened(store: SQLiteStore) -> SQLiteStore:
     store.close()
     return open_store(directory_of(store))
-
-
-RECORDS: list[Record] = [
-    Manifest(
-        manifest_id=1,
-        names=("a", "é\0"),
-        numel=Column.pack("<u8", [1, 2]),
-        dtypes=("float32", "bfloat16"),
-        groups={"g": (1,)},
-        order="forward",
-    ),
-    Gains(step=3, blocks=("x",), norm_type="l2", norms=Column.pack("<f8", [float("inf")])),
-    Event(name="mark", step=4, data={"k": float("inf"), "n": None, "i": 1 << 63}),
-    Bye(reason="exception"),
-]
-
-
-def test_a_token_is_not_written_to_disk(store: SQLiteStore) -> None:
-    """It opens the door and is no fact of the run; all else of the HELLO is kept."""
-    hello = Hello(run="gpt", rank=0, world=1, host="node", token="hunter2-secret")
-    raw = encode(Envelope(session=SESSION, record=hello))[1]
-    store.log.append([Line(Entry(1, Opened(SESSION, hello)), raw)])
-    directory = directory_of(store)
-    (entry,) = entries_of(store)
-
-    assert entry.body == Opened(SESSION, Hello(run="gpt", rank=0, world=1, host="node"))
-    store.close()
-    assert not any(b"hunter2" in file.read_bytes() for file in directory.iterdir())
-    open_store(directory).close()
-
-
-def test_a_full_disk_fails_and_writes_nothing_of_the_batch(
-    store: SQLiteStore, make_stats: Any
-) -> None:
-    """All lines or none; once there is room again the log goes on."""
-    store.log.append([received(RECORDS[0])])
-    (pages,) = store.db.execute("PRAGMA page_count").fetchone()
-    store.db.execute(f"PRAGMA max_page_count={pages + 2}")
-    batch = [received(make_stats(step, [1.0] * 4_000), step + 2) for step in range(20)]
-
-    for _ in range(3):
-        with pytest.raises(StorageError, match="full"):
-            store.log.append(batch)
-    assert len(entries_of(store)) == 1
-    store.db.execute("PRAGMA max_page_count=100000")
-    store.log.append(batch)
-
-    assert [entry.received_ns for entry in entries_of(store)] == [1, *range(2, 22)]
-    assert store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.parametrize(
@@ -142,42 +70,6 @@ def test_a_full_disk_fails_and_writes_nothing_of_the_batch(
 def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, value: object) -> None:
     """SQLite passes over a setting that comes too late without a word."""
     assert store.db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
-
-
-def test_a_second_aggregator_on_the_directory_is_refused(store: SQLiteStore) -> None:
-    """One line, with the pid of the one that has it; the log of the first goes on."""
-    with pytest.raises(GradwatchError) as caught:
-        open_store(directory_of(store))
-
-    assert str(caught.value) == (
-        f"the data directory {directory_of(store)} is in use by another aggregator "
-        f"(pid {os.getpid()}); stop it, or choose another directory with --data"
-    )
-    store.log.append([received(Bye())])
-
-
-@pytest.mark.parametrize("what", ["a file", "below a file", "a NUL", "read-only"])
-def test_an_unusable_directory_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
-    """Whatever it is that is in the way."""
-    directory = tmp_path / "data"
-    if what == "a file":
-        directory.write_text("")
-    elif what == "below a file":
-        (tmp_path / "file").write_text("")
-        directory = tmp_path / "file" / "data"
-    elif what == "a NUL":
-        directory = tmp_path / "da\0ta"
-    elif os.geteuid() == 0:
-        directory = Path("/sys/gradwatch")  # where not even root may write
-    else:
-        directory.mkdir()
-        directory.chmod(stat.S_IRUSR | stat.S_IXUSR)
-
-    with pytest.raises(
-        GradwatchError, match=r"^cannot use the data directory .*choose one with"
-    ) as e:
-        open_store(directory)
-    assert "\n" not in str(e.value)
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -343,19 +235,32 @@ def test_damaged_rows_cost_only_themselves(
     store.close()
 
 
-def test_damaged_pages_are_an_error_not_a_short_log(store: SQLiteStore, make_stats: Any) -> None:
-    """A log that ends early would be taken for the truth."""
-    store.log.append([received(make_stats(step, [1.0] * 500), step + 1) for step in range(200)])
+def test_a_file_that_is_damaged_after_a_clean_stop_is_left_to_a_person(store: SQLiteStore) -> None:
+    """It is told in one line; nothing is renamed, and the directory is free again."""
+    store.log.append([Line(Entry(1, Tick()))])
     store.close()
     path = Path(store.name)
-    path.write_bytes(damaged_in_the_middle(path.read_bytes()))
-    damaged = open_store(directory_of(store))
+    data = path.read_bytes()
+    path.write_bytes(data[:PAGE_BYTES] + b"\xff" * (len(data) - PAGE_BYTES))
 
-    with pytest.raises(StorageError):
-        entries_of(damaged)
-    damaged.close()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"cannot open the log .*move the file") as caught:
+            open_store(path.parent)
+        assert caught.value.fault is StorageFault.DAMAGED
+        assert not list(path.parent.glob("*.damaged-*"))
 
 
-def test_the_lock_file_says_who_holds_it(store: SQLiteStore) -> None:
-    """For a person who looks."""
-    assert (directory_of(store) / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+def test_a_statement_that_fails_says_what_kind_of_fault_it_is(store: SQLiteStore) -> None:
+    """Also one that another connection keeps waiting, and one of a closed store."""
+    with sqlite3.connect(store.name) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.db.execute("PRAGMA busy_timeout=1")
+        with pytest.raises(StorageError, match="locked") as caught:
+            store.log.append([Line(Entry(1, Tick()))])
+        assert caught.value.fault is StorageFault.BUSY
+        other.rollback()
+    other.close()
+    store.log.append([Line(Entry(1, Tick()))])
+    store.close()
+    with pytest.raises(StorageError, match="is closed"):
+        store.log.append([Line(Entry(1, Tick()))])
