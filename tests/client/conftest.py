@@ -89,12 +89,12 @@ class Aggregator(threading.Thread):
         if isinstance(record, wire.Beat):
             self.beats.append(record)
         else:
-            judgement = self._ledger.judge(session, envelope.seq, envelope.low)
+            judgement = self._ledger.check(session, envelope.seq, envelope.low)
             if judgement.gap is not None:
                 self.lost.append(judgement.gap)
-            if judgement.ruling is Outcome.ACCEPT:
+            if judgement.outcome is Outcome.ACCEPT:
                 self.stored.append(envelope)
-            rewind = judgement.ruling is Outcome.REWIND
+            rewind = judgement.outcome is Outcome.REWIND
         acked = self._ledger.accepted(session)
         self._reply(peer, session, wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
 

@@ -56,12 +56,12 @@ class Server:
             return self._answer(Welcome(boot_id=self.boot_id, acked=self.ledger.accepted(SESSION)))
         if SESSION not in self.ledger:
             return self._answer(Ack(boot_id=self.boot_id, acked=0))
-        judgement = self.ledger.judge(SESSION, envelope.seq, envelope.low)
+        judgement = self.ledger.check(SESSION, envelope.seq, envelope.low)
         if judgement.gap is not None:
             self.gaps.append(judgement.gap)
-        if judgement.ruling is Outcome.ACCEPT:
+        if judgement.outcome is Outcome.ACCEPT:
             self.log.append(envelope)
-        rewind = judgement.ruling is Outcome.REWIND
+        rewind = judgement.outcome is Outcome.REWIND
         acked = self.ledger.accepted(SESSION)
         return self._answer(Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
 
