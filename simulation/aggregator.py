@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.store import StorageError, StorageFault
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
 from simulation.clock import Clock
-from simulation.disk import Disk, SimulatedLog
+from simulation.disk import Disk, SimulatedStore
 from simulation.invariants import InvariantChecker, Violation, require
 from simulation.network import Network
 from simulation.scenario import Scenario
@@ -109,16 +109,16 @@ class Aggregator:
         self._world = world
         self._class = engine
         self.disk = Disk(self._before, self._after)
-        self.log = SimulatedLog(self.disk, world.audit.committed)
+        self.store = SimulatedStore(self.disk, world.clock.boot(), world.audit.committed)
 
     def _before(self, word: str) -> None:
         self._world.point(f"before {word}")
         if self._world.fails(word):
-            raise sqlite3.OperationalError("database or disk is full")
+            raise StorageError("database or disk is full", StorageFault.FULL)
 
     def _after(self, word: str) -> None:
         if word == "COMMIT":
-            self.log.committed()
+            self.store.committed()
         self._world.point(f"after {word}")
 
     def _fail(self) -> None:
@@ -127,32 +127,33 @@ class Aggregator:
     def boot(self) -> bool:
         """Start; return whether it came up."""
         world = self._world
-        world.clock.boot()
+        clock = world.clock.boot()
         self.num_boots += 1
         try:
-            self.log = SimulatedLog(self.disk, world.audit.committed)
+            self.store = SimulatedStore(self.disk, clock, world.audit.committed)
             engine = self._class(
-                self.log,
+                self.store,
                 SimulatedIngest(world),
                 Rules(),
+                clock=clock,
                 window_steps=WINDOW_STEPS,
                 session_timeout_s=world.scenario.session_timeout_s,
                 on_alerts=lambda: None,
                 on_failure=self._fail,
-                keeping=RetentionPolicy(
+                retention=RetentionPolicy(
                     log_max_age_s=world.scenario.log_age_s,
                     checkpoint_s=world.scenario.checkpoint_s,
                 ),
+                boot_id=self.num_boots.to_bytes(16, "big"),
+                stopping=Stop(world),
             )
         except Killed:
             self.die()
             return False
         except GradwatchError as error:
             world.note("does not start:", error)
-            self.disk.pull_the_plug()
+            self.disk.rollback()
             return False
-        engine.boot_id = self.num_boots.to_bytes(16, "big")
-        engine._stopping = Stop(world)
         self.engine = engine
         world.note("aggregator starts,", len(world.audit.entries), "entries")
         return True
@@ -178,13 +179,13 @@ class Aggregator:
     @property
     def num_duplicates(self) -> int:
         """Records refused because they are stored, since the first start."""
-        now = self.engine.board.num_duplicates if self.engine is not None else 0
+        now = self.engine.published.num_duplicates if self.engine is not None else 0
         return self._num_duplicates + now
 
     def die(self) -> None:
         """Lose everything that is not on the disk."""
         self._num_duplicates, self.engine = self.num_duplicates, None
-        self.disk.pull_the_plug()
+        self.disk.rollback()
         self._world.network.restart()
 
     def check(self) -> None:
@@ -193,8 +194,8 @@ class Aggregator:
         if self.engine is None or now == self._checked:
             return
         self._checked = now
-        board = self.engine.board
-        require(not board.num_apply_errors, "every entry can be applied", board.num_apply_errors)
+        num_errors = self.engine.published.num_apply_errors
+        require(not num_errors, "every entry can be applied", num_errors)
         self._world.audit.check_state(self.engine._state)
         scenario = self._world.scenario
         bound = max(scenario.max_held, 16 * scenario.world)

@@ -20,7 +20,7 @@ from simulation.clock import Clock
 from simulation.faults import FaultInjector
 from simulation.invariants import InvariantChecker, Violation, key_of, require
 from simulation.network import Network
-from simulation.replay import check_log, check_replay
+from simulation.replay import check_replay, check_store
 from simulation.scenario import SECOND_NS, Scenario
 from simulation.spill import SimulatedOrphan
 from simulation.spill_replayer import SpillReplayer
@@ -158,7 +158,7 @@ class Cluster:
             require(not run.current.waiting, "every frame is closed in the end", run.name)
 
     def _check_replay(self) -> None:
-        check_log(self.aggregator, self.audit.entries)
+        check_store(self.aggregator, self.audit)
         check_replay(self.aggregator, self.audit.entries)
 
     # One tick.

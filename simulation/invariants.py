@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gradwatch_server.core.entries import Entry, Gap, Opened, Received
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.sqlite.log import Line
+from gradwatch_server.storage.store import AlertEvent, Line
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import SendBuffer
@@ -95,6 +95,7 @@ class InvariantChecker:
     def __init__(self) -> None:
         self.accounts: dict[bytes, Account] = {}
         self.entries: list[Entry] = []  # all that is committed
+        self._alert_events: list[AlertEvent] = []  # all that readers may have seen
 
     def committed(self, lines: Sequence[Line]) -> None:
         """Take down what the disk has for good."""
@@ -126,6 +127,7 @@ class InvariantChecker:
     def forget(self) -> None:
         """Begin anew with an empty log: what the old one had is owed no more."""
         self.entries.clear()
+        self._alert_events.clear()
         for account in self.accounts.values():
             account.num_forgotten = max(account.num_forgotten, account.durable)
             account.stored.clear()
@@ -178,6 +180,11 @@ class InvariantChecker:
                     sums[1] += session.num_lost
             told_run = [run.num_stored, run.num_lost]
             require(told_run == sums, "a run is the sum of its sessions", told_run, sums)
+
+    def check_alert_events(self, stored: list[AlertEvent]) -> None:
+        """Check that what a reader may have seen stays, and that what is new comes after it."""
+        before, self._alert_events = self._alert_events, stored
+        require(stored[: len(before)] == before, "an alert event stays as it is", before, stored)
 
     def check_settled(self, session: bytes) -> None:
         """Check that nothing is open: `made == stored + lost`, and what is missing is declared."""

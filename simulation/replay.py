@@ -1,4 +1,4 @@
-"""Replay equals live: what a fold of the log from its beginning gives, beside what there is."""
+"""Replay equals live: applying the log from its beginning gives what there is."""
 
 from __future__ import annotations
 
@@ -10,30 +10,27 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.engine.engine import _event_row
-from gradwatch_server.storage.sqlite.checkpoints import Checkpoints
+from gradwatch_server.engine.alert_delivery import alert_event
+from gradwatch_server.storage.checkpoints import load_checkpoint
+from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.jsonable import jsonable
 from simulation.aggregator import WINDOW_STEPS, Aggregator
-from simulation.disk import Disk
-from simulation.invariants import require
+from simulation.invariants import InvariantChecker, require
 
-CURSORS: Final = "SELECT cursor FROM alert_events ORDER BY rowid"
-
-AlertEvent = tuple[str, str, str, Any]
+ALL: Final = 1 << 31
 
 
-def check_log(aggregator: Aggregator, committed: list[Entry]) -> None:
+def check_store(aggregator: Aggregator, audit: InvariantChecker) -> None:
     """Check that the disk has everything that was ever committed, or a checkpoint of it."""
-    on_disk = dict(aggregator.log.entries(0))
-    saved = Checkpoints(aggregator.disk.db).load(WINDOW_STEPS)
-    for offset, entry in enumerate(committed, 1):
+    on_disk = dict(aggregator.store.log.entries())
+    saved = load_checkpoint(aggregator.store.state, WINDOW_STEPS)
+    for offset, entry in enumerate(audit.entries, 1):
         kept = on_disk.pop(offset, None)
         trimmed = kept is None and offset <= saved.position.start
         require(kept == entry or trimmed, "what is committed is on the disk", offset, entry)
     require(not on_disk, "what is on the disk was committed", on_disk)
     require(not saved.damaged, "every checkpoint can be read", saved.damaged)
-    cursors = [cursor for (cursor,) in aggregator.disk.db.execute(CURSORS)]
-    require(cursors == sorted(set(cursors)), "cursors only grow", cursors)
+    audit.check_alert_events(alert_events(aggregator))
 
 
 def check_replay(aggregator: Aggregator, committed: Iterable[Entry]) -> None:
@@ -42,18 +39,20 @@ def check_replay(aggregator: Aggregator, committed: Iterable[Entry]) -> None:
         return
     state = State(WINDOW_STEPS)
     alerts = [alert for entry in committed for alert in state.apply(entry)]
-    live, again = story(aggregator.engine._state), story(state)
+    live, again = views_of(aggregator.engine._state), views_of(state)
     for told, derived in zip(live, again, strict=True):
         require(told == derived, "a replay gives the same views", told, derived)
-    stored, expected = stored_events(aggregator.disk), events(alerts)
+    stored = [(event.run, event.alert) for event in alert_events(aggregator)]
+    expected = expected_events(alerts)
     require(stored == expected, "a replay gives the same alerts", stored, expected)
-    firing = [alert_id for alert_id, change, *_ in stored if change == "firing"]
-    require(len(firing) == len(set(firing)), "an alert fires once", firing)
+    fired = [own for _, own in stored if own["state"] == "firing"]
+    began = [own["id"] for own in fired if own["raised_step"] is None]
+    require(len(began) == len(set(began)), "an alert fires once", began)
 
 
-def story(state: State) -> list[Any]:
+def views_of(state: State) -> list[Any]:
     """Return all that readers see, as it can be compared."""
-    stories = []
+    views = []
     for run in state.runs.values():
         view = view_run(run)
         steps = view.series.steps.tolist()
@@ -62,20 +61,18 @@ def story(state: State) -> list[Any]:
         series = [view.series.total_norm, view.series.score, view.series.coverage]
         told = (view.attempts, view.names, view.numel, view.ranks, view.first_bad)
         counts = (view.stored, view.lost, view.late, view.unresolved, view.frames)
-        stories.append((view.name, told, counts, alerts, steps, [s.tobytes() for s in series]))
-    return stories
+        views.append((view.name, told, counts, alerts, steps, [s.tobytes() for s in series]))
+    return views
 
 
-def events(alerts: Iterable[Alert]) -> list[AlertEvent]:
-    """Return what the alert store holds of these alerts: each change of each once."""
-    kept: dict[tuple[str, str], AlertEvent] = {}
-    for alert in alerts:
-        alert_id, change, run, body = _event_row(alert)
-        kept.setdefault((alert_id, change), (alert_id, change, run, json.loads(body)))
+def expected_events(alerts: Iterable[Alert]) -> list[tuple[str, Any]]:
+    """Return run and alert of what is stored of these alerts: each change of each once."""
+    kept: dict[tuple[str, str], tuple[str, Any]] = {}
+    for event in map(alert_event, alerts):
+        kept.setdefault((event.alert_id, event.change), (event.run, json.loads(event.body)))
     return list(kept.values())
 
 
-def stored_events(disk: Disk) -> list[AlertEvent]:
-    """Return what the alert store holds."""
-    rows = disk.db.execute("SELECT alert_id, state, run, body FROM alert_events ORDER BY cursor")
-    return [(alert_id, change, run, json.loads(body)) for alert_id, change, run, body in rows]
+def alert_events(aggregator: Aggregator) -> list[AlertEvent]:
+    """Return all alert events that are stored."""
+    return aggregator.store.alert_events.after(0, most=ALL)

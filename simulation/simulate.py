@@ -11,7 +11,7 @@ from random import Random
 from unittest import mock
 
 from gradwatch_server.core.frames import assembler as assembler_module
-from gradwatch_server.storage import checkpointer as keeper_module
+from gradwatch_server.storage import checkpointer as checkpointer_module
 from simulation.cluster import Cluster, Parts
 from simulation.invariants import Violation
 from simulation.scenario import SECOND_NS, draw
@@ -66,7 +66,7 @@ def simulate(seed: int, parts: Parts | None = None) -> Outcome:
         stored=sum(account.num_stored for account in accounts),
         lost=sum(account.num_lost for account in accounts),
         duplicates=cluster.aggregator.num_duplicates,
-        alerts=cluster.aggregator.disk.num_alert_events,
+        alerts=cluster.aggregator.store.alert_events.newest(),
         boots=cluster.aggregator.num_boots,
     )
 
@@ -77,16 +77,15 @@ def _line(at_s: float, what: tuple[object, ...]) -> str:
 
 @contextlib.contextmanager
 def _surroundings(cluster: Cluster) -> Iterator[None]:
-    """Give the engine the simulated clock and the scenario's limits, and keep its log silent."""
+    """Give the engine the scenario's limits, and keep its log silent."""
     scenario = cluster.scenario
     logger = logging.getLogger("gradwatch_server")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         with (
-            cluster.clock.installed(),
-            mock.patch.object(keeper_module, "MAX_TAIL", scenario.tail),
-            mock.patch.object(keeper_module, "TRIM_NS", SECOND_NS),
+            mock.patch.object(checkpointer_module, "MAX_TAIL", scenario.tail),
+            mock.patch.object(checkpointer_module, "TRIM_NS", SECOND_NS),
             mock.patch.object(assembler_module, "MAX_HELD_RECORDS", scenario.max_held),
         ):
             yield

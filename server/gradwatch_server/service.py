@@ -21,14 +21,14 @@ from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.tls import check_tls
+from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +57,14 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
     with contextlib.ExitStack() as stack:
-        log = Log(settings.data, allow_network_fs=settings.allow_network_fs)
-        stack.callback(log.close)
+        clock = Clock()
+        store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
+        stack.callback(store.close)
         http_socket = stack.enter_context(_bind(settings.http))
         ingest = Ingest(settings.ingest, keys)
         stack.callback(ingest.close)
 
-        store = AlertStore(log.path)
-        alert_stream = AlertStream(store)
+        alert_stream = AlertStream(store.alert_events)
         failed: list[bool] = []
 
         def fail() -> None:
@@ -73,19 +73,20 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
             alert_stream.close()
 
         engine = Engine(
-            log,
+            store,
             ingest,
             settings.rules,
+            clock=clock,
             window_steps=settings.window_steps,
             session_timeout_s=settings.session_timeout_s,
             on_alerts=alert_stream.wake,
             on_failure=fail,
-            keeping=RetentionPolicy(
+            retention=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
             ),
         )
         stream_tokens = StreamTokens()
-        app = make_app(engine, store, alert_stream, stream_tokens)
+        app = make_app(engine, store.alert_events, alert_stream, stream_tokens)
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy))
         server = _Server(config, alert_stream)

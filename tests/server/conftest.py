@@ -21,11 +21,12 @@ import httpx
 import pytest
 import zmq
 
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import (
     Ack,
     Alert,
@@ -180,34 +181,36 @@ def make_stats() -> Callable[..., Stats]:
 
 
 class Running:
-    """An engine in a thread of this process, with its log and its port."""
+    """An engine in a thread of this process, with its store and its port."""
 
     def __init__(self, directory: Path, endpoint: str, settings: dict[str, Any]) -> None:
-        self.log = Log(directory)
+        clock = settings.pop("clock", None) or Clock()
+        self.store = SQLiteStore.open(directory, clock)
+        self.path = Path(self.store.name)
         self.ingest = Ingest(endpoint)
         self.endpoint = self.ingest.endpoint
         self.woken = threading.Event()
         self.failed = threading.Event()
         try:
             self.engine = Engine(
-                self.log,
+                self.store,
                 self.ingest,
                 settings.pop("rules", Rules()),
+                clock=clock,
                 window_steps=settings.pop("window_steps", 64),
                 session_timeout_s=settings.pop("session_timeout_s", 30.0),
                 on_alerts=self.woken.set,
                 on_failure=self.failed.set,
-                keeping=settings.pop("keeping", None),
+                retention=settings.pop("retention", None),
             )
         except BaseException:
             self.close()
             raise
-        self.board = self.engine.board
-        self.store = AlertStore(self.log.path)
+        self.published = self.engine.published
         self.engine.start()
 
     def view(self, run: str = "gpt") -> Any:
-        return self.board.runs.get(run)
+        return self.published.runs.get(run)
 
     def shows(self, run: str = "gpt", **expected: Any) -> Any:
         """Wait until a run's view has these values."""
@@ -218,15 +221,21 @@ class Running:
 
         return wait_until(check)
 
+    def entries(self) -> list[Entry]:
+        """Return what the log has."""
+        return [entry for _, entry in self.store.log.entries()]
+
     def events(self) -> list[tuple[int, str, str]]:
         """Return what the store has: cursor, alert id, state."""
-        return [(e.cursor, e.alert["id"], e.alert["state"]) for e in self.store.after(0)]
+        return [
+            (e.cursor, e.alert["id"], e.alert["state"]) for e in self.store.alert_events.after(0)
+        ]
 
     def close(self) -> None:
         if hasattr(self, "engine"):
             self.engine.stop()
         self.ingest.close()
-        self.log.close()
+        self.store.close()
 
 
 @pytest.fixture

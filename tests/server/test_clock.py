@@ -12,16 +12,23 @@ HOUR_NS = 3_600 * 10**9
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_it_goes_on_when_the_system_clock_is_set(
-    hours: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_when_the_system_clock_is_set(hours: int) -> None:
     """It reads that one once."""
-    clock = Clock()
+    set_by_ns = 0
+    clock = Clock(wall_ns=lambda: time.time_ns() + set_by_ns)
     before = clock.now_ns()
-    set_to = time.time_ns() + hours * HOUR_NS
-    monkeypatch.setattr(time, "time_ns", lambda: set_to)
+    set_by_ns = hours * HOUR_NS
 
     assert before <= clock.now_ns() < before + HOUR_NS / 2
+
+
+def test_it_is_made_of_the_clocks_it_is_given() -> None:
+    """The wall clock as it was at first, and what passed on the steady one."""
+    steady_ns = 7
+    clock = Clock(wall_ns=lambda: 1_000, steady_ns=lambda: steady_ns)
+    steady_ns += 30
+
+    assert clock.now_ns() == 1_030
 
 
 def test_it_does_not_fall_behind_what_the_log_says() -> None:

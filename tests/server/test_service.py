@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.engine.engine import Engine
+from gradwatch_server.clock import Clock
+from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.service import serve
 from gradwatch_server.settings import Settings
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 
 @pytest.fixture
@@ -25,13 +26,13 @@ def test_a_failed_engine_ends_the_process_with_an_error(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An aggregator that takes nothing in must not look alive; everything is let go of."""
-    monkeypatch.setattr(Engine, "_housekeeping", lambda self, now: 1 / 0)
+    monkeypatch.setattr(Housekeeping, "add", lambda self, now_ns, batch: 1 / 0)
     announced: list[Any] = []
     with pytest.raises(GradwatchError, match="the engine failed"):
         serve(settings, lambda *addresses: announced.append(addresses))
 
     assert len(announced) == 1
-    Log(settings.data).close()
+    SQLiteStore.open(settings.data, Clock()).close()
     assert "gradwatch-engine" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -40,13 +41,13 @@ def test_signals_are_what_they_were_before(
 ) -> None:
     """Also after it ended by one of them, which uvicorn raises again."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    housekeeping = Engine._housekeeping
+    add = Housekeeping.add
 
-    def interrupt(self: Engine, now: int) -> Any:
+    def interrupt(self: Housekeeping, *arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)
-        return housekeeping(self, now)
+        add(self, *arguments)
 
-    monkeypatch.setattr(Engine, "_housekeeping", interrupt)
+    monkeypatch.setattr(Housekeeping, "add", interrupt)
     serve(settings, lambda *_: None)
 
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
@@ -57,4 +58,4 @@ def test_a_port_that_is_taken_leaves_the_directory_free(settings: Settings) -> N
     with pytest.raises(GradwatchError, match="cannot bind the ingest endpoint"):
         serve(settings.model_copy(update={"ingest": "tcp://192.0.2.1:5555"}), lambda *_: None)
 
-    Log(settings.data).close()
+    SQLiteStore.open(settings.data, Clock()).close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.storage.store import StorageError
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import BufferedRecord, SendBuffer
 from gradwatch_wire.session.session import Session
@@ -54,27 +54,27 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 class AcknowledgesFirst(Engine):
-    """Answers as soon as it has judged a message."""
+    """Answers as soon as it has checked a message."""
 
-    def _take(self, message: Any, now: int, lines: Any, answers: Any) -> None:
-        super()._take(message, now, lines, answers)
-        self._acknowledge(answers)
+    def _take(self, message: Any, batch: Any) -> None:
+        super()._take(message, batch)
+        self._acknowledge(batch)
 
 
 class IgnoresTheDisk(Engine):
     """Goes on when the log cannot be written."""
 
     def _append(self, lines: Sequence[Any]) -> bool:
-        with contextlib.suppress(sqlite3.Error):
-            self._log.append(lines)
+        with contextlib.suppress(StorageError):
+            self._store.log.append(lines)
         return True
 
 
 class KeepsNoTime(Engine):
     """Writes that time passed, and does not act on it until it is started again."""
 
-    def _apply(self, entry: Entry, *place: Any) -> list[Any]:
-        return [] if isinstance(entry.body, Tick) else super()._apply(entry, *place)
+    def _apply(self, entry: Entry, offset: int) -> list[Any]:
+        return [] if isinstance(entry.body, Tick) else super()._apply(entry, offset)
 
 
 class ForgetsAlerts(Engine):
@@ -87,8 +87,8 @@ class ForgetsAlerts(Engine):
 class ForgetsOnRestart(Engine):
     """Comes back without the newest step of each rank."""
 
-    def _recover(self, rules: Any) -> None:
-        super()._recover(rules)
+    def _recover(self, *settings: Any) -> None:
+        super()._recover(*settings)
         for session in self._state.sessions.values():
             session.last_step = -1
 
@@ -98,49 +98,50 @@ class TrimsTooMuch(Engine):
 
     def _round(self) -> None:
         super()._round()
-        self._log.db.execute("DELETE FROM log WHERE log_offset = ?", (self._log.last_offset,))
+        last = self._store.log.last_offset
+        self._store.log.trim(last - 1, last)
 
 
 class NeverGivesUp(Engine):
     """Takes no session for lost."""
 
-    def _housekeeping(self, now: int) -> list[Any]:
-        self.board.heard = {}
-        return super()._housekeeping(now)
+    def _round(self) -> None:
+        self.published.last_seen = {}
+        super()._round()
 
 
-class LedgerOf(Engine):
-    """Has another ledger."""
+class TracksWith(Engine):
+    """Has another tracker of sequence numbers."""
 
-    ledger: type[SequenceTracker]
+    tracker: type[SequenceTracker]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._ledger = self.ledger({s.id: s.acked for s in self._state.sessions.values()})
+        self._tracker.__class__ = self.tracker
 
 
-class TakesDuplicates(LedgerOf):
+class TakesDuplicates(TracksWith):
     """Stores what it has."""
 
-    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+    class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
         def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             checked = super().check(session, seq, low)
             again = checked.outcome is Outcome.DUPLICATE
             return SequenceCheck(Outcome.ACCEPT) if again else checked
 
 
-class SkipsSilently(LedgerOf):
+class SkipsSilently(TracksWith):
     """Goes on after what is missing, and says nothing."""
 
-    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+    class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
         def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             return SequenceCheck(super().check(session, seq, seq).outcome)
 
 
-class GivesUpEarly(LedgerOf):
+class GivesUpEarly(TracksWith):
     """Declares lost what it could ask for."""
 
-    class ledger(SequenceTracker):  # noqa: N801 - takes the place of an attribute
+    class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
         def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             return super().check(session, seq, seq)
 
@@ -148,8 +149,8 @@ class GivesUpEarly(LedgerOf):
 class MiscountsLoss(Engine):
     """Tells of one lost record where there were several."""
 
-    def _apply(self, entry: Entry, *place: Any) -> list[Any]:
-        alerts = super()._apply(entry, *place)
+    def _apply(self, entry: Entry, offset: int) -> list[Any]:
+        alerts = super()._apply(entry, offset)
         for session in self._state.sessions.values():
             session.num_lost = min(session.num_lost, 1)
         return alerts

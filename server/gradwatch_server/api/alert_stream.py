@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
-from gradwatch_server.storage.sqlite.alert_events import AlertEvent, AlertStore
+from gradwatch_server.storage.store import AlertEvent, AlertEventReader
 
 PING_S: Final = 15.0
 """A stream says something at least this often, so that neither end takes the other for dead."""
@@ -22,8 +22,8 @@ PING_S: Final = 15.0
 class AlertStream:
     """Alert events as they are stored. Belongs to one event loop, woken from any thread."""
 
-    def __init__(self, store: AlertStore) -> None:
-        self._store = store
+    def __init__(self, alert_events: AlertEventReader) -> None:
+        self._alert_events = alert_events
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._closed = False
@@ -52,7 +52,7 @@ class AlertStream:
 
         A cursor that was never given out is of another log: the events of this one are all new.
         """
-        newest = await run_in_threadpool(self._store.newest)
+        newest = await run_in_threadpool(self._alert_events.newest)
         return cursor if cursor <= newest else 0
 
     async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent | None]:
@@ -62,7 +62,7 @@ class AlertStream:
         """
         while not self._closed:
             changed = self._changed
-            events = await run_in_threadpool(self._store.after, cursor, run)
+            events = await run_in_threadpool(self._alert_events.after, cursor, run)
             for event in events:
                 yield event
                 cursor = event.cursor

@@ -14,13 +14,13 @@ from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
+from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
 
 def make_app(
     engine: Engine,
-    alert_events: AlertStore,
+    alert_events: AlertEventReader,
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
 ) -> FastAPI:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.security.stream_limit import MAX_STREAMS, StreamLimit
-from gradwatch_server.storage.sqlite.alert_events import AlertEvent
+from gradwatch_server.storage.store import AlertEvent
 
 UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 

@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gradwatch_server.clock import now_ns
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.engine.engine import Engine, PublishedState
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import EngineMetrics
+from gradwatch_server.engine.published import PublishedState
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
 
 MAX_LABELLED_RUNS: Final = 50
@@ -25,49 +25,48 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class EngineCollector(Collector):
-    """Makes the metrics of an engine, of its board, and of its port."""
+    """Makes the metrics of an engine, of what it publishes, and of its port."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric as it stands."""
-        engine, board = self._engine, self._engine.board
-        yield from _records(engine.meters, board)
+        engine, published = self._engine, self._engine.published
+        yield from _records(engine.metrics, published)
         refused = CounterMetricFamily(
             "gradwatch_refused", "Messages not taken, by the kind of fault.", labels=["kind"]
         )
         for kind, count in dict(engine.refused).items():
             refused.add_metric([kind], count)
         yield refused
-        yield from engine.meters.log_write.collect()
-        yield from engine.meters.lag.collect()
-        ready = board.fault is None and engine.is_alive()
+        yield from engine.metrics.log_write.collect()
+        yield from engine.metrics.lag.collect()
+        ready = published.fault is None and engine.is_alive()
         yield GaugeMetricFamily(
             "gradwatch_ready", "1 if records are taken in and stored, as /readyz.", int(ready)
         )
-        yield from _runs(board)
+        yield from _runs(published, engine.clock.now_ns())
 
 
-def _records(meters: EngineMetrics, board: PublishedState) -> Iterator[Metric]:
+def _records(metrics: EngineMetrics, published: PublishedState) -> Iterator[Metric]:
     records = CounterMetricFamily(
         "gradwatch_records", "Records since the start, by what became of them.", labels=["outcome"]
     )
-    records.add_metric(["stored"], meters.stored)
-    records.add_metric(["lost"], meters.lost)
-    records.add_metric(["duplicate"], board.num_duplicates)
+    records.add_metric(["stored"], metrics.stored)
+    records.add_metric(["lost"], metrics.lost)
+    records.add_metric(["duplicate"], published.num_duplicates)
     yield records
     yield CounterMetricFamily(
         "gradwatch_stored_bytes",
         "Bytes of the records stored since the start.",
-        meters.stored_bytes,
+        metrics.stored_bytes,
     )
 
 
-def _runs(board: PublishedState) -> Iterator[Metric]:
-    now = now_ns()
-    views = sorted(board.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-    reports = [health(view, board.heard, now, board.fault) for view in views]
+def _runs(published: PublishedState, now_ns: int) -> Iterator[Metric]:
+    views = sorted(published.runs.values(), key=lambda view: view.updated_ns, reverse=True)
+    reports = [health(view, published.last_seen, now_ns, published.fault) for view in views]
     yield _by(
         "gradwatch_runs",
         "Runs by status.",

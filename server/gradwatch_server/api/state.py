@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 
-from gradwatch_server import clock
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -16,8 +15,9 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.engine.engine import Engine, PublishedState
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.storage.store import AlertEventReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class ApiState:
     """
 
     engine: Engine
-    alert_events: AlertStore
+    alert_events: AlertEventReader
     alert_stream: AlertStream
     metrics: Metrics
     stream_tokens: StreamTokens
@@ -43,16 +43,16 @@ class ApiState:
     @property
     def published(self) -> PublishedState:
         """What the engine published last."""
-        return self.engine.board
+        return self.engine.published
 
     @property
     def last_seen(self) -> LastSeen:
         """When each session was last heard of."""
-        return self.published.heard
+        return self.published.last_seen
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""
-        return clock.now_ns()
+        return self.engine.clock.now_ns()
 
     def run(self, name: str) -> RunView:
         """Return a run.

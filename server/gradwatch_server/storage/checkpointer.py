@@ -1,4 +1,4 @@
-"""The keeper: when the state is saved, what is read at a start, and when the log is trimmed.
+"""The checkpointer: when the state is saved, what is read at a start, when the log is trimmed.
 
 It belongs to the engine's thread, and works in slices between two batches, so that no record
 waits long for its acknowledgement.
@@ -7,37 +7,43 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gradwatch_server.clock import now_ns
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Forgotten, RulesSet
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
+from gradwatch_server.storage.checkpoints import (
+    Change,
+    Position,
+    encode_change,
+    encode_forgotten,
+    encode_position,
+    fill_window,
+    load_checkpoint,
+)
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
-from gradwatch_server.storage.sqlite.checkpoints import Change, Checkpoints, Position
-from gradwatch_server.storage.sqlite.database import deferred_sync, transaction
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.store import RunSave, StorageError, Store
 
 logger = logging.getLogger(__name__)
 
 MAX_TAIL: Final = 1_000
-"""Entries after which what changed is saved: a restart folds so many in some 0.3 s."""
+"""Entries after which what changed is saved: a restart applies so many in some 0.3 s."""
 
 SHARE: Final = 0.1
 """Share of the engine's time that saving and trimming may take."""
 
 MAX_SHARE: Final = 0.35
-"""The same once more than `MAX_TAIL` entries would have to be folded, in proportion to these."""
+"""The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these."""
 
 FILL_CHUNKS: Final = 32
 """Chunks of a window that are filled in at once."""
 
 FINISH_NS: Final = 1_000_000_000
-"""Time for saving at the end; what is not saved then is folded at the next start."""
+"""Time for saving at the end; what is not saved then is applied at the next start."""
 
 TRIM_NS: Final = 10_000_000_000
 """How often it is looked whether something is to be trimmed."""
@@ -52,7 +58,7 @@ class _Unsaved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Saved:
     """What is saved of a run: its current attempt, and the frames that its window had."""
 
     attempt: int
@@ -62,30 +68,31 @@ class _Form:
 class Checkpointer:
     """Saves and trims what one engine holds."""
 
-    def __init__(self, log: Log, keeping: RetentionPolicy) -> None:
-        self._log = log
-        self._keeping = keeping
-        self._retention = Retention(log, keeping)
+    def __init__(self, store: Store, policy: RetentionPolicy, clock: Clock) -> None:
+        self._store = store
+        self._policy = policy
+        self._clock = clock
+        self._retention = Retention(store, policy)
         self._unsaved: dict[str, _Unsaved] = {}  # oldest first
-        self._forms: dict[str, _Form] = {}
-        self._heads: list[bytes] = []
-        self._forgotten: dict[str, int] = {}  # as it is saved
+        self._saved: dict[str, _Saved] = {}
+        self._gone: list[bytes] = []  # sessions that left memory
+        self._forgotten: dict[str, int] = {}  # as saved
         self._absent: list[str] = []  # runs with frames that are not filled in yet
         self._rules: list[tuple[int, dict[str, Any]]] = [(0, {})]
         self._position = Position()
         self._target = 0  # the place up to which all is being saved
-        self._began_ns = now_ns()
+        self._began_ns = clock.now_ns()
         self._rest_until_ns = 0
         self._trim_ns = 0
         self._failed = False
 
     def restore(self, window_steps: int) -> State:
-        """Return the state of the newest good checkpoint; `tail` gives what is to be folded.
+        """Return the state of the newest good checkpoint; `tail` gives what is to be applied.
 
         Raises:
-            sqlite3.Error: If the file cannot be read.
+            StorageError: If the store cannot be read.
         """
-        saved = Checkpoints(self._log.db).load(window_steps)
+        saved = load_checkpoint(self._store.state, window_steps)
         state = State(window_steps)
         state.runs, state.forgotten = saved.runs, saved.forgotten
         self._forgotten = dict(saved.forgotten)
@@ -93,11 +100,11 @@ class Checkpointer:
             for attempt in run.attempts:
                 state.sessions.update((own.id, own) for own in attempt.sessions.values())
             if run.name not in saved.resized:
-                self._forms[run.name] = _form_of(run)
+                self._saved[run.name] = _saved_of(run)
         behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
         rules = {} if saved.damaged else saved.position.rules
         self._position = Position(saved.position.offset, rules, behind)
-        self._log.last_offset = max(self._log.last_offset, saved.position.offset)
+        self._store.log.skip_to(saved.position.offset)
         in_order = sorted(behind.items(), key=lambda item: item[1])
         self._unsaved = {name: _Unsaved(offset) for name, offset in in_order}
         for name in behind.keys() & state.runs.keys():
@@ -110,7 +117,7 @@ class Checkpointer:
     def tail(self, state: State) -> Iterator[tuple[int, Entry, Sequence[str]]]:
         """Yield what is to be applied with its place, and the runs that are ahead of it already."""
         position, passed_over = self._position, 0
-        for offset, entry in self._log.entries(position.start):
+        for offset, entry in self._store.log.entries(position.start):
             if offset > position.offset or isinstance(entry.body, RulesSet):
                 yield offset, entry, ()
                 continue
@@ -134,7 +141,7 @@ class Checkpointer:
             unsaved = self._unsaved.setdefault(name, _Unsaved(offset - 1))
             unsaved.attempts.add(attempt)
         if isinstance(body, Forgotten) and body.run in state.runs:
-            self._heads += [
+            self._gone += [
                 session.id
                 for attempt in state.runs[body.run].attempts
                 if attempt.number <= body.attempts
@@ -147,35 +154,35 @@ class Checkpointer:
             return
         try:
             busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now)
-        except sqlite3.Error as error:
-            self._tell(error)
+        except StorageError as error:
+            self._warn(error)
             self._rest_until_ns = now + 10_000_000_000
             return
         if busy:
-            spent = now_ns() - now
-            tail = self._log.last_offset - self._position.start
+            spent = self._clock.now_ns() - now
+            tail = self._store.log.last_offset - self._position.start
             share = min(max(SHARE, SHARE * tail / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
 
     def finish(self, state: State) -> None:
         """Save what there is time for, so that the next start is quick."""
-        deadline = now_ns() + FINISH_NS
+        deadline_ns = self._clock.now_ns() + FINISH_NS
         try:
-            while self._unsaved and now_ns() < deadline:
+            while self._unsaved and self._clock.now_ns() < deadline_ns:
                 self._save(state)
-        except sqlite3.Error as error:
-            self._tell(error)
+        except StorageError as error:
+            self._warn(error)
 
-    def _tell(self, error: sqlite3.Error) -> None:
+    def _warn(self, error: StorageError) -> None:
         if not self._failed:
             logger.warning("no checkpoint can be written, tried again (told once): %s", error)
         self._failed = True
 
     def _save_due(self, now: int, state: State) -> bool:
-        last = self._log.last_offset
+        last = self._store.log.last_offset
         if not self._is_saving() and (
             last - self._target >= MAX_TAIL
-            or now - self._began_ns >= self._keeping.checkpoint_s * 1e9
+            or now - self._began_ns >= self._policy.checkpoint_s * 1e9
         ):
             self._target, self._began_ns = last, now
         if not self._is_saving():
@@ -191,66 +198,70 @@ class Checkpointer:
         """Save the runs that have waited longest, and say how far all are.
 
         Raises:
-            sqlite3.Error: If the disk is full or fails; nothing was written then.
+            StorageError: If the disk is full or fails; nothing was written then.
         """
-        checkpoints = Checkpoints(self._log.db)
-        saved: list[str] = []
-        with deferred_sync(self._log.db), transaction(self._log.db):
-            size = 0
-            for name in self._unsaved:
-                if size > SLICE_BYTES:
-                    break
-                run = state.runs.get(name)
-                if run is None:
-                    checkpoints.remove(name)
-                else:
-                    change = self._change(run)
-                    if self._absent:
-                        absent = set(run.current.window.absent())
-                        checkpoints.fill(
-                            run, absent & set(run.current.window.changed(change.since))
-                        )
-                    size += checkpoints.put(change)
-                saved.append(name)
-            position = self._position_without(saved)
-            checkpoints.put_position(position)
-            forgotten = self._forgotten_at(position, state)
-            if forgotten != self._forgotten:
-                checkpoints.put_forgotten(forgotten)
+        runs = self._longest_unsaved(state)
+        saved = [run.run for run in runs]
+        position = self._position_without(saved)
+        parts = encode_position(position)
+        forgotten = self._forgotten_at(position, state)
+        if forgotten != self._forgotten:
+            parts |= encode_forgotten(forgotten)
+        self._store.state.save(parts, runs)
         self._forgotten = forgotten
         self._note_saved(saved, position, state)
 
+    def _longest_unsaved(self, state: State) -> list[RunSave]:
+        """Return a slice of what is to be saved."""
+        saves: list[RunSave] = []
+        size = 0
+        for name in self._unsaved:
+            if size > SLICE_BYTES:
+                break
+            run = state.runs.get(name)
+            saves.append(RunSave(run=name) if run is None else self._encode(run))
+            size += saves[-1].num_bytes
+        return saves
+
+    def _encode(self, run: Run) -> RunSave:
+        change = self._change(run)
+        if self._absent:
+            window = run.current.window
+            absent = set(window.absent()) & set(window.changed(change.since))
+            fill_window(self._store.state, run, absent)
+        return encode_change(change)
+
     def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
-        """Return the names as they were where each run stands: what is behind is folded again."""
+        """Return the names as they were where each run stands: the later entries come again."""
         behind = position.behind
         before = {name: last for name, last in self._forgotten.items() if name in behind}
         return before | {n: last for n, last in state.forgotten.items() if n not in behind}
 
     def _change(self, run: Run) -> Change:
-        form = self._forms.get(run.name)
-        if form is None:
+        saved = self._saved.get(run.name)
+        if saved is None:
             return Change(run, run.attempts, 0, whole=True)
         touched = self._unsaved[run.name].attempts
         attempts = [
-            own for own in run.attempts if own.number >= form.attempt or own.number in touched
+            own for own in run.attempts if own.number >= saved.attempt or own.number in touched
         ]
-        since = form.num_frames if form.attempt == run.current.number else 0
+        since = saved.num_frames if saved.attempt == run.current.number else 0
         return Change(run, attempts, since, whole=False)
 
     def _position_without(self, saved: Sequence[str]) -> Position:
         rest = {n: own.offset for n, own in self._unsaved.items() if n not in set(saved)}
-        start = Position(self._log.last_offset, {}, rest).start
+        start = Position(self._store.log.last_offset, {}, rest).start
         rules = [plain for offset, plain in self._rules if offset <= start][-1]
-        return Position(self._log.last_offset, rules, rest)
+        return Position(self._store.log.last_offset, rules, rest)
 
     def _note_saved(self, saved: Sequence[str], position: Position, state: State) -> None:
         for name in saved:
             del self._unsaved[name]
             run = state.runs.get(name)
             if run is None:
-                self._forms.pop(name, None)
+                self._saved.pop(name, None)
             else:
-                self._forms[name] = _form_of(run)
+                self._saved[name] = _saved_of(run)
         self._position = position
         self._rules = [
             (position.start, dict(position.rules)),
@@ -261,12 +272,12 @@ class Checkpointer:
             self._failed = False
 
     def _fill_due(self, state: State) -> bool:
-        """Fill in a slice of what the windows held, behind what was read at the start."""
+        """Fill in a slice of what the windows held before what was read at the start."""
         while self._absent:
             run = state.runs.get(self._absent[-1])
             absent = run.current.window.absent() if run is not None else []
             if run is not None and absent:
-                Checkpoints(self._log.db).fill(run, absent[:FILL_CHUNKS])
+                fill_window(self._store.state, run, absent[:FILL_CHUNKS])
                 return True
             self._absent.pop()
         return False
@@ -274,9 +285,9 @@ class Checkpointer:
     def _trim_due(self, now: int) -> bool:
         if now < self._trim_ns:
             return False
-        if self._heads:
-            self._retention.drop_heads(self._heads)
-            self._heads = []
+        if self._gone:
+            self._retention.trim_sessions(self._gone)
+            self._gone = []
             return True
         if self._retention.trim(now, self._position.start):
             return True
@@ -284,5 +295,5 @@ class Checkpointer:
         return False
 
 
-def _form_of(run: Run) -> _Form:
-    return _Form(run.current.number, run.current.window.num_added)
+def _saved_of(run: Run) -> _Saved:
+    return _Saved(run.current.number, run.current.window.num_added)

@@ -1,27 +1,23 @@
 """Retention: what is kept of the log, of the alerts and of runs that ended, and for how long.
 
-Records go first: what they came to is in a checkpoint, below which alone they are trimmed. Frames
-stay as long as they are in a window, alerts longest. All is done in slices, between two batches.
+Records go first: what they led to is in a checkpoint, and only records that are older than it are
+trimmed. Frames stay as long as they are in a window, alert events longest. All is done in slices,
+between two batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.sqlite.database import number, transaction
-from gradwatch_server.storage.sqlite.log import HEAD_KINDS, Log
-from gradwatch_wire import Kind
+from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
 SLICE_ROWS: Final = 2_000
 SLICE_BYTES: Final = 4 << 20
-
-FREE_SLACK_BYTES: Final = 32 << 20
-"""Space in the file that is free and waits for new records rather than being given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,104 +32,58 @@ class RetentionPolicy:
 
 
 class Retention:
-    """Trims one log."""
+    """Trims one store."""
 
-    def __init__(self, log: Log, keeping: RetentionPolicy) -> None:
-        self._log = log
-        self._keeping = keeping
-        self._trimmed = 0
+    def __init__(self, store: Store, policy: RetentionPolicy) -> None:
+        self._store = store
+        self._policy = policy
+        self._trimmed = 0  # the newest entry that was looked at and went
 
-    def trim(self, now_ns: int, below: int) -> bool:
+    def trim(self, now_ns: int, upto: int) -> bool:
         """Trim one slice of what is too old or too much; return whether there was any.
 
         Args:
             now_ns: The time it is, nanoseconds since the epoch.
-            below: The newest entry that a durable checkpoint stands for.
+            upto: The newest entry that a durable checkpoint stands for.
 
         Raises:
-            sqlite3.Error: If the disk is full or fails; nothing is changed then.
+            StorageError: If the disk is full or fails; nothing is changed then.
         """
-        return self._trim_log(now_ns, below) or self._trim_alerts(now_ns) or self._vacuum()
-
-    def _trim_log(self, now_ns: int, below: int) -> bool:
-        too_much = self._used_bytes() - self._keeping.log_max_bytes
-        too_old_ns = now_ns - round(self._keeping.log_max_age_s * 1e9)
-        last, size = self._trimmed, 0
-        rows = self._log.db.execute(
-            "SELECT log_offset, received_ns, length(payload) FROM log"
-            " WHERE log_offset > ? AND log_offset <= ? ORDER BY log_offset LIMIT ?",
-            (self._trimmed, below, SLICE_ROWS),
+        return (
+            self._trim_log(now_ns, upto)
+            or self._trim_alert_events(now_ns)
+            or self._store.vacuum(SLICE_BYTES)
         )
-        for offset, received_ns, length in rows:
-            if size > SLICE_BYTES or (size >= too_much and received_ns >= too_old_ns):
+
+    def _trim_log(self, now_ns: int, upto: int) -> bool:
+        too_much = self._store.used_bytes() - self._policy.log_max_bytes
+        too_old_ns = now_ns - round(self._policy.log_max_age_s * 1e9)
+        last, size = self._trimmed, 0
+        for entry in self._store.log.sizes(self._trimmed, upto, SLICE_ROWS):
+            if size > SLICE_BYTES or (size >= too_much and entry.received_ns >= too_old_ns):
                 break
-            last, size = offset, size + (length or 0)
-        rows.close()
+            last, size = entry.offset, size + entry.num_bytes
         if last == self._trimmed:
             return False
-        with transaction(self._log.db):
-            self._log.db.execute(
-                "DELETE FROM log WHERE log_offset > ? AND log_offset <= ?"
-                " AND kind NOT IN (?, ?, ?)",
-                (self._trimmed, last, *HEAD_KINDS),
-            )
+        self._store.log.trim(self._trimmed, last)
         self._trimmed = last
         return True
 
-    def _trim_alerts(self, now_ns: int) -> bool:
-        too_old_ns = now_ns - round(self._keeping.alerts_max_age_s * 1e9)
-        (first,) = self._log.db.execute(
-            # By cursor: events lie in the order in which they were stored. The newest stays, for
-            # from it the next start knows the cursor.
-            "SELECT cursor FROM alert_events WHERE cursor < (SELECT max(cursor) FROM alert_events)"
-            " AND stored_ns < ? ORDER BY cursor LIMIT 1",
-            (too_old_ns,),
-        ).fetchone() or (None,)
-        if first is None:
-            return False
-        with transaction(self._log.db):
-            self._log.db.execute(
-                "DELETE FROM alert_events WHERE cursor IN (SELECT cursor FROM alert_events"
-                " WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?"
-                " ORDER BY cursor LIMIT ?)",
-                (too_old_ns, SLICE_ROWS),
-            )
-        return True
+    def _trim_alert_events(self, now_ns: int) -> bool:
+        too_old_ns = now_ns - round(self._policy.alerts_max_age_s * 1e9)
+        return self._store.alert_events.trim(too_old_ns, SLICE_ROWS)
 
-    def _vacuum(self) -> bool:
-        """Return free pages at the end of the file to the file system."""
-        page_bytes = number(self._log.db, "page_size")
-        if number(self._log.db, "freelist_count") * page_bytes <= FREE_SLACK_BYTES:
-            return False
-        pages = SLICE_BYTES // page_bytes
-        # Each row of the answer is a page: it is done only as far as it is read.
-        self._log.db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
-        return True
-
-    def _used_bytes(self) -> int:
-        db = self._log.db
-        pages = number(db, "page_count") - number(db, "freelist_count")
-        return pages * number(db, "page_size")
-
-    def drop_heads(self, sessions: list[bytes]) -> None:
+    def trim_sessions(self, sessions: Sequence[bytes]) -> None:
         """Delete what was kept of sessions that left memory, as far as the log is trimmed.
 
         Raises:
-            sqlite3.Error: If the disk is full or fails; nothing is changed then.
+            StorageError: If the disk is full or fails; nothing is changed then.
         """
-        with transaction(self._log.db):
-            # Each statement reads all heads: they have no index, for few look for them.
-            for first in range(0, len(sessions), 500):
-                some = sessions[first : first + 500]
-                marks = ", ".join("?" * len(some))
-                self._log.db.execute(
-                    f"DELETE FROM log WHERE log_offset <= ? AND kind IN (?, ?) AND session IN ({marks})",  # noqa: S608, E501 - marks only
-                    (self._trimmed, int(Kind.HELLO), int(Kind.MANIFEST), *some),
-                )
+        self._store.log.trim_sessions(sessions, self._trimmed)
 
 
 def long_ended(
-    state: State, heard: Mapping[bytes, int], now_ns: int, age_s: float
+    state: State, last_seen: Mapping[bytes, int], now_ns: int, age_s: float
 ) -> Iterator[Forgotten]:
     """Say which attempts ended so long ago that they are to leave memory."""
     too_old_ns = now_ns - round(age_s * 1e9)
@@ -142,7 +92,7 @@ def long_ended(
         for attempt in run.attempts:
             if not all(
                 session.state in (RankState.ENDED, RankState.LOST)
-                and max(session.last_ns, heard.get(session.id, 0)) < too_old_ns
+                and max(session.last_ns, last_seen.get(session.id, 0)) < too_old_ns
                 for session in attempt.sessions.values()
             ):
                 break

@@ -10,33 +10,36 @@ import pytest
 
 from gradwatch_server.api import alert_stream as alert_stream_module
 from gradwatch_server.api.alert_stream import AlertStream
-from gradwatch_server.storage.sqlite.alert_events import AlertStore
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import AlertEvents, NewAlertEvent
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    log = Log(tmp_path / "data")
-    yield log
-    log.close()
+def stored(tmp_path: Path) -> Iterator[AlertEvents]:
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    yield store.alert_events
+    store.close()
 
 
-def add(log: Log, *names: str) -> None:
-    log.add_alert_events([(name, "firing", "gpt", "{}") for name in names])
+def add(stored: AlertEvents, *names: str) -> None:
+    stored.add([NewAlertEvent(name, "firing", "gpt", "{}") for name in names])
 
 
-def test_a_quiet_stream_shows_that_it_lives(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_stream_shows_that_it_lives(
+    stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None for each time that nothing came; events in between are not delayed by it."""
     monkeypatch.setattr(alert_stream_module, "PING_S", 0.05)
 
     async def follow() -> list[int | None]:
-        alert_stream = AlertStream(AlertStore(log.path))
+        alert_stream = AlertStream(stored)
         alert_stream.start()
         seen: list[int | None] = []
         async for event in alert_stream.follow(0, None):
             seen.append(event.cursor if event else None)
             if len(seen) == 2:
-                add(log, "a", "b")
+                add(stored, "a", "b")
                 alert_stream.wake()
             if len(seen) == 5:
                 alert_stream.close()
@@ -46,37 +49,36 @@ def test_a_quiet_stream_shows_that_it_lives(log: Log, monkeypatch: pytest.Monkey
 
 
 def test_events_of_the_time_while_it_read_are_not_missed(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stored just after a read, and told before the reader waits, wakes it all the same."""
-    store = AlertStore(log.path)
-    after = AlertStore.after
+    after = stored.after
 
     async def follow() -> list[int]:
-        alert_stream = AlertStream(store)
+        alert_stream = AlertStream(stored)
         alert_stream.start()
         loop = asyncio.get_running_loop()
         late = iter("abc")
 
-        def read(self: AlertStore, cursor: int, run: str | None) -> object:
-            events = after(self, cursor, run)
+        def read(cursor: int, run: str | None) -> object:
+            events = after(cursor, run)
             name = next(late, None)
             if not events and name:
-                add(log, name)
+                add(stored, name)
                 alert_stream.wake()
             elif name is None:
                 loop.call_soon_threadsafe(alert_stream.close)
             return events
 
-        monkeypatch.setattr(AlertStore, "after", read)
+        monkeypatch.setattr(stored, "after", read)
         return [event.cursor async for event in alert_stream.follow(0, None) if event]
 
     assert asyncio.run(asyncio.wait_for(follow(), 10)) == [1, 2]
 
 
-def test_waking_a_stream_without_a_loop_is_harmless(log: Log) -> None:
+def test_waking_a_feed_without_a_loop_is_harmless(stored: AlertEvents) -> None:
     """The engine wakes it before the server runs, and after it has ended."""
-    alert_stream = AlertStream(AlertStore(log.path))
+    alert_stream = AlertStream(stored)
     alert_stream.wake()
 
     async def start() -> None:
@@ -87,12 +89,12 @@ def test_waking_a_stream_without_a_loop_is_harmless(log: Log) -> None:
     alert_stream.close()
 
 
-def test_a_closed_stream_ends_every_subscription(log: Log) -> None:
+def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
     """Also those that wait for the next event."""
-    add(log, "a")
+    add(stored, "a")
 
     async def follow() -> list[int]:
-        alert_stream = AlertStream(AlertStore(log.path))
+        alert_stream = AlertStream(stored)
         alert_stream.start()
 
         async def one(cursor: int) -> int:

@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
-from gradwatch_server.storage.sqlite.log import DATABASE_NAME
+from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
 
 COMMAND = Path(sys.executable).with_name("gradwatch")

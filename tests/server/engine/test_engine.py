@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.engine import engine as engine_module
+from gradwatch_server.engine import admission
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
-from gradwatch_server.storage.sqlite.log import Line
+from gradwatch_server.storage.store import Line, StorageError, StorageFault
 from gradwatch_wire import (
     Ack,
     Alert,
@@ -67,7 +68,7 @@ def test_what_is_acknowledged_is_committed(start: Any, peers: Any) -> None:
     for step in range(20):
         peer.stats(step)
         acked = peer.acked().acked
-        with sqlite3.connect(f"file:{running.log.path}?mode=ro", uri=True) as other:
+        with sqlite3.connect(f"file:{running.path}?mode=ro", uri=True) as other:
             (stored,) = other.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
         other.close()
         assert stored == acked == step + 2
@@ -83,15 +84,15 @@ def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> Non
         peer.send_as(seq, 1, Event(name="copy", step=0))
         assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=2)
 
-    assert running.board.num_duplicates == 3
+    assert running.published.num_duplicates == 3
     assert running.shows(stored=2).events == {}
 
 
 def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
-    """The ACK says rewind; nothing behind the gap is stored until the missing one came."""
+    """The ACK says rewind; nothing after the gap is stored until the missing one came."""
     running = start()
     peer = peers(running.endpoint).attach()
-    peer.send_as(4, 1, Event(name="behind", step=0))
+    peer.send_as(4, 1, Event(name="too early", step=0))
     assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
 
     for seq in (2, 3, 4):
@@ -121,11 +122,11 @@ def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
     """It shows that both are there, and how far the log is."""
     running = start()
     peer = peers(running.endpoint).attach()
-    rows = len(list(running.log.replay()))
+    rows = len(running.entries())
 
     assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
     assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
-    assert len(list(running.log.replay())) == rows
+    assert len(running.entries()) == rows
 
 
 def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
@@ -136,8 +137,8 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: A
         peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
         assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=0)
 
-    assert running.board.runs == {}
-    assert list(running.log.replay()) == []
+    assert running.published.runs == {}
+    assert running.entries() == []
 
 
 @pytest.mark.parametrize("seq", [0, 1])
@@ -173,7 +174,7 @@ def test_a_bad_run_name_is_refused_with_the_rule(start: Any, peers: Any, name: s
     assert isinstance(answer, Refuse)
     assert "1 to 128 letters, digits" in answer.reason
     assert answer.reason.isascii()
-    assert (running.ingest.refused, running.board.runs) == ({"run name": 1}, {})
+    assert (running.ingest.refused, running.published.runs) == ({"run name": 1}, {})
 
 
 def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
@@ -191,8 +192,8 @@ def test_runs_and_sessions_are_bounded(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the bound a new one is refused; those that are known go on."""
-    monkeypatch.setattr(engine_module, "MAX_RUNS", 2)
-    monkeypatch.setattr(engine_module, "MAX_SESSIONS", 3)
+    monkeypatch.setattr(admission, "MAX_RUNS", 2)
+    monkeypatch.setattr(admission, "MAX_SESSIONS", 3)
     running = start()
     known = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
     running.shows("two")
@@ -222,7 +223,7 @@ def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> N
     for peer in (first, second):
         while not peer.alerts:
             peer.say(Beat())
-    stored = running.store.after(0)
+    stored = running.store.alert_events.after(0)
 
     (alert,) = second.alerts
     assert first.alerts[0]["id"] == alert["id"] == stored[0].alert["id"]
@@ -263,7 +264,7 @@ def test_a_session_that_is_not_heard_of_is_lost_and_may_come_back(start: Any, pe
     peer.say(Beat())
 
     wait_for_state(running, RankState.ALIVE)
-    bodies = [type(entry.body) for entry in running.log.replay()]
+    bodies = [type(entry.body) for entry in running.entries()]
     assert bodies == [Opened, Received, Lost, Opened]
 
 
@@ -282,7 +283,7 @@ def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
         peer.say(Beat())
         time.sleep(0.1)
 
-    assert Lost not in [type(entry.body) for entry in running.log.replay()]
+    assert Lost not in [type(entry.body) for entry in running.entries()]
 
 
 def test_time_closes_a_frame_without_any_record(
@@ -294,28 +295,26 @@ def test_time_closes_a_frame_without_any_record(
     peer = peers(running.endpoint, world=2).attach()
     peer.steps(0, 1.0)
     view = running.shows(frames=1)
-    rows = len(list(running.log.replay()))
+    rows = len(running.entries())
     time.sleep(1.3)
 
     assert view.frame.coverage == 0.5
-    assert len(list(running.log.replay())) == rows
+    assert len(running.entries()) == rows
 
 
-def test_a_step_of_the_system_clock_is_not_noticed(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_the_system_clock_is_not_noticed(start: Any, peers: Any) -> None:
     """An hour forward loses no rank, an hour back stops neither snapshots nor ticks."""
-    running = start(session_timeout_s=2.0)
+    hours = 0
+    clock = Clock(wall_ns=lambda: time.time_ns() + hours * 3_600 * 10**9)
+    running = start(session_timeout_s=2.0, clock=clock)
     peer = peers(running.endpoint).attach()
-    real = time.time_ns
-    for step, hours in enumerate((1, 1, -1, -1)):
-        monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600 * 10**9)
+    for step, hours in enumerate((1, 1, -1, -1)):  # noqa: B007 - the clock reads it
         peer.steps(step, 1.0)
         running.shows(frames=step + 1)
         time.sleep(0.6)
 
-    assert Lost not in [type(entry.body) for entry in running.log.replay()]
-    times = [entry.received_ns for entry in running.log.replay()]
+    assert Lost not in [type(entry.body) for entry in running.entries()]
+    times = [entry.received_ns for entry in running.entries()]
     assert times == sorted(times)
 
 
@@ -348,7 +347,7 @@ def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
         running = start(rules=rules, endpoint=running.endpoint)
         assert story_of(running) == before
         assert running.events() == events
-        assert running.board.cursor == 3
+        assert running.published.cursor == 3
         assert running.engine.boot_id != boot_id
 
     welcome = peer.greet()
@@ -375,7 +374,7 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> N
     peer.steps(1, 500.0, 500.0)
     running.shows(frames=3)
 
-    (event,) = running.store.after(0)
+    (event,) = running.store.alert_events.after(0)
     assert (event.alert["first_step"], event.alert["fired_step"]) == (0, 1)
 
 
@@ -394,7 +393,7 @@ def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peer
     peer.acked()
     running.shows(frames=3)
 
-    events = [event.alert for event in running.store.after(0)]
+    events = [event.alert for event in running.store.alert_events.after(0)]
     assert len({event["id"] for event in events}) == 1
     assert [(e["state"], e["severity"], e["raised_step"]) for e in events] == [
         ("firing", "info", None), ("firing", "warning", 1), ("firing", "critical", 2)
@@ -409,7 +408,7 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
     running.shows(frames=1)
     (event,) = running.events()
     running.close()
-    with sqlite3.connect(running.log.path) as db:
+    with sqlite3.connect(running.path) as db:
         db.execute("DELETE FROM alert_events")
         db.execute("DELETE FROM saved_state")  # a checkpoint is never ahead of the alerts
     db.close()
@@ -422,7 +421,7 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
 
 
 def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
-    """They are written to the log once; what was judged before stays judged."""
+    """They are written to the log once; what was decided before stays."""
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 50.0, 50.0)
@@ -431,12 +430,12 @@ def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
     for _ in range(2):
         running = start(rules=strict, endpoint=running.endpoint)
         assert running.events() == []
-    assert [type(e.body).__name__ for e in running.log.replay()].count("RulesSet") == 1
+    assert [type(e.body).__name__ for e in running.entries()].count("RulesSet") == 1
     peer.greet()
     peer.steps(2, 50.0, 50.0)
     running.shows(frames=4)
 
-    (event,) = running.store.after(0)
+    (event,) = running.store.alert_events.after(0)
     assert event.alert["first_step"] == 2
     running = start(endpoint=running.endpoint)
     assert len(running.events()) == 1
@@ -453,7 +452,7 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers
     running = start(session_timeout_s=1.0)
 
     alive = running.view().ranks[1].session
-    assert set(running.board.heard) == {alive}
+    assert set(running.published.last_seen) == {alive}
     deadline = time.monotonic() + 10
     while running.view().ranks[1].state is not RankState.LOST:
         assert time.monotonic() < deadline
@@ -467,17 +466,17 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     """Not ready while it lasts; with room again all is stored, acknowledged, and ready."""
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
-    db = running.log._db
-    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db = running.store.db
+    pages = db.number("page_count")
     db.execute(f"PRAGMA max_page_count={pages + 1}")
     for step in range(10):
         peer.stats(step, [1.0] * 2_000)
-    wait_until(lambda: running.board.fault)
-    assert "database or disk is full" in running.board.fault
+    wait_until(lambda: running.published.fault)
+    assert "database or disk is full" in running.published.fault
     seen = drain(peer)
     time.sleep(0.7)
     assert drain(peer) == []
-    with sqlite3.connect(f"file:{running.log.path}?mode=ro", uri=True) as other:
+    with sqlite3.connect(f"file:{running.path}?mode=ro", uri=True) as other:
         (stored,) = other.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
     other.close()
     assert stored == max([1, *seen])
@@ -486,7 +485,7 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     peer.acked(11)
 
     view = running.shows(stored=11, frames=10)
-    assert (view.lost, running.board.fault) == (0, None)
+    assert (view.lost, running.published.fault) == (0, None)
 
 
 def drain(peer: Any) -> list[int]:
@@ -503,21 +502,21 @@ def test_alerts_wait_for_a_full_disk_too(
     """They are told once they are stored, and readiness comes back without another record."""
     running = start()
     peer = peers(running.endpoint).attach()
-    store, calls = running.log.add_alert_events, itertools.count()
+    add, calls = running.store.alert_events.add, itertools.count()
 
     def full_at_first(events: Any) -> int:
         if next(calls) < 2:
-            raise sqlite3.OperationalError("database or disk is full")
-        cursor: int = store(events)
+            raise StorageError("database or disk is full", StorageFault.FULL)
+        cursor: int = add(events)
         return cursor
 
-    monkeypatch.setattr(running.log, "add_alert_events", full_at_first)
+    monkeypatch.setattr(running.store.alert_events, "add", full_at_first)
     peer.steps(0, NAN)
-    wait_until(lambda: running.board.fault)
+    wait_until(lambda: running.published.fault)
     assert not running.woken.is_set()
 
     assert running.woken.wait(10)
-    assert running.board.fault is None
+    assert running.published.fault is None
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
@@ -525,18 +524,19 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any, wait_unt
     """What was never committed was never acknowledged: the next start asks for it again."""
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
-    (pages,) = running.log._db.execute("PRAGMA page_count").fetchone()
-    running.log._db.execute(f"PRAGMA max_page_count={pages}")
+    db = running.store.db
+    pages = db.number("page_count")
+    db.execute(f"PRAGMA max_page_count={pages}")
     for step in range(10):
         peer.stats(step, [1.0] * 2_000)
-    wait_until(lambda: running.board.fault)
+    wait_until(lambda: running.published.fault)
     began = time.monotonic()
     endpoint = running.endpoint
     running = start(endpoint=endpoint)
     assert time.monotonic() - began < 3
 
     acked = peer.greet().acked
-    assert acked == running.engine._ledger.accepted(peer.session) < 11
+    assert acked == running.engine._tracker.accepted(peer.session) < 11
     for step in range(acked - 1, 10):
         peer.send_as(step + 2, 1, Event(name="again", step=step))
     peer.acked(11)
@@ -547,25 +547,25 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Under a dated name, nothing of it lost; clients send again what they still have."""
-    running = start(keeping=RetentionPolicy(checkpoint_s=1e9))
+    running = start(retention=RetentionPolicy(checkpoint_s=1e9))
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
     for step in range(200):
         peer.stats(step, [1.0] * 500)
     peer.acked()
     running.engine._withheld = True  # as if it was killed: no checkpoint stands for the records
     running.close()
-    data = bytearray(running.log.path.read_bytes())
+    data = bytearray(running.path.read_bytes())
     middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there
     data[middle : middle + PAGE_BYTES] = b"\xff" * PAGE_BYTES
-    running.log.path.write_bytes(data)
+    running.path.write_bytes(data)
 
     running = start(endpoint=running.endpoint)
 
-    (kept,) = running.log.path.parent.glob("gradwatch.db.damaged-*")
-    assert kept.read_bytes()[100 : len(data)] == data[100:]  # behind the header, which counts opens
+    (kept,) = running.path.parent.glob("gradwatch.db.damaged-*")
+    assert kept.read_bytes()[100 : len(data)] == data[100:]  # after the header, which counts opens
     assert "is damaged" in caplog.text
     assert kept.name in caplog.text
-    assert (dict(running.board.runs), running.board.fault) == ({}, None)
+    assert (dict(running.published.runs), running.published.fault) == ({}, None)
     peers(running.endpoint, run="next").attach()
     assert running.shows("next", stored=1)
 
@@ -587,7 +587,7 @@ def test_a_fault_of_ours_costs_one_entry(
     peer.steps(0, 1.0, 1.0, 1.0, 1.0)
     running.shows(frames=2)
 
-    assert running.board.num_apply_errors == 2
+    assert running.published.num_apply_errors == 2
     assert [r.getMessage() for r in caplog.records if r.exc_info] == [
         "an entry of the log could not be applied (told once)"
     ]
@@ -599,11 +599,11 @@ def test_a_fault_in_the_loop_is_told(
 ) -> None:
     """The engine ends, says so, and whoever started it learns of it: no half-dead process."""
     running = start()
-    monkeypatch.setattr(running.engine, "_housekeeping", lambda now: 1 / 0)
+    monkeypatch.setattr(running.engine._housekeeping, "add", lambda now_ns, batch: 1 / 0)
 
     assert running.failed.wait(10)
     wait_until(lambda: not running.engine.is_alive())
-    assert running.board.fault == "the engine failed; see the log"
+    assert running.published.fault == "the engine failed; see the log"
 
 
 def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
@@ -611,14 +611,14 @@ def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0)
-    old, board = running.shows(frames=1), running.board.runs
+    old, runs = running.shows(frames=1), running.published.runs
     peer.steps(1, NAN)
     running.shows(frames=2)
 
     assert (old.frames, old.first_bad, old.alerts) == (1, None, ())
-    assert board["gpt"] is old
+    assert runs["gpt"] is old
     with pytest.raises(TypeError):
-        board["x"] = old
+        runs["x"] = old
 
 
 # What any client may do, in any order, with a restart anywhere: the books must balance.
@@ -708,7 +708,7 @@ def test_a_flood_of_hellos_of_one_session_is_one_session(start: Any, peers: Any)
         peer.greet()
 
     assert len(running.shows().attempts) == 1
-    assert len(list(running.log.replay())) == 1
+    assert len(running.entries()) == 1
 
 
 def test_a_record_spelt_at_length_survives_a_restart(start: Any, peers: Any) -> None:
@@ -750,4 +750,4 @@ def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Any) -> None
     envelope = Envelope(session=bytes(16), seq=1, record=Bye())
 
     with pytest.raises(AssertionError):
-        running.log.append([Line(Entry(1, Received(envelope)))])
+        running.store.log.append([Line(Entry(1, Received(envelope)))])

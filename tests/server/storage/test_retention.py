@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradwatch_server.clock import now_ns
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.state import State
-from gradwatch_server.engine import engine as engine_module
+from gradwatch_server.engine import admission, housekeeping
 from gradwatch_server.storage import retention as retention_module
 from gradwatch_server.storage.retention import Retention, RetentionPolicy, long_ended
-from gradwatch_server.storage.sqlite.log import Line, Log
+from gradwatch_server.storage.sqlite import database
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Refuse, encode
 
 SECOND = 1_000_000_000
@@ -23,11 +24,11 @@ SESSION = bytes(range(16))
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    log = Log(tmp_path / "data")
-    log.db.execute("PRAGMA synchronous=OFF")
-    yield log
-    log.close()
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    store.db.execute("PRAGMA synchronous=OFF")
+    yield store
+    store.close()
 
 
 def line(record: Record, seq: int, at_ns: int, session: bytes = SESSION) -> Line:
@@ -35,7 +36,7 @@ def line(record: Record, seq: int, at_ns: int, session: bytes = SESSION) -> Line
     return Line(Entry(at_ns, Received(envelope)), encode(envelope)[1])
 
 
-def fill(log: Log, make_stats: Any, count: int, layers: int = 1) -> None:
+def fill(store: SQLiteStore, make_stats: Any, count: int, layers: int = 1) -> None:
     """Write a HELLO, a manifest and records, a second apart."""
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=1, names=("a",), numel=numel, dtypes=("f",))
@@ -44,124 +45,124 @@ def fill(log: Log, make_stats: Any, count: int, layers: int = 1) -> None:
     lines += [
         line(make_stats(step, [1.0] * layers), step + 2, step * SECOND) for step in range(count)
     ]
-    log.append(lines)
+    store.log.append(lines)
 
 
-def trim(log: Log, now: int, below: int, **keeping: Any) -> int:
+def trim(store: SQLiteStore, now: int, upto: int, **policy: Any) -> int:
     """Trim until nothing is left to trim; return the number of slices."""
-    retention, slices = Retention(log, RetentionPolicy(**keeping)), 0
-    while retention.trim(now, below):
+    retention, slices = Retention(store, RetentionPolicy(**policy)), 0
+    while retention.trim(now, upto):
         slices += 1
         assert slices < 10_000
     return slices
 
 
-def kept(log: Log) -> list[int]:
-    return [offset for (offset,) in log.db.execute("SELECT log_offset FROM log")]
+def kept(store: SQLiteStore) -> list[int]:
+    return [offset for (offset,) in store.db.execute("SELECT log_offset FROM log")]
 
 
-def test_old_records_go_and_what_they_need_stays(log: Log, make_stats: Any) -> None:
+def test_old_records_go_and_what_they_need_stays(store: SQLiteStore, make_stats: Any) -> None:
     """HELLO and manifest stay, without which the newer ones could not be read."""
-    fill(log, make_stats, 100)
-    trim(log, 150 * SECOND, 102, log_max_age_s=60.0)
+    fill(store, make_stats, 100)
+    trim(store, 150 * SECOND, 102, log_max_age_s=60.0)
 
-    assert kept(log) == [1, 2, *range(93, 103)]
+    assert kept(store) == [1, 2, *range(93, 103)]
     state = State()
-    for entry in log.replay():
+    for _, entry in store.log.entries():
         state.apply(entry)
     assert state.runs["gpt"].current.window.series().steps.tolist() == list(range(90, 100))
 
 
 @pytest.mark.parametrize("below", [0, 1, 2, 40])
-def test_nothing_goes_above_the_checkpoint(log: Log, make_stats: Any, below: int) -> None:
+def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, make_stats: Any, below: int) -> None:
     """However old it is and however much: only the log has it."""
-    fill(log, make_stats, 60)
-    trim(log, 10**9 * SECOND, below, log_max_age_s=1.0, log_max_bytes=1)
+    fill(store, make_stats, 60)
+    trim(store, 10**9 * SECOND, below, log_max_age_s=1.0, log_max_bytes=1)
 
-    assert kept(log) == [1, 2, *range(max(3, below + 1), 63)]
+    assert kept(store) == [1, 2, *range(max(3, below + 1), 63)]
 
 
 def test_too_much_goes_oldest_first_until_it_fits(
-    log: Log, make_stats: Any, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In slices, so that no batch waits long; the size is that of the file."""
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
-    monkeypatch.setattr(retention_module, "FREE_SLACK_BYTES", 1 << 20)
-    fill(log, make_stats, 1_500, layers=1_000)  # 12 MB
-    log.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = log.path.stat().st_size
-    slices = trim(log, 0, log.last_offset, log_max_bytes=5_000_000)
-    log.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    after = log.path.stat().st_size
+    monkeypatch.setattr(database, "FREE_SLACK_BYTES", 1 << 20)
+    fill(store, make_stats, 1_500, layers=1_000)  # 12 MB
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = Path(store.name).stat().st_size
+    slices = trim(store, 0, store.log.last_offset, log_max_bytes=5_000_000)
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    after = Path(store.name).stat().st_size
 
     assert before > 12_000_000
     assert 2_500_000 < after < 5_000_000 + (1 << 20) + (1 << 20)
     assert slices > 5
-    left = kept(log)
+    left = kept(store)
     assert left == [1, 2, *range(left[2], 1_503)]
-    assert log.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_little_free_space_is_kept_for_what_comes(log: Log, make_stats: Any) -> None:
+def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore, make_stats: Any) -> None:
     """A log at its limit takes in as much as goes, and the file need not move."""
-    fill(log, make_stats, 500, layers=1_000)
-    log.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = log.path.stat().st_size
-    trim(log, 10**6 * SECOND, log.last_offset, log_max_age_s=1.0)
-    log.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    fill(store, make_stats, 500, layers=1_000)
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = Path(store.name).stat().st_size
+    trim(store, 10**6 * SECOND, store.log.last_offset, log_max_age_s=1.0)
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    assert log.path.stat().st_size == before
-
-
-def test_a_log_that_was_trimmed_to_nothing_goes_on_counting(log: Log) -> None:
-    """A number that was used again would hide a record behind a checkpoint."""
-    log.append([Line(Entry(1, Tick())) for _ in range(5)])
-    trim(log, 10**9 * SECOND, 5, log_max_age_s=1.0)
-    assert kept(log) == []
-    log.append([Line(Entry(2, Tick()))])
-
-    assert kept(log) == [6]
+    assert Path(store.name).stat().st_size == before
 
 
-def test_alert_events_stay_longest(log: Log) -> None:
+def test_a_log_that_was_trimmed_to_nothing_goes_on_counting(store: SQLiteStore) -> None:
+    """A number that was used again would hide a record that a checkpoint seems to have."""
+    store.log.append([Line(Entry(1, Tick())) for _ in range(5)])
+    trim(store, 10**9 * SECOND, 5, log_max_age_s=1.0)
+    assert kept(store) == []
+    store.log.append([Line(Entry(2, Tick()))])
+
+    assert kept(store) == [6]
+
+
+def test_alert_events_stay_longest(store: SQLiteStore) -> None:
     """By their own age, and the newest always, for it has the cursor."""
-    log.add_alert_events([(f"a{i}", "firing", "gpt", "{}") for i in range(9)])
+    store.alert_events.add([NewAlertEvent(f"a{i}", "firing", "gpt", "{}") for i in range(9)])
     day = 86_400 * SECOND
-    trim(log, now_ns() + 300 * day, 0, log_max_age_s=1.0)
-    assert log.db.execute("SELECT count(*) FROM alert_events").fetchone() == (9,)
-    trim(log, now_ns() + 400 * day, 0)
+    trim(store, Clock().now_ns() + 300 * day, 0, log_max_age_s=1.0)
+    assert store.db.execute("SELECT count(*) FROM alert_events").fetchone() == (9,)
+    trim(store, Clock().now_ns() + 400 * day, 0)
 
-    assert log.db.execute("SELECT cursor FROM alert_events").fetchall() == [(9,)]
-    assert log.add_alert_events([("b", "firing", "gpt", "{}")]) == 10
+    assert store.db.execute("SELECT cursor FROM alert_events").fetchall() == [(9,)]
+    assert store.alert_events.add([NewAlertEvent("b", "firing", "gpt", "{}")]) == 10
 
 
-def test_what_was_kept_of_sessions_goes_with_them(log: Log, make_stats: Any) -> None:
+def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore, make_stats: Any) -> None:
     """Of those that left memory, and only as far as the log is trimmed."""
-    fill(log, make_stats, 10)
+    fill(store, make_stats, 10)
     other = bytes(16)
-    log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
-    retention = Retention(log, RetentionPolicy(log_max_age_s=1.0))
-    while retention.trim(10**6 * SECOND, log.last_offset):
+    store.log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
+    retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
+    while retention.trim(10**6 * SECOND, store.log.last_offset):
         pass
-    assert kept(log) == [1, 2, 13]
-    retention.drop_heads([*(number.to_bytes(16, "big") for number in range(1, 1_200)), SESSION])
+    assert kept(store) == [1, 2, 13]
+    retention.trim_sessions([*(number.to_bytes(16, "big") for number in range(1, 1_200)), SESSION])
 
-    assert kept(log) == [13]
+    assert kept(store) == [13]
 
 
-def test_a_full_disk_while_trimming_changes_nothing(log: Log, make_stats: Any) -> None:
+def test_a_full_disk_while_trimming_changes_nothing(store: SQLiteStore, make_stats: Any) -> None:
     """The slice is done later."""
-    fill(log, make_stats, 50)
-    before = kept(log)
-    retention = Retention(log, RetentionPolicy(log_max_age_s=1.0))
-    log.db.execute("PRAGMA query_only=1")
-    with pytest.raises(sqlite3.OperationalError):
-        retention.trim(10**6 * SECOND, log.last_offset)
-    log.db.execute("PRAGMA query_only=0")
-    assert kept(log) == before
+    fill(store, make_stats, 50)
+    before = kept(store)
+    retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
+    store.db.execute("PRAGMA query_only=1")
+    with pytest.raises(StorageError):
+        retention.trim(10**6 * SECOND, store.log.last_offset)
+    store.db.execute("PRAGMA query_only=0")
+    assert kept(store) == before
 
-    assert retention.trim(10**6 * SECOND, log.last_offset)
-    assert kept(log) == [1, 2]
+    assert retention.trim(10**6 * SECOND, store.log.last_offset)
+    assert kept(store) == [1, 2]
 
 
 def state_of(*bodies: Any) -> State:
@@ -177,8 +178,8 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
     first = Opened(one, Hello(run="gpt", rank=0, world=1, job="1"))
     again = Opened(two, Hello(run="gpt", rank=0, world=1, job="2"))
 
-    def gone(state: State, heard: dict[bytes, int] | None = None, now_s: int = 100) -> Any:
-        found = long_ended(state, heard or {}, now_s * SECOND, 60.0)
+    def gone(state: State, last_seen: dict[bytes, int] | None = None, now_s: int = 100) -> Any:
+        found = long_ended(state, last_seen or {}, now_s * SECOND, 60.0)
         return [(body.run, body.attempts) for body in found]
 
     assert gone(state_of(first)) == []
@@ -194,19 +195,19 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
     start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves memory for good; its alert events stay, and its name may be used again."""
-    monkeypatch.setattr(engine_module, "MAX_RUNS", 1)
-    monkeypatch.setattr(engine_module, "FORGET_NS", 0)
-    running = start(session_timeout_s=1.0, keeping=RetentionPolicy(runs_max_age_s=3.0))
+    monkeypatch.setattr(admission, "MAX_RUNS", 1)
+    monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
+    running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
     peer = peers(running.endpoint).attach()
     peer.steps(0, float("nan"))
     refused = peers(running.endpoint, run="next").say(Hello(run="next", rank=0, world=1))
     assert isinstance(refused, Refuse)
 
-    wait_until(lambda: "gpt" not in running.board.runs)
+    wait_until(lambda: "gpt" not in running.published.runs)
     peers(running.endpoint, run="next").attach()
     running.shows("next")
-    monkeypatch.setattr(engine_module, "MAX_RUNS", 2)
-    assert set(running.board.heard) == {running.view("next").ranks[0].session}
+    monkeypatch.setattr(admission, "MAX_RUNS", 2)
+    assert set(running.published.last_seen) == {running.view("next").ranks[0].session}
     again = peers(running.endpoint).attach()
     again.steps(0, float("nan"))
 
@@ -215,6 +216,6 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
         running.view().alerts[0].id if number else running.events()[0][1] for number in range(2)
     ]
     running = start(endpoint=running.endpoint)
-    assert (running.view().attempt, running.board.cursor) == (2, 2)
+    assert (running.view().attempt, running.published.cursor) == (2, 2)
     # A session that was forgotten is told so, and says HELLO anew.
     assert peer.greet().acked == 0

@@ -1,59 +1,75 @@
-"""Reading stored alert events, from any thread, on a connection that cannot write."""
+"""Alert events: the engine stores them, readers in any thread follow them by cursor."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-PAGE: Final = 200
-"""Events read at once: a read transaction must stay short, or it keeps the WAL from shrinking."""
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.database import Database
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
+
+_NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
+
+# Not OR IGNORE, which takes a cursor away for each event that it ignores.
+_ADD: Final = """
+    INSERT INTO alert_events (alert_id, state, run, body, stored_ns)
+    SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS
+        (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)
+"""
+
+# By cursor: events lie in the order in which they were stored.
+_OLD: Final = """
+    SELECT cursor FROM alert_events
+    WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?
+    ORDER BY cursor LIMIT ?
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class AlertEvent:
-    """One change of an alert.
+class SQLiteAlertEvents:
+    """The table of alert events. What writes uses the one connection that may, the rest its own."""
 
-    Args:
-        cursor: Position in the stream of all alert events, from 1, without repeats.
-        run: Name of the run.
-        alert: The alert as it then stood, JSON.
-    """
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
 
-    cursor: int
-    run: str
-    alert: dict[str, Any]
+    def add(self, events: Sequence[NewAlertEvent]) -> int:
+        """Store each change of each alert once; return the newest cursor of all."""
+        if events:
+            now_ns = self._clock.now_ns()
+            rows = [(own.alert_id, own.change, own.run, own.body, now_ns) for own in events]
+            with self._db.transaction():
+                self._db.executemany(_ADD.strip(), rows)
+        (newest,) = self._db.row(_NEWEST)
+        return int(newest)
 
-
-class AlertStore:
-    """The alert events of one log file."""
-
-    def __init__(self, path: Path) -> None:
-        self._uri = f"{path.resolve().as_uri()}?mode=ro"
+    def trim(self, before_ns: int, most: int) -> bool:
+        """Delete up to *most* of the events stored before a time, but not the newest of all."""
+        if self._db.row(_OLD, (before_ns, 1)) is None:
+            return False
+        with self._db.transaction():
+            delete = f"DELETE FROM alert_events WHERE cursor IN ({_OLD})"  # noqa: S608 - a literal
+            self._db.execute(delete, (before_ns, most))
+        return True
 
     def newest(self) -> int:
         """Return the cursor of the newest event, 0 without any."""
-        with closing(self._connect()) as db:
-            (cursor,) = db.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()
+        with self._db.reading() as connection:
+            (cursor,) = connection.execute(_NEWEST).fetchone()
         return int(cursor)
 
-    def after(self, cursor: int, run: str | None = None, most: int = PAGE) -> list[AlertEvent]:
-        """Return the events behind *cursor*, oldest first, at most *most*."""
+    def after(
+        self, cursor: int, run: str | None = None, most: int = PAGE_EVENTS
+    ) -> list[AlertEvent]:
+        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all."""
         where, values = (
             ("", (cursor, most)) if run is None else (" AND run = ?", (cursor, run, most))
         )
-        with closing(self._connect()) as db:
-            rows = db.execute(
+        with self._db.reading() as connection:
+            rows = connection.execute(
                 f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor LIMIT ?",
                 values,
             ).fetchall()
         return [AlertEvent(number, name, json.loads(body)) for number, name, body in rows]
-
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._uri, uri=True, timeout=5.0)
-        db.execute("PRAGMA query_only=1")
-        return db

@@ -1,7 +1,7 @@
 """The SQLite file of a data directory: how it is set up, brought up to date, checked and replaced.
 
-What other modules keep in it they read and write themselves. Only the log's own connection
-writes.
+What its tables hold, the modules beside this one read and write, through the one connection that
+writes. Whatever SQLite raises leaves here as a `StorageError`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
+from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +31,14 @@ CHECK_BYTES: Final = 64 << 20
 one it is the tables that nothing else would check: what is saved has checksums, and records are
 read one by one."""
 
+FREE_SLACK_BYTES: Final = 32 << 20
+"""Space in the file that is free and waits for new records rather than being given back."""
+
+BUSY_S: Final = 5.0
+"""How long a connection waits for a lock; in WAL mode it meets one only while a file is opened."""
+
 _PRAGMAS: Final = (
-    f"page_size={PAGE_BYTES}",  # before auto_vacuum, behind which it is ignored
+    f"page_size={PAGE_BYTES}",  # before auto_vacuum, after which it is ignored
     "auto_vacuum=INCREMENTAL",
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -38,76 +46,194 @@ _PRAGMAS: Final = (
     "cache_size=-65536",
     "temp_store=MEMORY",
     "mmap_size=0",
-    "busy_timeout=5000",
+    f"busy_timeout={round(BUSY_S * 1_000)}",
 )
-
-_MIGRATIONS: Final = (
-    """
-    CREATE TABLE IF NOT EXISTS log (
-        log_offset  INTEGER PRIMARY KEY,
-        received_ns INTEGER NOT NULL,
-        kind        INTEGER NOT NULL,
-        session     BLOB,
-        payload     BLOB
-    );
-    CREATE TABLE IF NOT EXISTS alert_events (
-        cursor   INTEGER PRIMARY KEY AUTOINCREMENT,
-        alert_id TEXT NOT NULL,
-        state    TEXT NOT NULL,
-        run      TEXT NOT NULL,
-        body     TEXT NOT NULL,
-        UNIQUE (alert_id, state)
-    );
-    CREATE INDEX IF NOT EXISTS alert_events_of_run ON alert_events (run, cursor);
-    """,
-    """
-    ALTER TABLE alert_events ADD COLUMN stored_ns INTEGER NOT NULL DEFAULT 0;
-    UPDATE alert_events SET stored_ns = 1000000000 * coalesce(
-        CASE WHEN json_valid(body) THEN strftime('%s', json_extract(body, '$.updated_at')) END,
-        strftime('%s', 'now')
-    );
-    CREATE TABLE saved_state (part TEXT PRIMARY KEY, body BLOB NOT NULL);
-    CREATE TABLE saved_runs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
-    CREATE TABLE saved_attempts (
-        run TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (run, attempt)
-    );
-    CREATE TABLE saved_frames (
-        run TEXT NOT NULL, attempt INTEGER NOT NULL, chunk INTEGER NOT NULL, steps BLOB NOT NULL,
-        body BLOB NOT NULL,
-        PRIMARY KEY (run, attempt, chunk)
-    );
-    """,
-)
-"""What makes version n + 1 of version n. Version 0 is an empty file, or one of our first days."""
-
-SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 _SIDE_FILES: Final = ("-wal", "-shm", "-journal")
-_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """Tell whether an error says that the file itself is bad, not the disk or the request."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+class Database:
+    """The connection that writes. One thread at a time may use it."""
 
+    def __init__(self, path: Path | None) -> None:
+        """Open or create the file; after an unclean stop check it, and replace it if damaged.
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """Open or create the file; after an unclean stop check it, and replace it if it is damaged.
+        Args:
+            path: The file; None for a database in memory, which lives as long as this object.
 
-    Raises:
-        GradwatchError: If a newer version of gradwatch wrote it.
-        sqlite3.Error: If it cannot be used.
-    """
-    unclean = path.exists() and _side(path, "-wal").exists()  # a clean stop removes it
-    try:
-        return _open(path, check=unclean)
-    except sqlite3.DatabaseError as error:
-        # What was never ours, such as a file of another kind, is left alone.
-        if not (unclean and is_damage(error)):
+        Raises:
+            StorageError: If it cannot be used, or a newer version of gradwatch wrote it.
+        """
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        # A clean stop removes the WAL.
+        unclean = path is not None and path.exists() and _side(path, "-wal").exists()
+        try:
+            self._open(check=unclean)
+        except StorageError as error:
+            # What was never ours, such as a file of another kind, is left alone.
+            if path is None or not unclean or error.fault is not StorageFault.DAMAGED:
+                raise
+            quarantine(path, error)
+            self._open(check=False)
+
+    @property
+    def name(self) -> str:
+        """The path, for errors."""
+        return str(self._path or ":memory:")
+
+    def _open(self, *, check: bool) -> None:
+        with storage_errors():
+            self._connection = sqlite3.connect(
+                self._path or ":memory:", isolation_level=None, check_same_thread=False
+            )
+        try:
+            for pragma in _PRAGMAS:
+                self.execute(f"PRAGMA {pragma}")
+            # In pages, which keep the size that the file was made with.
+            self.execute(f"PRAGMA wal_autocheckpoint={WAL_BYTES // self.number('page_size')}")
+            if check:
+                self._check()
+            self._migrate()
+        except BaseException:
+            self.close()
             raise
-        quarantine(path, error)
-    return _open(path, check=False)
+
+    def _check(self) -> None:
+        """Look for damage in a time that does not grow with the file."""
+        began_s = time.monotonic()
+        whole = self.number("page_count") * self.number("page_size") <= CHECK_BYTES
+        what = "1" if whole else "'alert_events'"
+        (found,) = self.row(f"PRAGMA quick_check({what})")
+        if found != "ok":
+            raise StorageError(" ".join(str(found).split())[:200], StorageFault.DAMAGED)
+        logger.info("checked after an unclean stop: ok, %.2f s", time.monotonic() - began_s)
+
+    def _migrate(self) -> None:
+        version = self.number("user_version")
+        if not 0 <= version <= SCHEMA_VERSION:
+            msg = (
+                f"schema version {version}, this gradwatch reads up to {SCHEMA_VERSION}; use the "
+                "gradwatch that wrote it, or another directory with --data"
+            )
+            raise StorageError(msg, StorageFault.UNUSABLE)
+        for reached in range(version, SCHEMA_VERSION):
+            with self.transaction():
+                for statement in MIGRATIONS[reached].split(";"):
+                    self.execute(statement)
+                self.execute(f"PRAGMA user_version={reached + 1}")
+        if 0 < version < SCHEMA_VERSION:
+            text = "brought %s from schema version %d to %d"
+            logger.info(text, self.name, version, SCHEMA_VERSION)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection itself.
+
+        Raises:
+            StorageError: If it is closed.
+        """
+        if self._connection is None:
+            msg = f"{self.name} is closed"
+            raise StorageError(msg)
+        return self._connection
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Run one statement."""
+        with storage_errors():
+            return self.connection.execute(sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        """Run one statement for each row of parameters."""
+        with storage_errors():
+            self.connection.executemany(sql, rows)
+
+    def row(self, sql: str, parameters: Any = ()) -> Any:
+        """Return the first row that a statement finds, None if there is none."""
+        with storage_errors():
+            return self.connection.execute(sql, parameters).fetchone()
+
+    def rows(self, sql: str, parameters: Any = ()) -> Iterator[Any]:
+        """Yield what a statement finds, while it is found."""
+        with storage_errors():
+            yield from self.connection.execute(sql, parameters)
+
+    def number(self, pragma: str) -> int:
+        """Return what a pragma says that is one number."""
+        (found,) = self.row(f"PRAGMA {pragma}")
+        return int(found)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is written inside, all or none."""
+        self.rollback()  # the last one could not even be rolled back
+        try:
+            self.execute("BEGIN IMMEDIATE")
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
+
+    def rollback(self) -> None:
+        """Undo what is not committed, unless SQLite has done so itself, as on a full disk."""
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def deferred_sync(self) -> Iterator[None]:
+        """Let what is committed inside become durable with the next commit outside.
+
+        The WAL is in order, so nothing that comes after it can be durable without it.
+        """
+        before = self.number("synchronous")
+        self.execute(f"PRAGMA synchronous={min(before, 1)}")
+        try:
+            yield
+        finally:
+            self.execute(f"PRAGMA synchronous={before}")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Open a connection that cannot write, from any thread; one in memory has no other."""
+        if self._path is None:
+            yield self.connection
+            return
+        uri = f"{self._path.resolve().as_uri()}?mode=ro"
+        with (
+            storage_errors(),
+            contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection,
+        ):
+            # Two writers are what the WAL-reset bug needs.
+            connection.execute("PRAGMA query_only=1")
+            yield connection
+
+    def used_bytes(self) -> int:
+        """Return the size of the pages that hold something."""
+        pages = self.number("page_count") - self.number("freelist_count")
+        return pages * self.number("page_size")
+
+    def vacuum(self, num_bytes: int) -> bool:
+        """Return free pages at the end of the file to the file system, unless they are few."""
+        page_bytes = self.number("page_size")
+        if self.number("freelist_count") * page_bytes <= FREE_SLACK_BYTES:
+            return False
+        # Each row of the answer is a page: it is done only as far as it is read.
+        list(self.rows(f"PRAGMA incremental_vacuum({num_bytes // page_bytes})"))
+        return True
+
+    def reset(self, why: object) -> None:
+        """Keep the file under another name, and begin an empty one."""
+        self.close()
+        if self._path is not None:
+            quarantine(self._path, why)
+        self._open(check=False)
+
+    def close(self) -> None:
+        """Write the WAL back and close the file."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
 
 def quarantine(path: Path, why: object) -> None:
@@ -127,89 +253,3 @@ def quarantine(path: Path, why: object) -> None:
 
 def _side(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
-
-
-def _open(path: Path, *, check: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        for pragma in _PRAGMAS:
-            db.execute(f"PRAGMA {pragma}")
-        # In pages, which keep the size that the file was made with.
-        db.execute(f"PRAGMA wal_autocheckpoint={WAL_BYTES // number(db, 'page_size')}")
-        if check:
-            _check(db)
-        _migrate(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _check(db: sqlite3.Connection) -> None:
-    """Look for damage in a time that does not grow with the file.
-
-    Raises:
-        sqlite3.DatabaseError: If there is some, with the code of damage.
-    """
-    began = time.monotonic()
-    whole = number(db, "page_count") * number(db, "page_size") <= CHECK_BYTES
-    for pragma in ("quick_check(1)",) if whole else ("quick_check('alert_events')",):
-        (found,) = db.execute(f"PRAGMA {pragma}").fetchone()
-        if found != "ok":
-            error = sqlite3.DatabaseError(" ".join(str(found).split())[:200])
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
-    logger.info("checked after an unclean stop: ok, %.2f s", time.monotonic() - began)
-
-
-def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    version = number(db, "user_version")
-    if not 0 <= version <= SCHEMA_VERSION:
-        msg = (
-            f"cannot open the log {path}: schema version {version}, this gradwatch reads up to "
-            f"{SCHEMA_VERSION}; use the gradwatch that wrote it, or another directory with --data"
-        )
-        raise GradwatchError(msg)
-    for reached in range(version, SCHEMA_VERSION):
-        with transaction(db):
-            for statement in _MIGRATIONS[reached].split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version={reached + 1}")
-    if 0 < version < SCHEMA_VERSION:
-        logger.info("brought %s from schema version %d to %d", path, version, SCHEMA_VERSION)
-
-
-def number(db: sqlite3.Connection, pragma: str) -> int:
-    """Return what a pragma says that is one number."""
-    (found,) = db.execute(f"PRAGMA {pragma}").fetchone()
-    return int(found)
-
-
-@contextlib.contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Commit what is written inside, all or none."""
-    if db.in_transaction:  # the last one could not even be rolled back
-        db.execute("ROLLBACK")
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        # SQLite may have rolled back by itself, on a full disk for one.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-@contextlib.contextmanager
-def deferred_sync(db: sqlite3.Connection) -> Iterator[None]:
-    """Let what is committed inside become durable with the next commit outside.
-
-    The WAL is in order, so nothing that comes after it can be durable without it.
-    """
-    before = number(db, "synchronous")
-    db.execute(f"PRAGMA synchronous={min(before, 1)}")
-    try:
-        yield
-    finally:
-        db.execute(f"PRAGMA synchronous={before}")

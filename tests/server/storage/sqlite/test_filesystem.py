@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.clock import Clock
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.sqlite.filesystem import network_type
-from gradwatch_server.storage.sqlite.log import Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:41 / /home rw,relatime shared:2 master:1 - nfs4 server:/home rw,vers=4.2
@@ -69,8 +70,8 @@ def test_a_log_on_a_network_file_system_is_refused(
     def of_test(path: Path) -> Any:
         return network_type(path, mounts)
 
-    monkeypatch.setattr("gradwatch_server.storage.sqlite.log.network_type", of_test)
+    monkeypatch.setattr("gradwatch_server.storage.sqlite.store.network_type", of_test)
     with pytest.raises(GradwatchError, match=r"on a network file system \(nfs\).*allow_network_fs"):
-        Log(tmp_path / "data")
+        SQLiteStore.open(tmp_path / "data", Clock())
 
-    Log(tmp_path / "data", allow_network_fs=True).close()
+    SQLiteStore.open(tmp_path / "data", Clock(), allow_network_fs=True).close()

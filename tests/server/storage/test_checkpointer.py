@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import (
@@ -37,11 +37,12 @@ from gradwatch_server.core.entries import (
 )
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.storage import checkpointer as keeper_module
+from gradwatch_server.storage import checkpointer as checkpointer_module
 from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.checkpoints import Position, fill_window, load_checkpoint
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.sqlite.checkpoints import Checkpoints, Position
-from gradwatch_server.storage.sqlite.log import Line, Log
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import Line, StorageError
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, encode
 from gradwatch_wire.jsonable import jsonable
 
@@ -51,20 +52,23 @@ NAN = math.nan
 
 
 class Aggregator:
-    """A log, its keeper and the state, without sockets: what the engine does with entries."""
+    """A store, its checkpointer and the state, without sockets: what the engine does with them."""
 
-    def __init__(self, directory: Path, window_steps: int = 12, **keeping: Any) -> None:
-        self.log = Log(directory)
+    def __init__(self, directory: Path, window_steps: int = 12, **policy: Any) -> None:
+        clock = Clock()
+        self.store = SQLiteStore.open(directory, clock)
+        self.path = Path(self.store.name)
         # A killed process loses nothing that the system has; only a power cut would.
-        self.log.db.execute("PRAGMA synchronous=OFF")
-        self.keeper = Checkpointer(self.log, RetentionPolicy(**{"checkpoint_s": 1e9} | keeping))
+        self.store.db.execute("PRAGMA synchronous=OFF")
+        policy = {"checkpoint_s": 1e9} | policy
+        self.checkpointer = Checkpointer(self.store, RetentionPolicy(**policy), clock)
         self.window_steps = window_steps
         self.now_ns = START_NS
         self.told: list[Alert] = []
-        self.state = self.keeper.restore(window_steps)
+        self.state = self.checkpointer.restore(window_steps)
         self.tail = 0
-        for offset, entry, ahead in self.keeper.tail(self.state):
-            self.keeper.note(entry, offset, self.state)
+        for offset, entry, ahead in self.checkpointer.tail(self.state):
+            self.checkpointer.note(entry, offset, self.state)
             self.told += self.state.apply(entry, ahead)
             self.tail += 1
         self.now_ns = max([START_NS, *(own.last_ns for own in self.state.sessions.values())])
@@ -73,8 +77,8 @@ class Aggregator:
         self.now_ns += 1_000_000
         raw = encode(body.envelope)[1] if isinstance(body, Received) else None
         entry = Entry(self.now_ns, body)
-        self.log.append([Line(entry, raw)])
-        self.keeper.note(entry, self.log.last_offset, self.state)
+        self.store.log.append([Line(entry, raw)])
+        self.checkpointer.note(entry, self.store.log.last_offset, self.state)
         self.told += self.state.apply(entry)
 
     def open(self, run: str, session: bytes, **hello: Any) -> None:
@@ -96,21 +100,21 @@ class Aggregator:
 
     def save(self) -> None:
         """Save the run that has waited longest."""
-        if self.keeper._unsaved:
-            self.keeper._save(self.state)
+        if self.checkpointer._unsaved:
+            self.checkpointer._save(self.state)
 
     def save_all(self) -> None:
-        while self.keeper._unsaved:
+        while self.checkpointer._unsaved:
             self.save()
 
     def fill(self) -> None:
-        while self.keeper._fill_due(self.state):
+        while self.checkpointer._fill_due(self.state):
             pass
 
     def crashed(self, window_steps: int | None = None) -> Aggregator:
         """Return what a process finds when this one is killed now."""
-        directory = Path(tempfile.mkdtemp(dir=self.log.path.parent.parent))
-        for file in self.log.path.parent.glob("gradwatch.db*"):
+        directory = Path(tempfile.mkdtemp(dir=self.path.parent.parent))
+        for file in self.path.parent.glob("gradwatch.db*"):
             shutil.copy(file, directory)
         return Aggregator(directory, window_steps or self.window_steps)
 
@@ -119,7 +123,7 @@ class Aggregator:
         return story_of(self.state)
 
     def close(self) -> None:
-        self.log.close()
+        self.store.close()
 
 
 def story_of(state: State) -> Any:
@@ -153,7 +157,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Aggregator]]:
 
 @pytest.fixture(autouse=True)
 def _one_run_per_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "SLICE_BYTES", 0)
+    monkeypatch.setattr(checkpointer_module, "SLICE_BYTES", 0)
 
 
 def numbered(number: int) -> bytes:
@@ -244,12 +248,12 @@ def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
 def story_of_log(own: Aggregator) -> Any:
     """Fold the whole log anew."""
     state = State(window_steps=own.window_steps)
-    for entry in own.log.replay():
+    for _, entry in own.store.log.entries():
         state.apply(entry)
     return story_of(state)
 
 
-def test_a_restart_folds_only_what_came_after_the_save(begin: Any) -> None:
+def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
     """And nothing of a run that did not change."""
     own = begin()
     for number, run in enumerate("xy", 1):
@@ -276,8 +280,8 @@ def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
     own.now_ns += 6 * SECOND
     own.put(Tick())
     own.stats(numbered(1), 500.0)
-    own.keeper._unsaved.pop("x")
-    own.keeper._unsaved["x"] = keeper_module._Unsaved(own.keeper._position.offset)
+    own.checkpointer._unsaved.pop("x")
+    own.checkpointer._unsaved["x"] = checkpointer_module._Unsaved(own.checkpointer._position.offset)
     own.save()  # y, which is ahead of the tick that x lacks
 
     found = own.crashed()
@@ -307,9 +311,9 @@ def test_a_window_of_another_size_is_taken_over(begin: Any, steps: int) -> None:
     again.close()
 
 
-def change_row(log: Log, table: str, change: Callable[[bytes], bytes | None]) -> None:
-    (rowid, body) = log.db.execute(f"SELECT rowid, body FROM {table}").fetchone()
-    log.db.execute(f"UPDATE {table} SET body = ? WHERE rowid = ?", (change(body), rowid))
+def change_row(store: SQLiteStore, table: str, change: Callable[[bytes], bytes | None]) -> None:
+    (rowid, body) = store.db.row(f"SELECT rowid, body FROM {table}")
+    store.db.execute(f"UPDATE {table} SET body = ? WHERE rowid = ?", (change(body), rowid))
 
 
 FOREIGN = {
@@ -340,7 +344,7 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
         own.stats(numbered(number), 1.0, NAN, 500.0)
     own.save_all()
     own.stats(numbered(1), 2.0)
-    change_row(own.log, table, FOREIGN[damage])
+    change_row(own.store, table, FOREIGN[damage])
 
     found = own.crashed()
 
@@ -362,7 +366,7 @@ def test_a_damaged_chunk_costs_its_frames_only(
     own.open("x", numbered(1))
     own.stats(numbered(1), *[float(i + 1) for i in range(40)])
     own.save_all()
-    change_row(own.log, "saved_frames", FOREIGN["a bit"])
+    change_row(own.store, "saved_frames", FOREIGN["a bit"])
 
     found = own.crashed()
     found.fill()
@@ -401,19 +405,19 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     own.open("x", numbered(1))
     own.save_all()
     own.stats(numbered(1), *[1.0] * 12)
-    db = own.log.db
-    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db = own.store.db
+    pages = db.number("page_count")
     for number in range(2, 200):  # more runs than there is room for
         own.open(f"run{number}", numbered(number))
         own.stats(numbered(number), 1.0)
     db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(StorageError, match="full"):
         own.save_all()
     found = own.crashed()
     assert found.story() == own.story()
     found.close()
 
-    own.keeper.work(time.time_ns() + 10**18, own.state)
+    own.checkpointer.work(time.time_ns() + 10**18, own.state)
     db.execute("PRAGMA max_page_count=1000000")
     own.save_all()
     again = own.crashed()
@@ -425,21 +429,21 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
 def test_work_survives_a_full_disk_and_tells_it_once(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The keeper tries again later, and says when it works again."""
+    """It is tried again later, and says when it works again."""
     own = begin(checkpoint_s=1.0)
     for number in range(1, 200):
         own.open(f"run{number}", numbered(number))
         own.stats(numbered(number), *[float(number)] * 12)
-    db = own.log.db
-    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    db = own.store.db
+    pages = db.number("page_count")
     db.execute(f"PRAGMA max_page_count={pages}")
     now = time.time_ns()
     for later in range(1, 400):
-        own.keeper.work(now + later * 60 * SECOND, own.state)
+        own.checkpointer.work(now + later * 60 * SECOND, own.state)
     assert caplog.text.count("no checkpoint can be written") == 1
     db.execute("PRAGMA max_page_count=1000000")
     for later in range(400, 800):
-        own.keeper.work(now + later * 60 * SECOND, own.state)
+        own.checkpointer.work(now + later * 60 * SECOND, own.state)
 
     assert "checkpoints can be written again" in caplog.text
     found = own.crashed()
@@ -457,24 +461,24 @@ def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Any) -> None
         stories.append(own.story())
         if step % 4 == 3:
             own.save_all()
-    wal = own.log.path.with_name("gradwatch.db-wal").stat().st_size
+    wal = own.path.with_name("gradwatch.db-wal").stat().st_size
     for size in range(wal - 1, wal // 2, -wal // 23):
-        directory = Path(tempfile.mkdtemp(dir=own.log.path.parent.parent))
-        for file in own.log.path.parent.glob("gradwatch.db*"):
+        directory = Path(tempfile.mkdtemp(dir=own.path.parent.parent))
+        for file in own.path.parent.glob("gradwatch.db*"):
             if not file.name.endswith("-shm"):
                 shutil.copy(file, directory)
         os.truncate(directory / "gradwatch.db-wal", size)
         found = Aggregator(directory)
         assert found.story() in stories
-        assert found.log.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert found.store.db.row("PRAGMA integrity_check") == ("ok",)
         found.close()
 
 
 WRITER = """
     import itertools, sys
     from pathlib import Path
-    import test_checkpoints as t
-    t.keeper_module.SLICE_BYTES = 50_000
+    import test_checkpointer as t
+    t.checkpointer_module.SLICE_BYTES = 50_000
     own = t.Aggregator(Path(sys.argv[1]))
     for number in range(1, 6):
         if t.numbered(number) not in own.state.sessions:
@@ -484,7 +488,7 @@ WRITER = """
             own.stats(t.numbered(number), 500.0 if step % 9 > 6 else 1.0)
             if step % 2:
                 own.save()
-        print(own.log.last_offset, flush=True)
+        print(own.store.log.last_offset, flush=True)
 """
 
 
@@ -505,9 +509,9 @@ def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate()
         found = Aggregator(directory)
-        assert found.log.last_offset >= committed
+        assert found.store.log.last_offset >= committed
         assert found.story() == story_of_log(found)
-        assert found.log.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert found.store.db.row("PRAGMA integrity_check") == ("ok",)
         found.close()
 
 
@@ -524,11 +528,11 @@ TABLES = ("saved_state", "saved_runs", "saved_attempts", "saved_frames")
 
 def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> None:
     """Bytes of format 1, as they were first written: the log below them may be gone."""
-    log = Log(tmp_path / "data")
+    store = SQLiteStore.open(tmp_path / "data", Clock())
     for table, rows in msgpack.unpackb(GOLDEN.read_bytes()).items():
         marks = ", ".join("?" * len(rows[0]))
-        log.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-    saved = Checkpoints(log.db).load(12)
+        store.db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+    saved = load_checkpoint(store.state, 12)
 
     assert (saved.position.offset, saved.damaged, saved.forgotten) == (33, [], {"gone": 1})
     run = saved.runs["x"]
@@ -540,7 +544,7 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
     ]
     assert run.current.window.series().steps.tolist() == list(range(6, 18))
     assert run.current.waiting
-    Checkpoints(log.db).fill(run, run.current.window.absent())
+    fill_window(store.state, run, run.current.window.absent())
     assert run.current.window.before(0, 12)[-1] == (17, 500.0)
     assert run.current.window.before(1, 12)[0] == (6, 1.0)
-    log.close()
+    store.close()

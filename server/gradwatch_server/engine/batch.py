@@ -1,0 +1,55 @@
+"""A batch: what one round puts into the log, and who is to be told once it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gradwatch_server.core.entries import Body, Entry
+from gradwatch_server.core.sequence import SequenceTracker
+from gradwatch_server.storage.store import Line
+from gradwatch_wire import Ack, Welcome
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a session is to be told.
+
+    Args:
+        peer: Where it goes.
+        welcome: Whether the session said HELLO.
+        rewind: Whether it is to send again what is missing.
+    """
+
+    peer: bytes
+    welcome: bool = False
+    rewind: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """Lines in the order in which they are logged, and one answer for each session."""
+
+    lines: list[Line] = field(default_factory=list)
+    answers: dict[bytes, Answer] = field(default_factory=dict)
+
+    def add(self, now_ns: int, body: Body, raw: bytes | None = None) -> None:
+        """Put an entry into the log."""
+        self.lines.append(Line(Entry(now_ns, body), raw))
+
+    def answer(self, session: bytes, peer: bytes) -> Answer:
+        """Return the answer to a session, a new one if it gets none yet."""
+        return self.answers.setdefault(session, Answer(peer))
+
+    def acknowledgements(
+        self, tracker: SequenceTracker, boot_id: bytes
+    ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
+        """Yield peer, session and what it is told; only to be sent once the lines are committed."""
+        for session, answer in self.answers.items():
+            acked = tracker.accepted(session)
+            record: Welcome | Ack
+            if answer.welcome:
+                record = Welcome(boot_id=boot_id, acked=acked)
+            else:
+                record = Ack(boot_id=boot_id, acked=acked, rewind=answer.rewind)
+            yield answer.peer, session, record

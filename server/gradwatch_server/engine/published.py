@@ -1,0 +1,63 @@
+"""What the engine shows to other threads: immutable snapshots of the runs, and how it is itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import RunView, view_run
+
+PUBLISH_NS: Final = 50_000_000
+"""Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
+
+
+@dataclass(slots=True)
+class PublishedState:
+    """What readers see. Only the engine's thread writes.
+
+    Args:
+        runs: Name to snapshot of each run; the mapping is replaced, never changed.
+        last_seen: Session to when it was last heard of, nanoseconds since the epoch.
+        fault: Why nothing is taken in just now, None if all is well.
+        cursor: That of the newest alert event.
+        num_duplicates: Records that came again, since the start.
+        num_apply_errors: Entries that could not be applied, since the start.
+    """
+
+    runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
+    last_seen: dict[bytes, int] = field(default_factory=dict)
+    fault: str | None = None
+    cursor: int = 0
+    num_duplicates: int = 0
+    num_apply_errors: int = 0
+
+
+class Publisher:
+    """Makes new snapshots of the runs that changed."""
+
+    def __init__(self, published: PublishedState) -> None:
+        self._published = published
+        self._changed: set[str] = set()
+        self._published_ns = 0
+
+    def note_changed(self, runs: Iterable[str]) -> None:
+        """Say that runs are not any more what readers see."""
+        self._changed.update(runs)
+
+    def remove(self, run: str) -> None:
+        """Take back what was published of a run that left memory."""
+        self._changed.discard(run)
+        rest = {name: view for name, view in self._published.runs.items() if name != run}
+        self._published.runs = MappingProxyType(rest)
+
+    def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
+        """Publish what changed, unless it was done just before."""
+        if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
+            return
+        views = {name: view_run(state.runs[name]) for name in self._changed}
+        self._published.runs = MappingProxyType({**self._published.runs, **views})
+        self._changed.clear()
+        self._published_ns = now_ns

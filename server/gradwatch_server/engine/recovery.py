@@ -1,0 +1,80 @@
+"""Recovery: the state as the store has it, at the start of the engine."""
+
+from __future__ import annotations
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry, RulesSet
+from gradwatch_server.engine.alert_delivery import alert_event
+from gradwatch_server.engine.applier import Applier
+from gradwatch_server.engine.published import PublishedState, Publisher
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.store import Line, StorageError, StorageFault, Store
+from gradwatch_wire.health import RankState
+
+
+def recover(
+    store: Store,
+    rules: Rules,
+    published: PublishedState,
+    *,
+    clock: Clock,
+    retention: RetentionPolicy,
+    window_steps: int,
+) -> Applier:
+    """Read the newest checkpoint and the log after it; begin anew if the store is damaged.
+
+    Raises:
+        GradwatchError: If it cannot be read or written.
+    """
+
+    def read() -> Applier:
+        checkpointer = Checkpointer(store, retention, clock)
+        state = checkpointer.restore(window_steps)
+        applier = Applier(state, checkpointer, Publisher(published), published)
+        published.cursor = _catch_up(applier, store, rules, clock)
+        return applier
+
+    try:
+        try:
+            applier = read()
+        except StorageError as error:
+            if error.fault is not StorageFault.DAMAGED:
+                raise
+            store.reset(error)
+            applier = read()
+    except StorageError as error:
+        msg = f"cannot use the log {store.name}: {error}"
+        raise GradwatchError(msg) from error
+    _publish(applier, published, clock)
+    return applier
+
+
+def _catch_up(applier: Applier, store: Store, rules: Rules, clock: Clock) -> int:
+    """Apply the log, put the rules in force into it, and store alerts that a crash kept back.
+
+    Returns:
+        The cursor of the newest alert event.
+    """
+    alerts: list[Alert] = []
+    for offset, entry, ahead in applier.checkpointer.tail(applier.state):
+        alerts += applier.apply(entry, offset, ahead)
+    if rules != applier.state.rules:
+        entry = Entry(clock.now_ns(), RulesSet(rules.model_dump(mode="json")))
+        store.log.append([Line(entry)])
+        alerts += applier.apply(entry, store.log.last_offset)
+    return store.alert_events.add([alert_event(alert) for alert in alerts])
+
+
+def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:
+    sessions = applier.state.sessions.values()
+    clock.catch_up(max((session.last_ns for session in sessions), default=0))
+    # Nobody was heard while the aggregator was away, and that makes nobody lost.
+    now_ns = clock.now_ns()
+    alive = (session.id for session in sessions if session.state is RankState.ALIVE)
+    published.last_seen = dict.fromkeys(alive, now_ns)
+    applier.publisher.note_changed(applier.state.runs)
+    applier.publisher.publish(applier.state, now_ns)

@@ -1,0 +1,46 @@
+"""Writing that outlives a full disk: again and again, while readers are told why nothing moves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.storage.store import StorageError
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5
+
+
+def retry_write(
+    write: Callable[[], None],
+    published: PublishedState,
+    stopping: threading.Event,
+    on_fault: Callable[[], None],
+) -> bool:
+    """Write, and try again while the store cannot; return False if stopped before.
+
+    Args:
+        write: What is to be done.
+        published: Where the fault is shown while it lasts.
+        stopping: Ends the attempts.
+        on_fault: Called once when the first attempt failed.
+    """
+    while True:
+        try:
+            write()
+        except StorageError as error:
+            if published.fault is None:
+                logger.error("the log cannot be written, nothing is acknowledged: %s", error)
+                on_fault()
+            published.fault = f"the log cannot be written: {error}"
+            if stopping.wait(RETRY_S):
+                return False
+        else:
+            if published.fault is not None:
+                logger.warning("the log can be written again")
+                published.fault = None
+            return True

@@ -1,0 +1,137 @@
+"""How entries of the log are spelt in a store: a kind, a session and bytes, whatever the store is.
+
+A record stays as it came over the wire, byte by byte, so that what this version cannot name is
+not lost.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import msgpack
+
+from gradwatch_server.core.entries import (
+    Body,
+    Entry,
+    Forgotten,
+    Gap,
+    Lost,
+    Opened,
+    Received,
+    RulesSet,
+    Tick,
+)
+from gradwatch_server.storage.store import Line
+from gradwatch_wire import (
+    SEQUENCED,
+    Bye,
+    Envelope,
+    Event,
+    Gains,
+    Hello,
+    Kind,
+    Manifest,
+    Stats,
+    decode_record,
+    encode,
+)
+
+# Kinds of the aggregator's own entries, far above those of the wire.
+_GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+
+SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
+"""What the records of a session cannot be read without."""
+
+HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES)
+"""What the rest of a log cannot be read without."""
+
+RECORD_KINDS: Final = {
+    Manifest: Kind.MANIFEST,
+    Stats: Kind.STATS,
+    Gains: Kind.GAINS,
+    Event: Kind.EVENT,
+    Bye: Kind.BYE,
+}
+"""The records that are logged, by class: the wire has more than one way to write a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEntry:
+    """An entry as a store keeps it.
+
+    Args:
+        received_ns: Its time, nanoseconds since the epoch.
+        kind: What it is, as an integer that stays for good.
+        session: The session that it is of, if any.
+        payload: All else, if there is anything else.
+    """
+
+    received_ns: int
+    kind: int
+    session: bytes | None
+    payload: bytes | None
+
+
+def encode_entry(line: Line) -> EncodedEntry:
+    """Return what is kept of a line."""
+    return EncodedEntry(line.entry.received_ns, *_encode_body(line))
+
+
+def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
+    match line.entry.body:
+        case Received(envelope) if line.raw is not None:
+            return RECORD_KINDS[type(envelope.record)], envelope.session, line.raw
+        case Opened(session, hello):
+            # The token lets a client in; it is a secret, and no fact of the run.
+            frame = line.raw if line.raw and not hello.token else _hello_frame(session, hello)
+            return Kind.HELLO, session, frame
+        case Gap(session, first, last):
+            return _GAP, session, msgpack.packb((first, last))
+        case Lost(session):
+            return _LOST, session, None
+        case Tick():
+            return _TICK, None, None
+        case RulesSet(rules):
+            return _RULES, None, json.dumps(dict(rules)).encode()
+        case Forgotten(run, attempts):
+            return _FORGOTTEN, None, msgpack.packb((run, attempts))
+    msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
+    raise AssertionError(msg)
+
+
+def _hello_frame(session: bytes, hello: Hello) -> bytes:
+    return encode(Envelope(session=session, record=replace(hello, token="")))[1]
+
+
+def decode_entry(encoded: EncodedEntry) -> Entry:
+    """Return the entry that was encoded.
+
+    Raises:
+        Exception: Of any kind if it is damaged, or of a newer version.
+    """
+    # What a damaged row holds may be of another type than it should be; it fails on the way.
+    session, payload = cast("bytes", encoded.session), cast("bytes", encoded.payload)
+    return Entry(encoded.received_ns, _decode_body(encoded.kind, session, payload))
+
+
+def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
+    if kind == Kind.HELLO:
+        return Opened(session, cast("Hello", decode_record(payload).record))
+    if kind in SEQUENCED:
+        return Received(decode_record(payload))
+    if kind == _GAP:
+        first, last = msgpack.unpackb(payload)
+        return Gap(session, first, last)
+    if kind == _LOST:
+        return Lost(session)
+    if kind == _TICK:
+        return Tick()
+    if kind == _RULES:
+        return RulesSet(json.loads(payload))
+    if kind == _FORGOTTEN:
+        run, attempts = msgpack.unpackb(payload)
+        return Forgotten(run, attempts)
+    msg = f"kind {kind} is not known to this version"
+    raise ValueError(msg)

@@ -1,0 +1,127 @@
+"""The store in one SQLite file of a data directory, which one aggregator has at a time."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
+from gradwatch_server.storage.sqlite.database import Database
+from gradwatch_server.storage.sqlite.filesystem import network_type
+from gradwatch_server.storage.sqlite.lock import DirectoryLock
+from gradwatch_server.storage.sqlite.log import SQLiteLog
+from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
+from gradwatch_server.storage.store import StorageError, StorageFault
+
+logger = logging.getLogger(__name__)
+
+DATABASE_NAME: Final = "gradwatch.db"
+FIRST_SAFE_SQLITE: Final = (3, 51, 3)
+
+
+class SQLiteStore:
+    """Log, alert events and saved state over one database."""
+
+    def __init__(self, db: Database, clock: Clock, lock: DirectoryLock | None = None) -> None:
+        """Use an open database.
+
+        Args:
+            db: The database; it is closed with the store.
+            clock: Gives the time at which an alert event is stored.
+            lock: What keeps others out; it is released with the store.
+
+        Raises:
+            StorageError: If it is damaged; it is closed then.
+        """
+        self.db = db
+        self._lock = lock
+        try:
+            self._log = SQLiteLog(db)
+        except StorageError:
+            db.close()
+            raise
+        self._alert_events = SQLiteAlertEvents(db, clock)
+        self._state = SQLiteSavedState(db)
+
+    @classmethod
+    def open(cls, directory: Path, clock: Clock, *, allow_network_fs: bool = False) -> SQLiteStore:
+        """Open or create the store of a data directory.
+
+        Raises:
+            StorageError: If the directory cannot be written, is in use, is on a network file
+                system, or holds no such store.
+        """
+        lock = DirectoryLock(directory)
+        try:
+            _check_filesystem(directory, allow_network_fs=allow_network_fs)
+            return cls._over(directory / DATABASE_NAME, clock, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> SQLiteStore:
+        try:
+            return cls(Database(path), clock, lock)
+        except StorageError as error:
+            unusable = error.fault is StorageFault.UNUSABLE  # it says what to do
+            advice = "" if unusable else "; move the file away to start afresh"
+            msg = f"cannot open the log {path}: {error}{advice}"
+            raise StorageError(msg, error.fault) from error
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self.db.name
+
+    @property
+    def log(self) -> SQLiteLog:
+        """The entries."""
+        return self._log
+
+    @property
+    def alert_events(self) -> SQLiteAlertEvents:
+        """What readers are told of alerts."""
+        return self._alert_events
+
+    @property
+    def state(self) -> SQLiteSavedState:
+        """What a restart begins with."""
+        return self._state
+
+    def used_bytes(self) -> int:
+        """Return the size of the file without its free pages."""
+        return self.db.used_bytes()
+
+    def vacuum(self, num_bytes: int) -> bool:
+        """Give about so much free space back to the file system; return whether there was any."""
+        return self.db.vacuum(num_bytes)
+
+    def reset(self, why: StorageError) -> None:
+        """Keep a damaged file under another name and go on with a new one."""
+        self.db.reset(why)
+        self._log.reset()
+
+    def close(self) -> None:
+        """Close the file and let the directory go."""
+        self.db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _check_filesystem(directory: Path, *, allow_network_fs: bool) -> None:
+    if not allow_network_fs and (kind := network_type(directory)) is not None:
+        msg = (
+            f"the data directory {directory} is on a network file system ({kind}), where the "
+            "log could be damaged; choose one on a local disk with --data, or accept it with "
+            "allow_network_fs"
+        )
+        raise StorageError(msg, StorageFault.UNUSABLE)
+    if sqlite3.sqlite_version_info < FIRST_SAFE_SQLITE:
+        logger.info(
+            "SQLite %s has the WAL-reset bug, fixed in 3.51.3; our one writer avoids it",
+            sqlite3.sqlite_version,
+        )

@@ -1,0 +1,281 @@
+"""What a store is: a log, alert events and the saved state, kept over restarts and crashes.
+
+`sqlite/` is one; each of the three may also be kept by a service of its own. All that a caller may
+rely on is here, and `tests/server/storage/test_contract.py` holds every implementation to it:
+
+* The engine's thread writes and is the only one that does; `AlertEventReader` is for any thread.
+* A call that returns has committed. One that raises has changed nothing.
+* Whatever fails raises a `StorageError`, which says what kind of fault it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from gradwatch_server.core.entries import Entry
+from gradwatch_server.errors import GradwatchError
+
+PAGE_EVENTS: Final = 200
+"""Alert events read at once. Reads must stay short: SQLite's WAL does not shrink during one."""
+
+
+class StorageFault(Enum):
+    """Why a store could not do what it was asked for."""
+
+    DAMAGED = "damaged"  # what is kept is not what was written: `Store.reset` begins anew
+    FULL = "full"  # no space is left: the same call may succeed later
+    BUSY = "busy"  # somebody else uses it just now: the same call may succeed soon
+    LOCKED = "locked"  # another writer has it for as long as it runs
+    UNUSABLE = "unusable"  # the place cannot be used at all, or is of a newer version
+    FAILED = "failed"  # anything else, an I/O error for one: the same call may succeed later
+
+
+class StorageError(GradwatchError):
+    """A store could not do what it was asked for; nothing was changed.
+
+    Args:
+        message: What was wrong, and for errors at the start also what to do.
+        fault: What kind of fault it is.
+    """
+
+    def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry with the bytes it came as, if it came over the wire."""
+
+    entry: Entry
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySize:
+    """How much room an entry of the log takes.
+
+    Args:
+        offset: Its place in the log.
+        received_ns: Its time, nanoseconds since the epoch.
+        num_bytes: About what it takes in the store.
+    """
+
+    offset: int
+    received_ns: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewAlertEvent:
+    """A change of an alert that is to be stored.
+
+    Args:
+        alert_id: The alert.
+        change: What happened to it; with the id it is unique in the store.
+        run: Name of the run.
+        body: The alert as it then stood, JSON.
+    """
+
+    alert_id: str
+    change: str
+    run: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertEvent:
+    """A stored change of an alert.
+
+    Args:
+        cursor: Position in the stream of all alert events, from 1, without repeats.
+        run: Name of the run.
+        alert: The alert as it then stood, JSON.
+    """
+
+    cursor: int
+    run: str
+    alert: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChunk:
+    """A piece of the window of an attempt, encoded.
+
+    Args:
+        attempt: Number of the attempt.
+        number: Place of the piece in the window.
+        steps: Its steps.
+        columns: All else that is in it.
+    """
+
+    attempt: int
+    number: int
+    steps: bytes
+    columns: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSave:
+    """What is to be written of one run.
+
+    Args:
+        run: Its name.
+        body: The run itself, encoded; None removes all that is saved of it.
+        whole: Whether attempts and chunks that were saved before go first.
+        attempts: Number to encoded attempt, of those that changed.
+        chunks: The chunks that changed.
+        first_attempt: Attempts below this one are removed.
+        first_chunk_attempt: Chunks of attempts below this one are removed.
+    """
+
+    run: str
+    body: bytes | None = None
+    whole: bool = False
+    attempts: Mapping[int, bytes] = field(default_factory=dict)
+    chunks: Sequence[SavedChunk] = ()
+    first_attempt: int = 1
+    first_chunk_attempt: int = 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what changed."""
+        attempts = sum(map(len, self.attempts.values()))
+        chunks = sum(len(chunk.steps) + len(chunk.columns) for chunk in self.chunks)
+        return len(self.body or b"") + attempts + chunks
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """What is saved of one run, but for the columns of its chunks.
+
+    Args:
+        body: The run itself, encoded.
+        attempts: Number to encoded attempt, in order.
+        steps: Number of the attempt to number and encoded steps of each of its chunks.
+    """
+
+    body: bytes
+    attempts: Mapping[int, bytes]
+    steps: Mapping[int, Sequence[tuple[int, bytes]]]
+
+
+class Log(Protocol):
+    """The entries, numbered from 1 in the order in which they were committed."""
+
+    @property
+    def last_offset(self) -> int:
+        """Place of the newest entry, also if it was trimmed; 0 for an empty log."""
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Write lines and commit them, all or none; `last_offset` is the last one's then."""
+
+    def skip_to(self, offset: int) -> None:
+        """Give no entry a place up to *offset*, which the saved state stands for."""
+
+    def entries(self, after: int = 0) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries after an offset with theirs, oldest first.
+
+        An entry that cannot be read by itself is logged and passed over. If more is damaged than
+        that, it is an error: a log that ended early would be taken for the truth.
+        """
+
+    def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
+        """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
+
+        They are read one by one: most callers want few.
+        """
+
+    def trim(self, after: int, upto: int) -> None:
+        """Delete the entries in `(after, upto]`, but not those that the rest is read with.
+
+        These are HELLOs, manifests and rules; `trim_sessions` deletes the first two.
+        """
+
+    def trim_sessions(self, sessions: Sequence[bytes], upto: int) -> None:
+        """Delete HELLOs and manifests of sessions up to an offset."""
+
+
+class AlertEventReader(Protocol):
+    """The stored alert events, for any thread."""
+
+    def newest(self) -> int:
+        """Return the cursor of the newest event, 0 without any."""
+
+    def after(
+        self, cursor: int, run: str | None = None, most: int = PAGE_EVENTS
+    ) -> list[AlertEvent]:
+        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all."""
+
+
+class AlertEvents(AlertEventReader, Protocol):
+    """The same for the one thread that writes."""
+
+    def add(self, events: Sequence[NewAlertEvent]) -> int:
+        """Store each change of each alert once; return the newest cursor of all.
+
+        What is stored already keeps its cursor, and takes none away.
+        """
+
+    def trim(self, before_ns: int, most: int) -> bool:
+        """Delete up to *most* of the events stored before a time; return whether there were any.
+
+        The newest event stays, whatever its age, so that the cursor goes on from it.
+        """
+
+
+class SavedState(Protocol):
+    """The state at some place of the log, as `checkpoints` encodes it."""
+
+    def save(self, parts: Mapping[str, bytes], runs: Sequence[RunSave]) -> None:
+        """Replace *parts*, which are of no run, and what changed of *runs*, all or none.
+
+        It becomes durable with the next `Log.append` at the latest.
+        """
+
+    def part(self, name: str) -> bytes | None:
+        """Return a part that is of no run, None if there is none."""
+
+    def runs(self) -> list[str]:
+        """Return the names of the saved runs in the order in which they were first saved."""
+
+    def run(self, name: str) -> SavedRun:
+        """Return what is saved of a run."""
+
+    def columns(self, run: str, attempt: int, chunk: int) -> bytes | None:
+        """Return the columns of a chunk, None if there is none."""
+
+
+class Store(Protocol):
+    """What the engine writes, and finds again after a restart or a crash."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it: its path or its address."""
+
+    @property
+    def log(self) -> Log:
+        """The entries."""
+
+    @property
+    def alert_events(self) -> AlertEvents:
+        """What readers are told of alerts."""
+
+    @property
+    def state(self) -> SavedState:
+        """What a restart begins with."""
+
+    def used_bytes(self) -> int:
+        """Return about how much space all of it takes, without what is free for new entries."""
+
+    def vacuum(self, num_bytes: int) -> bool:
+        """Give about so much free space back to the system; return whether there was any."""
+
+    def reset(self, why: StorageError) -> None:
+        """Keep what is damaged under another name and go on with an empty store."""
+
+    def close(self) -> None:
+        """Let the store go, so that another writer may have it."""

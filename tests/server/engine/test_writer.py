@@ -1,0 +1,63 @@
+"""Writes that the store cannot take: tried again, shown while it lasts, given up at a stop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gradwatch_server.engine import writer
+from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.writer import retry_write
+from gradwatch_server.storage.store import StorageError, StorageFault
+
+
+class Disk:
+    """Takes what is written once it was asked often enough."""
+
+    def __init__(self, published: PublishedState, num_faults: int) -> None:
+        self.faults: list[str | None] = []  # what readers saw at each attempt
+        self._published = published
+        self._num_faults = num_faults
+
+    def write(self) -> None:
+        self.faults.append(self._published.fault)
+        if len(self.faults) <= self._num_faults:
+            raise StorageError("database or disk is full", StorageFault.FULL)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+
+
+def test_a_write_is_tried_until_it_is_done() -> None:
+    """Readers learn why nothing moves, once, and that it is over."""
+    published, told = PublishedState(), []
+    disk = Disk(published, num_faults=3)
+    done = retry_write(disk.write, published, threading.Event(), lambda: told.append(1))
+
+    assert done
+    full = "the log cannot be written: database or disk is full"
+    assert disk.faults == [None, full, full, full]
+    assert (published.fault, told) == (None, [1])
+
+
+def test_a_stop_ends_the_attempts() -> None:
+    """What was not written then was not acknowledged either."""
+    published, stopping = PublishedState(), threading.Event()
+    disk = Disk(published, num_faults=10**9)
+
+    assert not retry_write(disk.write, published, stopping, stopping.set)
+    assert len(disk.faults) == 1
+    assert published.fault is not None
+
+
+def test_a_fault_of_ours_is_not_tried_again() -> None:
+    """It would fail for ever, and nobody would learn of it."""
+
+    def write() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        retry_write(write, PublishedState(), threading.Event(), lambda: None)

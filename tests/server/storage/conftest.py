@@ -1,0 +1,183 @@
+"""The places that a store can be in, for the contract that every implementation keeps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES, Database
+from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
+from gradwatch_server.storage.store import Store
+
+
+class Killed(BaseException):
+    """The process is gone, in the middle of whatever it did."""
+
+
+class Place(Protocol):
+    """Where one store is kept; it outlives the processes that open it.
+
+    A new implementation of `Store` adds one of these to `PLACES`, and has to pass the contract.
+    """
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a second writer can be told from the first."""
+
+    def open(self) -> Store:
+        """Open the store as a new process does."""
+
+    def kill(self, store: Store) -> None:
+        """Lose a store that was not closed, with what it had not committed."""
+
+    def stop_at(self, store: Store, write: int) -> None:
+        """Raise `Killed` at the write with this number, before or after it was done."""
+
+    def fill(self, store: Store) -> None:
+        """Leave no space for anything new."""
+
+    def make_room(self, store: Store) -> None:
+        """Leave space again."""
+
+    def damage(self, store: Store) -> None:
+        """Close a store of many entries, and put nonsense where some of them are."""
+
+
+class StoppingDatabase(Database):
+    """A database whose process can be stopped before or after each statement that writes."""
+
+    left = -1
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
+        self._pass(is_writing)
+        cursor = super().execute(sql, parameters)
+        self._pass(is_writing)
+        return cursor
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
+        self._pass(True)
+        super().executemany(sql, rows)
+        self._pass(True)
+
+    def _pass(self, is_writing: bool) -> None:
+        if is_writing and self.left >= 0:
+            if self.left == 0:
+                raise Killed
+            self.left -= 1
+
+
+class SQLitePlace:
+    """What both places of SQLite have in common."""
+
+    def stop_at(self, store: Store, write: int) -> None:
+        database_of(store).left = write
+
+    def fill(self, store: Store) -> None:
+        database = database_of(store)
+        database.execute(f"PRAGMA max_page_count={database.number('page_count')}")
+
+    def make_room(self, store: Store) -> None:
+        database_of(store).execute("PRAGMA max_page_count=1000000")
+
+
+def database_of(store: Store) -> StoppingDatabase:
+    assert isinstance(store, SQLiteStore)
+    assert isinstance(store.db, StoppingDatabase)
+    return store.db
+
+
+class SQLiteFiles(SQLitePlace):
+    """A data directory."""
+
+    is_exclusive = True
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._directory = scratch / "data"
+        self._num_kills = 0
+
+    def open(self) -> Store:
+        return SQLiteStore.open(self._directory, Clock())
+
+    def kill(self, store: Store) -> None:
+        """Take what the files are just now: a killed process leaves no more and no less."""
+        self._num_kills += 1
+        left = self._scratch / f"killed-{self._num_kills}"
+        shutil.copytree(self._directory, left, ignore=shutil.ignore_patterns("*-shm"))
+        self._directory = left
+        store.close()
+
+    def damage(self, store: Store) -> None:
+        database_of(store).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store.close()
+        path = self._directory / DATABASE_NAME
+        data = bytearray(path.read_bytes())
+        first = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # where the entries are
+        data[first : first + PAGE_BYTES] = b"\xff" * PAGE_BYTES
+        path.write_bytes(data)
+
+
+class MemoryStore(SQLiteStore):
+    """A store whose memory outlives it."""
+
+    def close(self) -> None:
+        """Keep the database for who opens it next."""
+
+
+class SQLiteMemory(SQLitePlace):
+    """A database in memory, as in the simulation."""
+
+    is_exclusive = False
+
+    def __init__(self, _scratch: Path) -> None:
+        self._database = StoppingDatabase(None)
+
+    def open(self) -> Store:
+        return MemoryStore(self._database, Clock())
+
+    def kill(self, store: Store) -> None:
+        database_of(store).left = -1
+        self._database.rollback()
+
+    def damage(self, store: Store) -> None:
+        pytest.skip("memory has no pages that could be damaged")
+
+
+PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+def make_place(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[], Place]:
+    """Make a new place of one kind each time."""
+    monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
+    make: Callable[[Path], Place] = request.param
+    return lambda: make(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture
+def place(make_place: Callable[[], Place]) -> Place:
+    return make_place()
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Store]:
+    """A new store."""
+    store = place.open()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def stopped() -> type[BaseException]:
+    """What `Place.stop_at` raises."""
+    return Killed

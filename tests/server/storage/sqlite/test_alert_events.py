@@ -1,0 +1,58 @@
+"""Alert events in SQLite: readers have connections of their own, which cannot write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import NewAlertEvent, StorageError, StorageFault
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    # A name that means something in a URI, which is how a reader opens the file.
+    store = SQLiteStore.open(tmp_path / "da?ta%20#1", Clock())
+    yield store
+    store.close()
+
+
+def test_a_reader_sees_in_any_thread_what_is_committed(store: SQLiteStore) -> None:
+    """Each read is a transaction of its own."""
+    seen: list[int] = []
+    for number in range(5):
+        store.alert_events.add([NewAlertEvent(f"a{number}", "firing", "gpt", "{}")])
+        reader = threading.Thread(target=lambda: seen.append(store.alert_events.newest()))
+        reader.start()
+        reader.join()
+
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_a_reader_cannot_write(store: SQLiteStore) -> None:
+    """Only the engine's connection may: two writers are what the WAL-reset bug needs."""
+    with pytest.raises(StorageError, match="readonly"), store.db.reading() as connection:
+        connection.execute("DELETE FROM alert_events")
+
+
+def test_what_a_reader_cannot_read_is_a_storage_error(store: SQLiteStore) -> None:
+    """Whoever answers requests knows no other."""
+    path = Path(store.name)
+    store.close()
+    path.write_bytes(b"nonsense" * 1000)
+
+    with pytest.raises(StorageError) as caught:
+        store.alert_events.after(0)
+    assert caught.value.fault is StorageFault.DAMAGED
+
+
+def test_a_cursor_is_never_used_again(store: SQLiteStore) -> None:
+    """Not even when the newest events are deleted: a subscriber may have seen them."""
+    store.alert_events.add([NewAlertEvent(name, "firing", "gpt", "{}") for name in "ab"])
+    store.db.execute("DELETE FROM alert_events WHERE cursor = 2")
+
+    assert store.alert_events.add([NewAlertEvent("c", "firing", "gpt", "{}")]) == 3

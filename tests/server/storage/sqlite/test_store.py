@@ -1,0 +1,266 @@
+"""The SQLite file: its settings, its versions, and what is done about damage in it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.entries import (
+    Entry,
+    Opened,
+    Tick,
+)
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES, quarantine
+from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
+from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
+from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
+from gradwatch_wire import (
+    Envelope,
+    Hello,
+    Kind,
+    encode,
+)
+
+SESSION = bytes(range(16))
+HELLO = Hello(run="gpt", rank=1, world=2, host="node", pid=7, versions={"torch": "2"}, job="9/0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = open_store(tmp_path / "data")
+    yield store
+    store.close()
+
+
+def open_store(directory: Path) -> SQLiteStore:
+    return SQLiteStore.open(directory, Clock())
+
+
+def entries_of(store: SQLiteStore) -> list[Entry]:
+    return [entry for _, entry in store.log.entries()]
+
+
+def directory_of(store: SQLiteStore) -> Path:
+    return Path(store.name).parent
+
+
+def reopened(store: SQLiteStore) -> SQLiteStore:
+    store.close()
+    return open_store(directory_of(store))
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"),
+    [
+        ("journal_mode", "wal"),
+        ("synchronous", 2),
+        ("page_size", 65536),
+        ("auto_vacuum", 2),
+        ("mmap_size", 0),
+        ("wal_autocheckpoint", 256),
+    ],
+)
+def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, value: object) -> None:
+    """SQLite passes over a setting that comes too late without a word."""
+    assert store.db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """It may be something else of value; the lock is free again."""
+    file = tmp_path / DATABASE_NAME
+    file.write_bytes(b"precious" * 1000)
+
+    for _ in range(2):
+        with pytest.raises(GradwatchError, match="not a database; move the file away"):
+            open_store(tmp_path)
+    assert file.read_bytes() == b"precious" * 1000
+
+
+def test_a_log_of_another_version_is_refused(store: SQLiteStore) -> None:
+    """An older program must not write into what it does not know."""
+    store.db.execute("PRAGMA user_version=7")
+    store.close()
+
+    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads up to 2"):
+        open_store(directory_of(store))
+
+
+FIRST_SCHEMA = """
+CREATE TABLE log (
+    log_offset INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL, kind INTEGER NOT NULL,
+    session BLOB, payload BLOB
+);
+CREATE TABLE alert_events (
+    cursor INTEGER PRIMARY KEY AUTOINCREMENT, alert_id TEXT NOT NULL, state TEXT NOT NULL,
+    run TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (alert_id, state)
+);
+CREATE INDEX alert_events_of_run ON alert_events (run, cursor);
+"""
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_log_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    """With all that is in it; times of alert events are those they tell of."""
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        db.executescript(FIRST_SCHEMA)
+        raw = encode(Envelope(session=SESSION, record=HELLO))[1]
+        db.execute("INSERT INTO log VALUES (7, 5, 1, ?, ?)", (SESSION, raw))
+        db.executemany(
+            "INSERT INTO alert_events VALUES (?, ?, 'firing', 'gpt', ?)",
+            [(3, "a", '{"updated_at": "2026-11-21T14:30:00.000+00:00"}'), (4, "b", "no json")],
+        )
+        db.execute(f"PRAGMA user_version={version}")
+    db.close()
+    store = open_store(tmp_path)
+
+    assert entries_of(store) == [Entry(5, Opened(SESSION, HELLO))]
+    assert store.db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    times = store.db.execute("SELECT cursor, stored_ns FROM alert_events").fetchall()
+    assert times[0] == (3, 1_795_271_400 * 10**9)
+    assert abs(times[1][1] - time.time_ns()) < 60 * 10**9
+    store.log.append([Line(Entry(6, Tick()))])
+    assert [offset for offset, _ in store.log.entries()] == [7, 8]
+    assert store.alert_events.add([NewAlertEvent("c", "firing", "gpt", "{}")]) == 5
+    store.close()
+
+
+def test_an_update_that_is_cut_off_begins_again(tmp_path: Path) -> None:
+    """Each version is one transaction with its number."""
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        db.executescript(FIRST_SCHEMA + "CREATE TABLE saved_frames (in_the_way);")
+    db.close()
+    with pytest.raises(GradwatchError, match="saved_frames already exists"):
+        open_store(tmp_path)
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
+        columns = [name for _, name, *_ in db.execute("PRAGMA table_info(alert_events)")]
+        db.execute("DROP TABLE saved_frames")
+    db.close()
+    assert "stored_ns" not in columns
+
+    open_store(tmp_path).close()
+
+
+def killed_copy(store: SQLiteStore, directory: Path) -> Path:
+    """Copy what a killed process leaves: the file, and the WAL beside it."""
+    directory.mkdir()
+    for file in directory_of(store).glob(f"{DATABASE_NAME}*"):
+        shutil.copy(file, directory)
+    return directory / DATABASE_NAME
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_damage_is_found_after_an_unclean_stop(
+    store: SQLiteStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: bool,
+) -> None:
+    """The file is kept under a dated name, and a new one is begun; of a large file only what
+    nothing else would check is read."""
+    if not whole:
+        monkeypatch.setattr("gradwatch_server.storage.sqlite.database.CHECK_BYTES", 0)
+    store.alert_events.add(
+        [NewAlertEvent(f"a{i}", "firing", "gpt", "x" * 30_000) for i in range(60)]
+    )
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.log.append([Line(Entry(1, Tick()))])
+    path = killed_copy(store, tmp_path / "killed")
+    data = path.read_bytes()
+    at = data.rindex(b"x" * 30_000) // PAGE_BYTES * PAGE_BYTES
+    path.write_bytes(data[:at] + b"\xff" * 100 + data[at + 100 :])
+
+    again = open_store(path.parent)
+
+    (kept,) = path.parent.glob("*.damaged-*")
+    assert f"kept as {kept.name}, begun anew" in caplog.text
+    assert b"x" * 30_000 in kept.read_bytes()
+    assert (entries_of(again), again.alert_events.add([])) == ([], 0)
+    again.log.append([Line(Entry(1, Tick()))])
+    again.close()
+
+
+def test_a_good_file_is_taken_up_after_an_unclean_stop(store: SQLiteStore, tmp_path: Path) -> None:
+    """As it was, what was only in the WAL too."""
+    store.log.append([Line(Entry(1, Tick())), Line(Entry(2, Tick()))])
+    again = open_store(killed_copy(store, tmp_path / "killed").parent)
+
+    assert entries_of(again) == [Entry(1, Tick()), Entry(2, Tick())]
+    assert not list(directory_of(again).glob("*.damaged-*"))
+    again.close()
+
+
+def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
+    """Nothing is ever written over."""
+    path = tmp_path / DATABASE_NAME
+    for text in ("one", "two", "three"):
+        path.write_text(text)
+        quarantine(path, "a test")
+
+    assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["one", "three", "two"]
+
+
+def test_damaged_rows_cost_only_themselves(
+    store: SQLiteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are named in the log and passed over; the rest is read."""
+    store.log.append([Line(Entry(1, Opened(SESSION, HELLO)))])
+    for kind, session, payload in [
+        (Kind.STATS, SESSION, b"\xc1garbage"),
+        (Kind.STATS, SESSION, None),
+        (Kind.HELLO, SESSION, b""),
+        (101, SESSION, b"\x90"),
+        (101, SESSION, None),
+        (104, None, b"{"),
+        (99, None, None),
+        ("text", None, None),
+    ]:
+        store.db.execute(
+            "INSERT INTO log (received_ns, kind, session, payload) VALUES (2, ?, ?, ?)",
+            (kind, session, payload),
+        )
+    store = reopened(store)
+    store.log.append([Line(Entry(3, Tick()))])
+
+    assert [entry.body for entry in entries_of(store)] == [Opened(SESSION, HELLO), Tick()]
+    told = [record.args[0] for record in caplog.records if "cannot be read" in record.msg]  # type: ignore[index]  # a tuple
+    assert told == list(range(2, 10))
+    store.close()
+
+
+def test_a_file_that_is_damaged_after_a_clean_stop_is_left_to_a_person(store: SQLiteStore) -> None:
+    """It is told in one line; nothing is renamed, and the directory is free again."""
+    store.log.append([Line(Entry(1, Tick()))])
+    store.close()
+    path = Path(store.name)
+    data = path.read_bytes()
+    path.write_bytes(data[:PAGE_BYTES] + b"\xff" * (len(data) - PAGE_BYTES))
+
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"cannot open the log .*move the file") as caught:
+            open_store(path.parent)
+        assert caught.value.fault is StorageFault.DAMAGED
+        assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_a_statement_that_fails_says_what_kind_of_fault_it_is(store: SQLiteStore) -> None:
+    """Also one that another connection keeps waiting, and one of a closed store."""
+    with sqlite3.connect(store.name) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.db.execute("PRAGMA busy_timeout=1")
+        with pytest.raises(StorageError, match="locked") as caught:
+            store.log.append([Line(Entry(1, Tick()))])
+        assert caught.value.fault is StorageFault.BUSY
+        other.rollback()
+    other.close()
+    store.log.append([Line(Entry(1, Tick()))])
+    store.close()
+    with pytest.raises(StorageError, match="is closed"):
+        store.log.append([Line(Entry(1, Tick()))])

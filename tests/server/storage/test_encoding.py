@@ -1,0 +1,83 @@
+"""How entries are spelt in a store: nothing that came over the wire is lost or made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+
+from gradwatch_server.core.entries import Entry, Opened, Received
+from gradwatch_server.storage.encoding import (
+    RECORD_KINDS,
+    EncodedEntry,
+    decode_entry,
+    encode_entry,
+)
+from gradwatch_server.storage.store import Line
+from gradwatch_wire import SEQUENCED, Bye, Envelope, Hello, decode_record, encode
+
+SESSION = bytes(range(16))
+
+
+def test_a_record_is_kept_byte_by_byte(make_stats: Any) -> None:
+    """NaN payloads, and keys of a newer version, survive although this one cannot name them."""
+    stats = make_stats(1, [float("nan"), float("-inf")])
+    fields = msgpack.unpackb(encode(Envelope(session=SESSION, seq=1, low=1, record=stats))[1])
+    fields[5]["of a newer version"] = [1, 2]
+    raw = msgpack.packb(fields)
+    encoded = encode_entry(Line(Entry(1, Received(decode_record(raw))), raw))
+
+    assert encoded.payload == raw
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"\xdc\x00\x06\x08", b"\xdd\x00\x00\x00\x06\x08", b"\x96\xcc\x08", b"\x96\xcd\x00\x08"],
+)
+def test_a_kind_spelt_at_length_is_read_back(head: bytes) -> None:
+    """msgpack has several ways to write an array of six and a kind; all of them are valid."""
+    raw = encode(Envelope(session=SESSION, seq=1, low=1, record=Bye()))[1]
+    entry = Entry(1, Received(decode_record(head + raw[2:])))
+
+    assert decode_entry(encode_entry(Line(entry, head + raw[2:]))) == entry
+
+
+def test_every_sequenced_kind_can_be_logged() -> None:
+    """A kind that is added to the wire must be added here, or its records would be refused."""
+    assert set(RECORD_KINDS.values()) == SEQUENCED
+
+
+def test_a_token_is_not_kept() -> None:
+    """It lets a client in and is no fact of the run; all else of the HELLO is kept."""
+    hello = Hello(run="gpt", rank=0, world=1, host="node", token="hunter2-secret")
+    raw = encode(Envelope(session=SESSION, record=hello))[1]
+    encoded = encode_entry(Line(Entry(1, Opened(SESSION, hello)), raw))
+
+    assert b"hunter2" not in (encoded.payload or b"")
+    kept = Hello(run="gpt", rank=0, world=1, host="node")
+    assert decode_entry(encoded) == Entry(1, Opened(SESSION, kept))
+
+
+def test_a_record_without_its_bytes_is_a_fault_of_ours() -> None:
+    """It is not written as something else."""
+    body = Received(Envelope(session=SESSION, seq=1, record=Bye()))
+    with pytest.raises(AssertionError, match="needs the bytes"):
+        encode_entry(Line(Entry(1, body)))
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        EncodedEntry(1, 4, SESSION, b"\xc1garbage"),
+        EncodedEntry(1, 4, SESSION, None),
+        EncodedEntry(1, 1, SESSION, b""),
+        EncodedEntry(1, 101, SESSION, b"\x90"),
+        EncodedEntry(1, 104, None, b"{"),
+        EncodedEntry(1, 99, None, None),
+    ],
+)
+def test_what_was_never_written_is_an_error(encoded: EncodedEntry) -> None:
+    """Of any kind; a store passes over it."""
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is
+        decode_entry(encoded)
