@@ -9,14 +9,13 @@ little: `Window.chunk` gives those. Plain data are what msgpack packs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any, Final, TypeAlias
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
-from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.alerting.origin import FirstBad, Origin
-from gradwatch_server.core.alerting.rules import Flags
+from gradwatch_server.core.alerting.flags import flags_from_state_dict, flags_state_dict
+from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.attempts import Attempt, Declared, Session
 from gradwatch_server.core.frames.assembler import Assembler
 from gradwatch_server.core.frames.frame import FloatArray, Frame, Layout, RankPart, Shards
@@ -27,7 +26,7 @@ from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
 from gradwatch_server.core.state import Run
 from gradwatch_wire import Hello
-from gradwatch_wire.health import AlertState, RankState, Severity
+from gradwatch_wire.health import RankState
 
 Plain: TypeAlias = dict[str, Any]
 
@@ -73,10 +72,10 @@ def attempt_state_dict(attempt: Attempt) -> Plain:
         "sessions": [_freeze_session(own, layouts) for own in attempt.sessions.values()],
         "layers": _freeze_layers(attempt.layers),
         "window": attempt.window.freeze(),
-        "book": attempt.book.freeze(_freeze_alert),
+        "book": attempt.active_alerts.state_dict(),
         "first_bad": asdict(attempt.first_bad) if attempt.first_bad else None,
         "frame": _freeze_frame(attempt.last_frame),
-        "flags": _freeze_flags(attempt.last_flags),
+        "flags": None if attempt.last_flags is None else flags_state_dict(attempt.last_flags),
         "gains": asdict(attempt.last_gains) if attempt.last_gains else None,
         "events": list(attempt.events.items()),
         "num_frames": attempt.num_frames,
@@ -113,10 +112,10 @@ def attempt_from_state_dict(
         attempt.set_state(session, session.state)
     attempt.retired = plain["retired"]
     attempt.window = Window.thaw(plain["window"], steps)
-    attempt.book = ActiveAlerts.thaw(plain["book"], _thaw_alert)
+    attempt.active_alerts = ActiveAlerts.from_state_dict(plain["book"])
     attempt.first_bad = FirstBad(**plain["first_bad"]) if plain["first_bad"] else None
     attempt.last_frame = _thaw_frame(plain["frame"])
-    attempt.last_flags = _thaw_flags(plain["flags"])
+    attempt.last_flags = None if plain["flags"] is None else flags_from_state_dict(plain["flags"])
     attempt.last_gains = _thaw_gain_frame(plain["gains"])
     attempt.events = Counter(dict(plain["events"]))
     attempt.num_frames, attempt.num_late = plain["num_frames"], plain["num_late"]
@@ -250,32 +249,3 @@ def _thaw_frame(plain: Plain | None) -> Frame | None:
     known |= {name: unpack_numbers(plain[name]) for name in _ARRAYS}
     known |= {name: unpack_flags(plain[name]) for name in ("present", "nonfinite")}
     return Frame(parts=(), **known)
-
-
-def _freeze_flags(marked: Flags | None) -> Plain | None:
-    if marked is None:
-        return None
-    return {field.name: pack(getattr(marked, field.name)) for field in fields(marked)}
-
-
-def _thaw_flags(plain: Plain | None) -> Flags | None:
-    if plain is None:
-        return None
-    return Flags(**{name: unpack_flags(packed) for name, packed in plain.items()})
-
-
-_freeze_alert: Final[Callable[[Alert], Plain]] = asdict
-
-
-def _thaw_alert(plain: Plain) -> Alert:
-    origin = plain["origin"] | {
-        "ranks": tuple(plain["origin"]["ranks"]),
-        "before": tuple((step, l2) for step, l2 in plain["origin"]["before"]),
-    }
-    changes = {
-        "origin": Origin(**origin),
-        "severity": Severity(plain["severity"]),
-        "state": AlertState(plain["state"]),
-        "layers": tuple(plain["layers"]),
-    }
-    return Alert(**plain | changes)
