@@ -120,7 +120,8 @@ class ActiveAlerts:
         active = {rule for rule, _ in self._active}
         for name, rule in rules.taking(type(observation)):
             raised = flags.get(name, _NOTHING)
-            if not rule.enabled or not (name in active or raised.any()):
+            # Most frames end here. To count is ten times as fast as `any`.
+            if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue
             for evaluation in rule.evaluate(observation, raised, context):
                 yield from self._step(name, rule, evaluation, context)

@@ -1,4 +1,4 @@
-"""Which layer and which ranks a non-finite gradient began at. What cannot be known is not guessed."""
+"""Which layer and ranks a non-finite gradient began at. What cannot be known is not guessed."""
 
 from __future__ import annotations
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
 
 import numpy as np
 
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules.base import HealthShare
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import BoolArray, Frame
 from gradwatch_wire.health import health_score
 
 
@@ -26,7 +25,9 @@ def frame_score(frame: Frame, flags: Flags) -> float:
 
 def num_layers(share: HealthShare, flags: Flags) -> int:
     """Return how many layers count towards *share*, each once."""
-    masks = [
-        flags[rule.name] for rule in REGISTRY.counted if rule.health is share and rule.name in flags
-    ]
-    return int(np.count_nonzero(reduce(np.logical_or, masks))) if masks else 0
+    found: BoolArray | None = None
+    for rule in REGISTRY.counted:
+        if rule.health is share and rule.name in flags:
+            mask = flags[rule.name]
+            found = mask if found is None else found | mask
+    return 0 if found is None else int(np.count_nonzero(found))

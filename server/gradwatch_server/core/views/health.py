@@ -130,7 +130,7 @@ def _layers(view: RunView) -> dict[str, int]:
 
 
 def _worst_layers(view: RunView) -> list[dict[str, Any]]:
-    """Name the worst layers of the last frame, in the order of the rules, each rule's worst first."""
+    """Name the worst layers of the last frame, rule by rule, each one's worst layer first."""
     frame, flags = view.frame, view.flags or {}
     if frame is None:
         return []

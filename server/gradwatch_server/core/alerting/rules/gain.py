@@ -51,7 +51,7 @@ class GainRule(Rule):
     def evaluate(
         self,
         observation: GainFrame,
-        raised: BoolArray,
+        raised: BoolArray,  # noqa: ARG002 - not needed
         context: Context,  # noqa: ARG002 - not needed
     ) -> Iterator[Evaluation]:
         """Yield the one evaluation of the gains of a step."""

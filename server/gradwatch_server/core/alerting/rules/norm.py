@@ -79,7 +79,7 @@ class ExplodingRule(NormRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
         """Return the layers above the limit on any rank, (layers,)."""
-        return self.seen(observation) & (observation.l2_max > self.limit)
+        return (observation.l2_max > self.limit) & ~observation.nonfinite  # NaN where absent
 
     def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - by the norms again
         """Return the layers that are not calm yet, (layers,)."""
@@ -124,7 +124,7 @@ class VanishingRule(NormRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
         """Return the layers below the limit on any rank, (layers,)."""
-        return self.seen(observation) & (observation.l2_min < self.limit)
+        return (observation.l2_min < self.limit) & ~observation.nonfinite  # NaN where absent
 
     def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - by the norms again
         """Return the layers that are not alive yet, (layers,)."""

@@ -42,7 +42,7 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
 
     def taking(self, kind: type) -> Sequence[tuple[str, Rule]]:
         """Return the rules, with their names, that are evaluated by observations of a type."""
-        return self.by_kind[kind]
+        return self.by_kind.get(kind, ())
 
     @cached_property
     def by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
@@ -51,7 +51,7 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
         for name, rule in self.root.items():
             for kind in rule.takes:
                 found[kind].append((name, rule))
-        return found
+        return dict(found)
 
     @field_validator("root", mode="before")
     @classmethod
