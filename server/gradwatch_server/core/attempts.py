@@ -188,7 +188,7 @@ class Attempt:
         after = session.last_step if session.last_step >= 0 else None
         lost = LostRange(first, last, after)
         session.losses.add(lost)
-        yield from self._evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
+        yield from self.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
 
     def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the frames that are due and evaluate them."""
@@ -210,14 +210,14 @@ class Attempt:
             yield from self._add_frame(merge(gathered, len(self.layers.names), self.world), rules)
         for gains in self.open_gains.close(expected, now_ns, self.world):
             self.last_gains = merge_gains(gains)
-            yield from self._evaluate(self.last_gains, rules)
+            yield from self.evaluate(self.last_gains, rules)
 
     def _expected(self, now_ns: int) -> set[int]:
         if len(self.sessions) < self.world and now_ns - self.started_ns < ATTACH_GRACE_NS:
             return self._alive | (set(range(self.world)) - self.sessions.keys())
         return self._alive
 
-    def _evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
+    def evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
         """Hand an observation to the rules that take its type."""
         context = self._describe()
         flags = find_flags(observation, rules, context)

@@ -19,7 +19,7 @@ class LostRange:
         first: First sequence number.
         last: Last sequence number.
         after_step: Step of the last statistics stored before them, None if there were none.
-        before_step: Step of the first statistics stored behind them, None while there are none.
+        before_step: Step of the first statistics stored after them, None while there are none.
     """
 
     first: int
@@ -61,7 +61,7 @@ class Losses:
         self._ranges.append(lost)
 
     def resume(self, step: int) -> None:
-        """Note the step of statistics that were stored: the first behind the last range."""
+        """Note the step of statistics that were stored: the first after the last range."""
         if self._ranges and self._ranges[-1].before_step is None:
             self._ranges[-1] = replace(self._ranges[-1], before_step=step)
 

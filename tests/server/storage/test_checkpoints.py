@@ -538,6 +538,12 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
         ("exploding", "firing"),
         ("nonfinite", "resolved"),
     ]
+    flags = run.current.last_flags or {}
+    assert {name: mask.tolist() for name, mask in flags.items()} == {
+        "nonfinite": [False, False],
+        "exploding": [True, False],
+        "vanishing": [False, False],
+    }
     assert run.current.window.series().steps.tolist() == list(range(6, 18))
     assert run.current.waiting
     Checkpoints(log.db).fill(run, run.current.window.absent())

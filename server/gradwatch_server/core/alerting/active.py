@@ -41,10 +41,10 @@ class ActiveAlert:
     bad_steps: int = 1
     good_steps: int = 0
 
-    def among(self, marked: BoolArray) -> BoolArray:
-        """Return those marked layers that were bad before; more layers may exist by now."""
-        known: BoolArray = np.zeros_like(marked)
-        known[: len(self.layers)] = marked[: len(self.layers)] & self.layers
+    def among(self, flagged: BoolArray) -> BoolArray:
+        """Return those flagged layers that were bad before; more layers may exist by now."""
+        known: BoolArray = np.zeros_like(flagged)
+        known[: len(self.layers)] = flagged[: len(self.layers)] & self.layers
         return known
 
     def extend(self, bad: BoolArray, evaluation: Evaluation) -> None:
@@ -204,11 +204,11 @@ def _restate(alert: Alert, state: AlertState, rule: Rule, evaluation: Evaluation
 
 
 def _named(layers: BoolArray, names: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """Return the first names of the layers that are marked, and how many there are."""
+    """Return the first names of the layers that are flagged, and how many there are."""
     if not names:
         return (), 0
-    marked = np.flatnonzero(layers)
-    return tuple(names[i] for i in marked[:MAX_NAMED_LAYERS]), len(marked)
+    flagged = np.flatnonzero(layers)
+    return tuple(names[i] for i in flagged[:MAX_NAMED_LAYERS]), len(flagged)
 
 
 def _worse(one: Severity, other: Severity) -> Severity:

@@ -22,30 +22,30 @@ def ranks_of(parts: Iterable[RankPart]) -> tuple[int, ...]:
     return tuple(sorted({part.rank for part in parts}))
 
 
-def first_nonfinite(frame: Frame, marked: BoolArray) -> int | None:
-    """Return the index of the marked layer, (layers,), that was non-finite first, None if unknown.
+def first_nonfinite(frame: Frame, flagged: BoolArray) -> int | None:
+    """Return the index of the flagged layer, (layers,), that was non-finite first, None if unknown.
 
     Where a record covers several collections, it is not known which of several layers were bad at
     the first of them, and which only later.
     """
-    if frame.bad_step != frame.step and np.count_nonzero(marked) > 1:
+    if frame.bad_step != frame.step and np.count_nonzero(flagged) > 1:
         return None
-    return first_computed(frame, marked)
+    return first_computed(frame, flagged)
 
 
-def first_computed(frame: Frame, marked: BoolArray) -> int | None:
-    """Return the marked layer whose gradient the backward pass computed first.
+def first_computed(frame: Frame, flagged: BoolArray) -> int | None:
+    """Return the flagged layer whose gradient the backward pass computed first.
 
     That is the last of them in forward order: from there a NaN flowed to all layers before it.
     None unless some record has them all in forward order, and no other contradicts it.
     """
-    indices = np.flatnonzero(marked)
+    indices = np.flatnonzero(flagged)
     if len(indices) == 1:
         return int(indices[0])
     last: set[int] = set()
     for part in frame.parts:
         index = part.layout.index
-        own = index[marked[index]]
+        own = index[flagged[index]]
         if part.ordered and len(own) == len(indices):
             last.add(int(own[-1]))
     return last.pop() if len(last) == 1 else None

@@ -14,7 +14,7 @@ from gradwatch_wire.health import health_score
 
 
 def frame_score(frame: Frame, flags: Flags) -> float:
-    """Return the health score of a closed step, NaN where no layer could be judged."""
+    """Return the health score of a closed step, NaN where no layer could be seen."""
     num_present = int(np.count_nonzero(frame.present))
     if not num_present:
         return math.nan if frame.num_partial else 1.0

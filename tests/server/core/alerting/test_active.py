@@ -29,7 +29,7 @@ def test_a_pending_alert_is_shown_but_not_told(cluster: Any) -> None:
 
 
 def test_a_disabled_rule_says_nothing(cluster: Any) -> None:
-    """Its layers are marked in /health all the same."""
+    """Its layers are counted in /health all the same."""
     job = cluster(names=("a",)).start()
     job.rules(exploding={"enabled": False})
     for step in range(4):
@@ -94,7 +94,7 @@ def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
 
 
 def test_layers_that_appear_while_it_fires_join_it_too(cluster: Any) -> None:
-    """A layer declared after the alert began has a place behind all others."""
+    """A layer declared after the alert began has a place after all others."""
     job = cluster(names=("a",)).start()
     job.step(0, [500.0])
     job.step(1, [500.0])

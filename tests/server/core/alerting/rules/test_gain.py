@@ -28,9 +28,9 @@ def test_gains_are_judged_by_how_many_are_outside(
     gains: list[float | None], raised: bool, held: bool, seen: bool
 ) -> None:
     """More than half of those there are raise it, a quarter or less is calm."""
-    judged = GainRule().verdict(gains)
+    verdict = GainRule().verdict(gains)
 
-    assert (judged.raised[0], judged.held[0], judged.seen[0]) == (raised, held, seen)
+    assert (verdict.raised[0], verdict.held[0], verdict.seen[0]) == (raised, held, seen)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_rules_of_norms_cannot_see_nonfinite_layers(make_part: Any, make_frame: 
 
 
 def test_the_worst_layer_breaks_the_rule_most(make_part: Any, make_frame: Any) -> None:
-    """The largest of those marked explodes most, the smallest vanishes most."""
+    """The largest of those flagged explodes most, the smallest vanishes most."""
     frame = make_frame(make_part([200.0, 900.0, 1e9, 0.0, 1e-9, 1e-12]))
     exploding = np.array([True, True, False, False, False, False])
     vanishing = np.array([False, False, False, False, True, True])
