@@ -84,13 +84,13 @@ def health(view: RunView, heard: LastSeen, now_ns: int, fault: str | None = None
 
 
 def _score(scores: FloatArray) -> dict[str, float | None]:
-    judged = scores[~np.isnan(scores)]
-    if not len(judged):
+    scored = scores[~np.isnan(scores)]
+    if not len(scored):
         return {"last": None, "mean": None, "min": None}
     return {
         "last": None if np.isnan(scores[-1]) else float(scores[-1]),
-        "mean": float(judged.mean()),
-        "min": float(judged.min()),
+        "mean": float(scored.mean()),
+        "min": float(scored.min()),
     }
 
 
