@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
     )
-    rules: Rules = Field(Rules(), description="The rules; see docs/rules.md.")
+    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
 
     @field_validator("alerts_max_age_s")
     @classmethod
@@ -148,6 +148,8 @@ def _first(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"setting {key!r} is not known"
+    if first["type"] == "unknown_rule":
+        return f"setting {key!r} is not known; {first['msg']}"
     return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
 
 

@@ -77,8 +77,9 @@ def test_rules_of_file_and_environment_are_put_together(
 
     settings = load_settings(None)
 
-    assert (settings.rules.exploding.limit, settings.rules.exploding.clear) == (500.0, 200.0)
-    assert settings.rules.vanishing.limit == 1e-7
+    rules = settings.rules.model_dump()
+    assert (rules["exploding"]["limit"], rules["exploding"]["clear"]) == (500.0, 200.0)
+    assert rules["vanishing"]["limit"] == 1e-7
 
 
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch
         ("session_timeout_s = nan", "setting 'session_timeout_s': "),
         ("insecure = 'perhaps'", "setting 'insecure': Input should be a valid boolean"),
         ("rules = 1", "setting 'rules': "),
-        ("[rules.explodng]", "setting 'rules.explodng' is not known"),
+        ("[rules.explodng]", "setting 'rules.explodng' is not known; the rules are nonfinite, exp"),
         ("[rules.exploding]\nlimt = 1", "setting 'rules.exploding.limt' is not known"),
         ("[rules.exploding]\nlimit = -1", "setting 'rules.exploding.limit': Input should be gr"),
         ("[rules.exploding]\nlimit = 1\nclear = 2", "setting 'rules.exploding': Value error, cl"),

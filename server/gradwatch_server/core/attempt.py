@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,8 +12,15 @@ import numpy as np
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.alerting.flags import (
+    Flags,
+    find_flags,
+    flags_from_state_dict,
+    flags_state_dict,
+)
+from gradwatch_server.core.alerting.health_score import frame_score
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
-from gradwatch_server.core.alerting.rules import Flags, Rules, flags
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Assembler
 from gradwatch_server.core.frames.frame import Frame, RankPart
@@ -23,11 +29,10 @@ from gradwatch_server.core.frames.layers import Layers, numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.losses import LostRange
+from gradwatch_server.core.losses import DeclaredLoss, LostRange
 from gradwatch_server.core.session import DeclaredManifest, Session
-from gradwatch_server.core.state_dict import freeze_alert, freeze_flags, thaw_alert, thaw_flags
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
-from gradwatch_wire.health import RankState, health_score
+from gradwatch_wire.health import RankState
 from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.session.replayed import is_replayed
 
@@ -56,7 +61,7 @@ class Attempt:
         self.sessions: dict[int, Session] = {}
         self.layers = Layers()
         self.window = Window(steps)
-        self.book = ActiveAlerts()
+        self.active_alerts = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
         self.last_flags: Flags | None = None
@@ -151,11 +156,10 @@ class Attempt:
         after = session.last_step if session.last_step >= 0 else None
         lost = LostRange(first, last, after)
         session.losses.add(lost)
-        rank = session.hello.rank
-        yield from self.book.update_losses(rank, lost, now_ns, rules, self._describe())
+        yield from self.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
 
     def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Close the frames that are due and judge them."""
+        """Close the frames that are due and evaluate them."""
         if self.waiting:
             yield from self._close(self._expected(now_ns), now_ns, rules)
 
@@ -177,10 +181,10 @@ class Attempt:
             "sessions": [own.state_dict(layouts) for own in self.sessions.values()],
             "layers": self.layers.state_dict(),
             "window": self.window.state_dict(),
-            "book": self.book.freeze(freeze_alert),
+            "book": self.active_alerts.state_dict(),
             "first_bad": asdict(self.first_bad) if self.first_bad else None,
             "frame": self.last_frame.state_dict() if self.last_frame else None,
-            "flags": freeze_flags(self.last_flags),
+            "flags": None if self.last_flags is None else flags_state_dict(self.last_flags),
             "gains": self.last_gains.state_dict() if self.last_gains else None,
             "events": list(self.events.items()),
             "open_frames": self.open_frames.state_dict(lambda part: part.state_dict(layouts)),
@@ -229,33 +233,40 @@ class Attempt:
     def _restore_results(self, state: Mapping[str, Any]) -> None:
         """Restore what was found in the frames that are closed."""
         first_bad, frame, gains = state["first_bad"], state["frame"], state["gains"]
-        self.book = ActiveAlerts.thaw(state["book"], thaw_alert)
+        self.active_alerts = ActiveAlerts.from_state_dict(state["book"])
         self.first_bad = FirstBad(**first_bad) if first_bad else None
         self.last_frame = Frame.from_state_dict(frame) if frame else None
-        self.last_flags = thaw_flags(state["flags"])
+        flags = state["flags"]
+        self.last_flags = None if flags is None else flags_from_state_dict(flags)
         self.last_gains = GainFrame.from_state_dict(gains) if gains else None
 
     def _close(self, expected: set[int], now_ns: int, rules: Rules) -> Iterator[Alert]:
         for gathered in self.open_frames.close(expected, now_ns, self.world):
-            yield from self._judge(merge(gathered, len(self.layers.names), self.world), rules)
+            yield from self._add_frame(merge(gathered, len(self.layers.names), self.world), rules)
         for gains in self.open_gains.close(expected, now_ns, self.world):
             self.last_gains = merge_gains(gains)
-            yield from self.book.update_gains(self.last_gains, rules, self._describe())
+            yield from self.evaluate(self.last_gains, rules)
 
     def _expected(self, now_ns: int) -> set[int]:
         if len(self.sessions) < self.world and now_ns - self.started_ns < ATTACH_GRACE_NS:
             return self._alive | (set(range(self.world)) - self.sessions.keys())
         return self._alive
 
-    def _judge(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
-        marked = flags(frame, rules)
+    def evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
+        """Hand an observation to the rules that take its type."""
         context = self._describe()
+        flags = find_flags(observation, rules, context)
+        yield from self.active_alerts.update(observation, flags, rules, context)
+
+    def _add_frame(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
+        context = self._describe()
+        flags = find_flags(frame, rules, context)
         if self.first_bad is None:
-            self.first_bad = find_first_bad(frame, context.names, rules)
-        yield from self.book.update(frame, marked, rules, context)
-        self.window.add(frame, _score(frame, marked))
+            self.first_bad = find_first_bad(frame, context.names)
+        yield from self.active_alerts.update(frame, flags, rules, context)
+        self.window.add(frame, frame_score(frame, flags))
         # Without the records: nobody asks for them any more, and those of many ranks are large.
-        self.last_frame, self.last_flags = replace(frame, parts=()), marked
+        self.last_frame, self.last_flags = replace(frame, parts=()), flags
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 
@@ -274,13 +285,3 @@ class Attempt:
                 window=self.window,
             )
         return self._context
-
-
-def _score(frame: Frame, marked: Flags) -> float:
-    present = int(np.count_nonzero(frame.present))
-    if not present:
-        return math.nan if frame.num_partial else 1.0
-    exploding = np.count_nonzero(marked.exploding) + np.count_nonzero(marked.nonfinite)
-    return health_score(
-        float(np.count_nonzero(marked.vanishing)) / present, float(exploding) / present
-    )

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
-from gradwatch_server.core.alerting.origin import Origin
-
 MAX_RANGES: Final = 32
 """Ranges kept per session, the newest."""
 
@@ -33,6 +31,21 @@ class LostRange:
     def count(self) -> int:
         """How many there are."""
         return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredLoss:
+    """That a rank can no longer supply some records.
+
+    Args:
+        rank: Global rank.
+        lost: The records.
+        received_ns: When it was declared, nanoseconds since the epoch.
+    """
+
+    rank: int
+    lost: LostRange
+    received_ns: int
 
 
 class Losses:
@@ -64,15 +77,3 @@ class Losses:
     def from_state_dict(cls, state: Iterable[Mapping[str, Any]]) -> Self:
         """Return what `state_dict` described."""
         return cls(LostRange(**own) for own in state)
-
-
-def loss_origin(rank: int, lost: LostRange) -> Origin:
-    """Return where a loss began: the step after the last one that was stored."""
-    step = 0 if lost.after_step is None else lost.after_step + 1
-    return Origin(step, rank, (rank,), None, None, float(lost.count), None)
-
-
-def extended(origin: Origin, rank: int, lost: LostRange) -> Origin:
-    """Return *origin* with what else was lost since; it stays where it began."""
-    ranks = tuple(sorted({*origin.ranks, rank}))
-    return replace(origin, ranks=ranks, value=origin.value + lost.count)

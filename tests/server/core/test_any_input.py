@@ -129,7 +129,7 @@ def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: l
     for answer in (job.health(), describe_gains(view.gains), describe_groups(view)):
         shown = jsonable(answer)
         assert json.loads(json.dumps(shown, allow_nan=False)) == shown
-    for alert in (*job.alerts, *job.attempt.book.alerts()):
+    for alert in (*job.alerts, *job.attempt.active_alerts.alerts()):
         plain = alert.to_dict()
         json.dumps(jsonable(plain), allow_nan=False)
         decode(encode(Envelope(session=SESSION, record=Alert(alert=plain))))

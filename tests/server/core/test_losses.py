@@ -1,19 +1,13 @@
-"""Lost records: one alert per episode, the ranges by rank, and sessions out of spill files."""
+"""Lost records: the ranges by rank, and sessions out of spill files."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from pydantic import ValidationError
-
-from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.losses import MAX_RANGES, Losses, LostRange
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_wire.health import AlertState, Severity
 
 SPILLED = {"versions": {"spill": "1"}}
 
@@ -22,75 +16,6 @@ def shown(job: Any) -> dict[int, Any]:
     """What `/runs/{id}/ranks` shows, by rank."""
     view = view_run(job.state.runs[job.run])
     return {rank["rank"]: rank for rank in describe_ranks(view, {}, job.now_ns)["ranks"]}
-
-
-def states(alerts: list[Alert]) -> list[tuple[str, str]]:
-    return [(alert.rule, alert.state.value) for alert in alerts]
-
-
-def test_a_declared_loss_fires_at_once_and_names_rank_and_count(cluster: Any) -> None:
-    """It is about the run: no layers."""
-    job = cluster(world=2).start()
-    job.step(0)
-    job.step(1)
-    (alert,) = job.gap(1, 3)
-
-    assert (alert.rule, alert.group, alert.state) == ("records_lost", "records", AlertState.FIRING)
-    assert (alert.severity, alert.layers, alert.num_layers) == (Severity.WARNING, (), 0)
-    assert (alert.origin.rank, alert.origin.step, alert.origin.value) == (1, 2, 3.0)
-    assert alert.message == "3 records lost at step 2 on rank 1"
-    assert job.health()["alerts"]["firing"] == 1
-
-
-def test_one_record_is_one_record(cluster: Any) -> None:
-    (alert,) = cluster().start().gap(0, 1)
-
-    assert alert.message == "1 record lost at step 0 on rank 0"
-
-
-def test_losses_while_it_fires_belong_to_it(cluster: Any) -> None:
-    """Also those of other ranks; it stays where it began."""
-    job = cluster(world=2).start()
-    job.step(0)
-    (first,) = job.gap(1, 3)
-    again = [*job.gap(1, 2), *job.gap(0, 5)]
-    job.step(1)
-    job.step(2)
-    (resolved,) = job.step(3)
-
-    assert again == []
-    assert resolved.id == first.id
-    assert (resolved.origin.rank, resolved.origin.ranks, resolved.origin.value) == (1, (0, 1), 10.0)
-    assert resolved.message == "10 records lost at step 1 on rank 1, over at step 3"
-
-
-def test_it_is_resolved_after_frames_without_a_loss(cluster: Any) -> None:
-    """`clear_steps` in a row; a loss among them begins the count again."""
-    job = cluster().start()
-    job.rules(records_lost={"clear_steps": 2})
-    job.gap(0, 1)
-    job.step(0)
-    job.gap(0, 1)
-    assert job.step(1) == []
-    assert states(job.step(2)) == [("records_lost", "resolved")]
-
-
-def test_each_episode_is_an_alert_of_its_own(cluster: Any) -> None:
-    """Also where the rank has sent no statistics in between: ids do not collide."""
-    job = cluster(world=2, names=("a",)).start()
-    job.rules(records_lost={"clear_steps": 1})
-    job.step(0)
-    job.gap(1, 1)
-    job.lose(1)
-    job.stats(0, 1)
-    job.back(1)
-    job.gap(1, 1)
-
-    assert states(job.alerts) == [
-        *(("records_lost", state) for state in ("firing", "resolved", "firing")),
-    ]
-    assert job.alerts[0].origin.step == job.alerts[2].origin.step == 1
-    assert job.alerts[0].id == job.alerts[1].id != job.alerts[2].id
 
 
 def test_the_same_log_gives_the_same_alerts(cluster: Any) -> None:
@@ -104,21 +29,6 @@ def test_the_same_log_gives_the_same_alerts(cluster: Any) -> None:
 
     assert len(alerts) > 1
     assert alerts == job.alerts
-
-
-def test_the_rule_can_be_switched_off(cluster: Any) -> None:
-    """The loss is counted all the same."""
-    job = cluster().start()
-    job.rules(records_lost={"enabled": False})
-
-    assert job.gap(0, 3) == []
-    assert job.health()["records"]["lost"] == 3
-
-
-def test_it_fires_at_once_or_not_at_all() -> None:
-    """A loss is no frame: to wait for several would mean nothing."""
-    with pytest.raises(ValidationError, match="for_steps"):
-        Rules.model_validate({"records_lost": {"for_steps": 2}})
 
 
 def test_ranks_show_what_was_lost_and_the_steps_around_it(cluster: Any) -> None:

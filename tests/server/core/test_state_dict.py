@@ -74,7 +74,7 @@ def plain_view(view: Any) -> Any:
         if name != "parts"
         for value in [getattr(view.frame, name)]
     }
-    marked = view.flags and [getattr(view.flags, n).tolist() for n in view.flags.__slots__]
+    marked = view.flags and {name: mask.tolist() for name, mask in view.flags.items()}
     groups = {name: members.tolist() for name, members in view.groups.items()}
     alerts = [alert.to_dict() for alert in view.alerts]
     rest = replace(view, series=None, frame=None, flags=None, groups={}, alerts=())

@@ -537,11 +537,17 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
     assert (saved.position.offset, saved.damaged, saved.forgotten) == (33, [], {"gone": 1})
     run = saved.runs["x"]
     assert (run.num_stored, run.num_lost, len(run.attempts)) == (23, 4, 2)
-    alerts = run.current.book.alerts()
+    alerts = run.current.active_alerts.alerts()
     assert [(a.rule, str(a.state)) for a in alerts if a.rule != "records_lost"] == [
         ("exploding", "firing"),
         ("nonfinite", "resolved"),
     ]
+    flags = run.current.last_flags or {}
+    assert {name: mask.tolist() for name, mask in flags.items()} == {
+        "nonfinite": [False, False],
+        "exploding": [True, False],
+        "vanishing": [False, False],
+    }
     assert run.current.window.series().steps.tolist() == list(range(6, 18))
     assert run.current.waiting
     fill_window(store.state, run, run.current.window.absent())

@@ -1,15 +1,14 @@
-"""What an alert is, and how it reads."""
+"""What an alert is, and how it reads. What it says of its rule comes from the rule."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Self
 
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules import RuleName
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
 
@@ -23,8 +22,8 @@ class Alert:
         run: Name of the run.
         attempt: Attempt of the run, from 1.
         rule: Name of the rule.
-        group: Group of layers, `all` without named groups; `blocks` of the rule `gain`, `records`
-            of `records_lost`.
+        group: Group of layers, `all` without named groups; of a rule that is about the run, a word
+            for what it is about.
         severity: `info`, `warning` or `critical`; it may rise while the alert fires.
         state: `pending`, `firing` or `resolved`.
         first_step: First bad step, the one of the origin.
@@ -43,7 +42,7 @@ class Alert:
     id: str
     run: str
     attempt: int
-    rule: RuleName
+    rule: str
     group: str
     severity: Severity
     state: AlertState
@@ -69,6 +68,21 @@ class Alert:
         plain["origin"] = origin
         return plain
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_state_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `state_dict` described."""
+        changes = {
+            "origin": Origin.from_state_dict(plain["origin"]),
+            "severity": Severity(plain["severity"]),
+            "state": AlertState(plain["state"]),
+            "layers": tuple(plain["layers"]),
+        }
+        return cls(**{**plain, **changes})
+
 
 def isotime(time_ns: int) -> str:
     """Return a UTC time in ISO 8601 with milliseconds."""
@@ -86,45 +100,22 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def message(alert: Alert) -> str:
-    """Return what an alert says, in one line."""
+def message(alert: Alert, what: str) -> str:
+    """Return what an alert says, in one line; *what* is what its rule says of the origin."""
     origin = alert.origin
     rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
     more = f", {alert.num_layers} layers" if alert.num_layers > 1 else ""
     end = f", over at step {alert.resolved_step}" if alert.resolved_step is not None else ""
-    return f"{_WORDS[alert.rule](origin)} at step {origin.step} on {rank}{more}{end}"
+    return f"{what} at step {origin.step} on {rank}{more}{end}"
 
 
-def _nonfinite(origin: Origin) -> str:
-    return f"{'NaN' if origin.kind == 'nan' else 'Inf'} in the gradient of {_place(origin)}"
-
-
-def _norm(origin: Origin) -> str:
-    return f"gradient of {_place(origin)} has L2 norm {_compared(origin)}"
-
-
-def _gain(origin: Origin) -> str:
-    return f"gradient gain of {_place(origin)} is {_compared(origin)}"
-
-
-def _records_lost(origin: Origin) -> str:
-    return f"{origin.value:.0f} record{'' if origin.value == 1 else 's'} lost"
-
-
-_WORDS: Final[dict[RuleName, Callable[[Origin], str]]] = {
-    "nonfinite": _nonfinite,
-    "exploding": _norm,
-    "vanishing": _norm,
-    "gain": _gain,
-    "records_lost": _records_lost,
-}
-
-
-def _place(origin: Origin) -> str:
+def place(origin: Origin) -> str:
+    """Return the name of the origin's layer, for a message."""
     return "a layer not known" if origin.layer is None else printable(origin.layer)
 
 
-def _compared(origin: Origin) -> str:
+def comparison(origin: Origin) -> str:
+    """Return how the origin's value compares with the limit it broke, for a message."""
     if origin.threshold is None:
         return f"{origin.value:.3g}"
     sign = ">" if origin.value > origin.threshold else "<"

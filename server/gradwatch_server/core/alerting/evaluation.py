@@ -1,39 +1,20 @@
-"""Sightings: what each rule says of a frame, with what an alert of it would have to tell."""
+"""What a rule says of one observation: the verdict, and what an alert of it would have to tell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from gradwatch_server.core.alerting.origin import Origin, find_gain_origin, find_layer, find_origin
-from gradwatch_server.core.alerting.rules import (
-    Flags,
-    LayerRuleName,
-    RuleName,
-    Rules,
-    Verdict,
-    gain_verdict,
-    loss_verdict,
-    severity,
-    verdict,
-)
+import numpy as np
+
+from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.losses import LostRange, loss_origin
 from gradwatch_wire.health import Severity
 
 ALL_LAYERS: Final = "all"
 """The group of the layers that are in no named group."""
-
-BLOCKS: Final = "blocks"
-"""The group of the rule about the flow between blocks."""
-
-RECORDS: Final = "records"
-"""The group of the rule about lost records."""
 
 NUM_BEFORE: Final = 5
 """Frames before the first bad one that an origin shows."""
@@ -41,13 +22,46 @@ NUM_BEFORE: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the rules need to know of the attempt that a frame belongs to."""
+    """What the rules need to know of the attempt that an observation belongs to.
+
+    Args:
+        run: Name of the run.
+        attempt: Attempt of the run, from 1.
+        names: (layers,) names.
+        groups: Group to the layers in it, (layers,) each.
+        window: The closed frames before the one that is evaluated.
+    """
 
     run: str
     attempt: int
     names: tuple[str, ...]
-    groups: Mapping[str, BoolArray]  # (layers,) each
+    groups: Mapping[str, BoolArray]
     window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one rule says of each layer; a rule about the run says it as if of one layer.
+
+    Args:
+        raised: (layers,) or (1,), beyond the raising threshold.
+        held: Likewise, not yet past the clearing threshold; a superset of `raised`.
+        seen: Likewise, where the rule could see at all; where it could not (the layer is absent, or
+            non-finite and the rule is about norms) it neither holds nor clears.
+    """
+
+    raised: BoolArray
+    held: BoolArray
+    seen: BoolArray
+
+    @classmethod
+    def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
+        """Return the verdict of a rule about the run."""
+        return cls(*np.array([[raised], [held], [seen]]))
+
+
+def _unchanged(origin: Origin) -> Origin:
+    return origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +69,19 @@ class Evaluation:
     """What one rule says of one group at one step.
 
     Args:
-        rule: Name of the rule.
-        group: Name of the group.
+        group: Name of the group of layers; of a rule that is about the run, a word for what it is
+            about.
         step: The step.
         received_ns: When the last record of it came in.
         verdict: The layers that are bad, or one flag each for a rule that is about the run.
-        names: Of the layers of the verdict; none if it is about the run.
+        names: (layers,) of the verdict; none if it is about the run.
         origin: Says where what is raised began.
         severity: How much it matters, by how many times in a row it is bad.
+        extend: Returns the origin of an alert that goes on, with what this adds to it.
         key: What the alert's id is made of in place of the group, where one step may see several
             alerts of it begin.
     """
 
-    rule: RuleName
     group: str
     step: int
     received_ns: int
@@ -75,76 +89,5 @@ class Evaluation:
     names: tuple[str, ...]
     origin: Callable[[BoolArray], Origin]
     severity: Callable[[int], Severity]
+    extend: Callable[[Origin], Origin] = _unchanged
     key: str = ""
-
-
-def sight(
-    name: LayerRuleName, frame: Frame, marked: Flags, rules: Rules, context: Context
-) -> Iterator[Evaluation]:
-    """Judge a frame by a rule about layers, each group by itself."""
-    judged = verdict(name, frame, marked, rules)
-    for group, members in context.groups.items():
-        yield Evaluation(
-            rule=name,
-            group=group,
-            step=frame.step,
-            received_ns=frame.received_ns,
-            verdict=Verdict(judged.raised & members, judged.held & members, judged.seen),
-            names=context.names,
-            origin=partial(_origin, name, frame, rules, context),
-            severity=partial(severity, name, frame, rules),
-        )
-
-
-def sight_gains(frame: GainFrame, rules: Rules) -> Evaluation:
-    """Judge the gains of a step."""
-    return Evaluation(
-        rule="gain",
-        group=BLOCKS,
-        step=frame.step,
-        received_ns=frame.received_ns,
-        verdict=gain_verdict(frame.gains, rules.gain),
-        names=(),
-        origin=lambda _: find_gain_origin(frame, rules.gain),
-        severity=lambda _: rules.gain.severity,
-    )
-
-
-def sight_loss(rank: int, lost: LostRange, now_ns: int, rules: Rules) -> Evaluation:
-    """Judge a declared loss."""
-    origin = loss_origin(rank, lost)
-    return Evaluation(
-        rule="records_lost",
-        group=RECORDS,
-        step=origin.step,
-        received_ns=now_ns,
-        verdict=loss_verdict(lost=True),
-        names=(),
-        origin=lambda _: origin,
-        severity=lambda _: rules.records_lost.severity,
-        key=f"{RECORDS}/{rank}/{lost.first}",
-    )
-
-
-def sight_no_loss(frame: Frame, rules: Rules) -> Evaluation:
-    """Judge a frame as one without a new loss."""
-    return Evaluation(
-        rule="records_lost",
-        group=RECORDS,
-        step=frame.step,
-        received_ns=frame.received_ns,
-        verdict=loss_verdict(lost=False),
-        names=(),
-        origin=lambda _: Origin(frame.step, None, (), None, None, 0.0, None),
-        severity=lambda _: rules.records_lost.severity,
-    )
-
-
-def _origin(
-    name: LayerRuleName, frame: Frame, rules: Rules, context: Context, raised: BoolArray
-) -> Origin:
-    origin = find_origin(name, frame, raised, rules, context.names)
-    index = find_layer(name, frame, raised)
-    if index is None:
-        return origin
-    return replace(origin, before=context.window.before(index, NUM_BEFORE))

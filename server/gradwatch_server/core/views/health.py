@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_server.core.alerting.health_score import num_layers
+from gradwatch_server.core.alerting.rules.base import HealthShare
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios
@@ -36,6 +40,7 @@ def health(
     firing = [alert for alert in current if alert.state is AlertState.FIRING]
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
+    flags = view.flags or {}
     status, why = find_status(view, ranks, firing, fault)
     return {
         "run": view.name,
@@ -48,8 +53,8 @@ def health(
         "window": _window(series),
         "gradient_norm": _norms(series),
         "loss": view.frame.loss if view.frame else None,
-        "has_vanishing": layers["vanishing"] > 0,
-        "has_exploding": layers["exploding"] + layers["nonfinite"] > 0,
+        "has_vanishing": num_layers(HealthShare.VANISHING, flags) > 0,
+        "has_exploding": num_layers(HealthShare.EXPLODING, flags) > 0,
         "layers": layers,
         "worst_layers": _worst_layers(view),
         "groups": ratios(view),
@@ -110,42 +115,26 @@ def _norms(series: Series) -> dict[str, Any]:
 
 
 def _layers(view: RunView) -> dict[str, int]:
-    if view.frame is None or view.flags is None:
-        return {
-            "total": len(view.names),
-            "vanishing": 0,
-            "exploding": 0,
-            "nonfinite": 0,
-            "dead": 0,
-        }
-    return {
-        "total": len(view.names),
-        "vanishing": int(np.count_nonzero(view.flags.vanishing)),
-        "exploding": int(np.count_nonzero(view.flags.exploding)),
-        "nonfinite": int(np.count_nonzero(view.flags.nonfinite)),
-        "dead": int(np.count_nonzero(view.frame.l2_max == 0.0)),
-    }
+    """Count the layers that each rule flags at the last step, the worst rule last."""
+    frame, flags = view.frame, view.flags or {}
+    counts = {"total": len(view.names)}
+    for rule in reversed(REGISTRY.counted):
+        counts[rule.name] = int(np.count_nonzero(flags[rule.name])) if rule.name in flags else 0
+    for rule in REGISTRY.counted:
+        for key, count in rule.further_counts.items():
+            counts[key] = 0 if frame is None else count(frame)
+    return counts
 
 
 def _worst_layers(view: RunView) -> list[dict[str, Any]]:
-    """Name the worst layers of the last frame: non-finite, exploding, then vanishing."""
-    frame, marked = view.frame, view.flags
-    if frame is None or marked is None:
+    """Name the worst layers of the last frame, rule by rule, each one's worst layer first."""
+    frame, flags = view.frame, view.flags or {}
+    if frame is None:
         return []
-    exploding = np.flatnonzero(marked.exploding)
-    vanishing = np.flatnonzero(marked.vanishing)
-    ranked = [
-        *((i, "nonfinite", frame.l2_max[i]) for i in np.flatnonzero(marked.nonfinite)[::-1]),
-        *(
-            (i, "exploding", frame.l2_max[i])
-            for i in exploding[np.argsort(-frame.l2_max[exploding])]
-        ),
-        *(
-            (i, "vanishing", frame.l2_min[i])
-            for i in vanishing[np.argsort(frame.l2_min[vanishing])]
-        ),
-    ]
-    return [
-        {"name": view.names[i], "why": why, "l2": float(l2)}
-        for i, why, l2 in ranked[:MAX_WORST_LAYERS]
-    ]
+    ranked = (
+        {"name": view.names[i], "why": rule.name, "l2": float(rule.values(frame)[i])}
+        for rule in REGISTRY.counted
+        if rule.name in flags
+        for i in rule.worst_first(frame, flags[rule.name])
+    )
+    return list(islice(ranked, MAX_WORST_LAYERS))

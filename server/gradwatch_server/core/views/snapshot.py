@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import FirstBad
-from gradwatch_server.core.alerting.rules import Flags
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
@@ -101,7 +101,7 @@ def view_run(run: Run) -> RunView:
         gains=attempt.last_gains,
         first_bad=attempt.first_bad,
         ranks=ranks,
-        alerts=tuple(alert for a in reversed(run.attempts) for alert in a.book.alerts()),
+        alerts=tuple(alert for a in reversed(run.attempts) for alert in a.active_alerts.alerts()),
         events=Counter(attempt.events),
         skipped_steps=max((s.num_skipped for s in attempt.sessions.values()), default=0),
         stored=run.num_stored,

@@ -1,0 +1,43 @@
+"""Flags: what each rule finds beyond its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.packing import pack, unpack_flags
+
+Flags: TypeAlias = Mapping[str, BoolArray]
+"""Rule to mask: (layers,) of a rule about layers, (1,) of a rule about the run."""
+
+
+def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
+    """Ask each rule that takes such an observation, one that is off only if health counts it."""
+    found: dict[str, BoolArray] = {}
+    with np.errstate(invalid="ignore"):
+        for name, rule in rules.taking(type(observation)):
+            if not rule.enabled and rule.health is None:
+                continue
+            raised = rule.raised(observation, context)
+            if raised is None:
+                continue
+            for other in rule.yields_to:
+                if other in found:
+                    raised = raised & ~found[other]
+            found[name] = raised
+    return found
+
+
+def flags_state_dict(flags: Flags) -> dict[str, Any]:
+    """Return plain data for `flags_from_state_dict`."""
+    return {name: pack(mask) for name, mask in flags.items()}
+
+
+def flags_from_state_dict(plain: Mapping[str, Any]) -> Flags:
+    """Return what `flags_state_dict` described: the rules that there were then."""
+    return {name: unpack_flags(packed) for name, packed in plain.items()}

@@ -1,0 +1,34 @@
+"""The health score of one frame: from the layers that rules count towards it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gradwatch_server.core.alerting.flags import Flags
+from gradwatch_server.core.alerting.rules.base import HealthShare
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import health_score
+
+
+def frame_score(frame: Frame, flags: Flags) -> float:
+    """Return the health score of a closed step, NaN where no layer could be seen."""
+    num_present = int(np.count_nonzero(frame.present))
+    if not num_present:
+        return math.nan if frame.num_partial else 1.0
+    vanishing = num_layers(HealthShare.VANISHING, flags)
+    exploding = num_layers(HealthShare.EXPLODING, flags)
+    return health_score(vanishing / num_present, exploding / num_present)
+
+
+def num_layers(share: HealthShare, flags: Flags) -> int:
+    """Return how many layers count towards *share*, each once."""
+    found: BoolArray | None = None
+    for rule in REGISTRY.counted:
+        if rule.health is share and rule.name in flags:
+            mask = flags[rule.name]
+            found = mask if found is None else found | mask
+    return 0 if found is None else int(np.count_nonzero(found))

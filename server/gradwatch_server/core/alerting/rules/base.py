@@ -1,0 +1,87 @@
+"""What a rule is: settings, evaluation, choice of origin, message, and what it says of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from enum import Enum
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_wire.health import Severity
+
+Steps = Annotated[int, Field(ge=1, le=100_000)]
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+FOR_STEPS: Final = "Consecutive frames that must be bad before the alert fires."
+CLEAR_STEPS: Final = "Consecutive frames that must be good before a firing alert is resolved."
+SEVERITY: Final = "Severity of its alerts."
+"""Descriptions of the settings of every rule, for those that have another default."""
+
+
+class HealthShare(Enum):
+    """The two shares of layers that the health score is made of."""
+
+    VANISHING = "vanishing"
+    EXPLODING = "exploding"
+
+
+class Rule(BaseModel, ABC):
+    """A rule with its settings, which are its fields.
+
+    The docstring of a rule is its section in docs/rules.md: what is bad in one line, then, as
+    Markdown, what else a user should know. Each field has a description.
+
+    Attributes:
+        name: Its name in `gradwatch.toml`, in alerts and in the documentation.
+        takes: Types of the observations that it is evaluated by: `Frame`, `GainFrame`,
+            `DeclaredLoss`, or any other that `Attempt` hands to the rules.
+        yields_to: Rules registered before it; what one of these flags is not flagged by this one.
+        health: Share of the health score that the layers it flags count towards; with None
+            `/health` does not count them at all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: ClassVar[str]
+    takes: ClassVar[tuple[type, ...]]
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    health: ClassVar[HealthShare | None] = None
+
+    enabled: bool = Field(True, description="Whether the rule is evaluated at all.")
+    for_steps: Steps = Field(1, description=FOR_STEPS)
+    clear_steps: Steps = Field(3, description=CLEAR_STEPS)
+    severity: Severity = Field(Severity.WARNING, description=SEVERITY)
+
+    @abstractmethod
+    def raised(self, observation: Any, context: Context) -> BoolArray | None:
+        """Return what is beyond the raising threshold. Every observation comes by here: be quick.
+
+        Args:
+            observation: One of the types that the rule takes.
+            context: What is known of the attempt.
+
+        Returns:
+            (layers,), or (1,) of a rule about the run; None if no such observation raises it.
+        """
+
+    @abstractmethod
+    def evaluate(
+        self, observation: Any, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield an evaluation per group. Asked only if something is raised, or an alert is active.
+
+        Args:
+            observation: One of the types that the rule takes.
+            raised: What `raised` returned, less what `yields_to` took away.
+            context: What is known of the attempt.
+        """
+
+    @abstractmethod
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words: `gradient of h.3 has L2 norm 150 > 100`."""

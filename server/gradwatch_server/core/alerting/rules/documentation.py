@@ -1,0 +1,55 @@
+"""What docs/rules.md says of each rule, made from its definition."""
+
+from __future__ import annotations
+
+import inspect
+from enum import Enum
+from typing import Any, Final
+
+from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
+
+BEGIN: Final = "<!-- From here on written by scripts/docs, from the definitions of the rules. -->\n"
+END: Final = "<!-- To here. -->\n"
+
+
+def section(rule: type[Rule]) -> str:
+    """Return the section of a rule as Markdown: what is bad, the settings, what else to know."""
+    summary, _, rest = inspect.cleandoc(rule.__doc__ or "").partition("\n")
+    settings = rule()
+    first = (
+        f"{summary} `for_steps` is `{settings.for_steps}`, "
+        f"`severity` is `{_shown(settings.severity)}`."
+    )
+    paragraphs = (f"## {rule.name}", first, "\n".join(_own_settings(settings)), rest.strip())
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def fill(page: str) -> str:
+    """Return the page with the sections of all registered rules between the two marks.
+
+    Raises:
+        ValueError: If the page lacks one of the marks.
+    """
+    if BEGIN not in page or END not in page.partition(BEGIN)[2]:
+        msg = f"the page lacks {BEGIN.strip()!r}, or {END.strip()!r} after it"
+        raise ValueError(msg)
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return before + BEGIN + "".join(f"\n{section(rule)}" for rule in REGISTRY) + "\n" + END + after
+
+
+def _own_settings(settings: Rule) -> list[str]:
+    """List the settings that not every rule has, or that mean something else here."""
+    common = {key: field.description for key, field in Rule.model_fields.items()}
+    return [
+        f"* `{key}` (default `{_shown(getattr(settings, key))}`): {field.description}"
+        for key, field in type(settings).model_fields.items()
+        if common.get(key) != field.description
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value.value if isinstance(value, Enum) else value)

@@ -1,0 +1,101 @@
+"""Rules about layers: evaluated by the frame of a step, all layers at once, group by group."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from gradwatch_server.core.alerting.attribution import ranks_of
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import Severity
+
+
+class LayerRule(Rule):
+    """A rule that flags layers of a frame.
+
+    Attributes:
+        further_counts: Key to how many layers of a frame, beside the number of flagged ones, that
+            `/health` shows under `layers`.
+    """
+
+    takes = (Frame,)
+    further_counts: ClassVar[Mapping[str, Callable[[Frame], int]]] = {}
+
+    @abstractmethod
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        """Return the layers beyond the raising threshold, (layers,)."""
+
+    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - for those below
+        """Return the layers not yet past the clearing threshold, (layers,), all raised ones too."""
+        return raised
+
+    def seen(self, frame: Frame) -> BoolArray:
+        """Return the layers that the rule could see, (layers,)."""
+        return frame.present
+
+    @classmethod
+    def values(cls, frame: Frame) -> FloatArray:
+        """Return the number by which the rule goes, (layers,): the larger, the worse."""
+        return frame.l2_max
+
+    @classmethod
+    def worst_first(cls, frame: Frame, flagged: BoolArray) -> IndexArray:
+        """Return the indices of the flagged layers, the worst first."""
+        indices = np.flatnonzero(flagged)
+        return indices[np.argsort(-cls.values(frame)[indices], kind="stable")]
+
+    def threshold(self) -> float | None:
+        """Return the limit that an origin names, None if there is none."""
+        return None
+
+    def find_layer(self, frame: Frame, raised: BoolArray) -> int | None:
+        """Return the index of the layer to name as origin, None if it cannot be known."""
+        return int(self.worst_first(frame, raised)[0])
+
+    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
+        """Return the ranks that the origin in a layer is of: all that reported it."""
+        return ranks_of(part for part in frame.parts if (part.layout.index == index).any())
+
+    def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
+        """Return where a frame first shows what was raised."""
+        known = self.find_layer(frame, raised)
+        index = int(self.worst_first(frame, raised)[0]) if known is None else known
+        ranks = self.find_ranks(frame, index)
+        return Origin(
+            step=frame.step,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            ranks=ranks,
+            layer=None if known is None else context.names[known],
+            kind=None,
+            value=float(self.values(frame)[index]),
+            threshold=self.threshold(),
+            before=() if known is None else context.window.before(known, NUM_BEFORE),
+        )
+
+    def severity_of(self, frame: Frame, in_a_row: int) -> Severity:  # noqa: ARG002 - likewise
+        """Return how much a bad frame matters, the so manieth in a row."""
+        return self.severity
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield an evaluation of each group of layers."""
+        held, seen = self.held(observation, raised), self.seen(observation)
+        for group, members in context.groups.items():
+            yield Evaluation(
+                group=group,
+                step=observation.step,
+                received_ns=observation.received_ns,
+                verdict=Verdict(raised & members, held & members, seen),
+                names=context.names,
+                origin=partial(self.origin, observation, context),
+                severity=partial(self.severity_of, observation),
+            )

@@ -1,0 +1,22 @@
+"""What rules need to know of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.frames.window import Window
+
+
+@pytest.fixture(scope="session")
+def context_of() -> Callable[..., Context]:
+    """Make the context of an attempt with these layers and no frame yet: `context_of("a", "b")`."""
+
+    def make(*names: str) -> Context:
+        groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
+        return Context("gpt", 1, names, groups, Window())
+
+    return make

@@ -1,0 +1,139 @@
+"""The rule about NaN and Inf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.alerting.alert import alert_id
+from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
+
+NAN, INF = math.nan, math.inf
+
+
+def test_the_origin_of_an_unknown_layer_still_has_rank_and_kind(
+    make_part: Any, make_frame: Any, context_of: Any
+) -> None:
+    """None for what is not known, the rest as it is."""
+    frame = make_frame(make_part([NAN, NAN], ordered=False))
+    origin = NonfiniteRule().origin(frame, context_of("a", "b"), frame.nonfinite)
+
+    assert (origin.layer, origin.rank, origin.kind, origin.step) == (None, 0, "nan", 7)
+    assert origin.threshold is None
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"l2": [NAN]}, "nan"),
+        ({"l2": [INF]}, "inf"),
+        ({"l2": [NAN], "nans": [0], "infs": [2]}, "nan"),
+        ({"l2": [INF], "nans": [1], "infs": [2]}, "nan"),
+        ({"l2": [1.0], "nans": [0], "infs": [2]}, "inf"),
+        ({"l2": [1.0], "nans": [3]}, "nan"),
+    ],
+)
+def test_nan_counts_more_than_inf(
+    make_part: Any, make_frame: Any, context_of: Any, part: dict[str, Any], kind: str
+) -> None:
+    """A layer with both is `nan`; counts speak where the norm is finite."""
+    frame = make_frame(make_part(**part))
+    origin = NonfiniteRule().origin(frame, context_of("a"), frame.nonfinite)
+
+    assert origin.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("norms", "events"),
+    [
+        ([NAN], [("firing", 0)]),
+        ([math.inf], [("firing", 0)]),
+        ([1, NAN, 1, 1, NAN], [("firing", 1)]),
+        ([1, NAN, 1, 1, 1], [("firing", 1), ("resolved", 4)]),
+    ],
+)
+def test_nonfinite_fires_at_once(
+    cluster: Any, norms: list[float], events: list[tuple[str, int]]
+) -> None:
+    """One NaN or Inf is enough."""
+    job = cluster(names=("a",)).start()
+    for step, norm in enumerate(norms):
+        job.step(step, [norm])
+
+    assert [(a.state, a.resolved_step or a.fired_step) for a in job.alerts] == events
+
+
+@pytest.mark.parametrize(
+    ("frames", "severities"),
+    [
+        # (norm, loss scale) per step; what the alert says after each.
+        ([(NAN, 1024.0)], ["info"]),
+        ([(NAN, 1024.0), (NAN, 512.0)], ["info", "warning"]),
+        ([(NAN, 1024.0), (1.0, 512.0), (NAN, 512.0)], ["info", "info", "info"]),
+        ([(NAN, 2.0), (NAN, 1.0), (NAN, 0.5)], ["info", "warning", "critical"]),
+        ([(NAN, 0.5)], ["critical"]),
+        ([(NAN, NAN)], ["critical"]),
+        ([(NAN, 8.0), (NAN, 4.0), (1.0, 2.0), (NAN, 2.0)], ["info", *["warning"] * 3]),
+        ([(NAN, None)], ["critical"]),
+        ([(NAN, 1024.0), (NAN, None)], ["info", "critical"]),
+    ],
+)
+def test_a_step_that_a_scaler_skips_matters_less(
+    cluster: Any, frames: list[Any], severities: list[str]
+) -> None:
+    """One is routine, several in a row are not, and with the scale used up it is as without."""
+    job = cluster(names=("a",)).start()
+    shown = []
+    for step, (norm, scale) in enumerate(frames):
+        job.step(step, [norm], loss_scale=scale)
+        (alert,) = job.attempt.active_alerts.alerts()
+        shown.append(alert.severity)
+
+    assert shown == severities
+    # An event for the first, and one for each rise.
+    steps = [step for step in range(len(frames)) if severities[: step + 1].count(shown[step]) == 1]
+    assert [(a.severity, a.raised_step) for a in job.alerts] == [
+        (severities[step], step or None) for step in steps
+    ]
+
+
+def test_what_a_skipped_step_matters_can_be_set(cluster: Any) -> None:
+    """Each of the rule's own settings."""
+    job = cluster(names=("a",)).start()
+    job.rules(
+        nonfinite={
+            "skipped_severity": "warning",
+            "skips": 3,
+            "skips_severity": "critical",
+            "min_loss_scale": 0.25,
+        }
+    )
+    shown = []
+    for step in range(3):
+        job.step(step, NAN, loss_scale=0.5)
+        shown.append(str(job.attempt.active_alerts.alerts()[0].severity))
+
+    assert shown == ["warning", "warning", "critical"]
+
+
+def test_a_scaler_makes_no_other_rule_milder(cluster: Any) -> None:
+    """An explosion that is finite was not skipped."""
+    job = cluster(names=("a",)).start()
+    for step in range(2):
+        job.step(step, [500.0], loss_scale=1024.0)
+
+    assert [(a.rule, str(a.severity)) for a in job.alerts] == [("exploding", "critical")]
+
+
+def test_trouble_between_reports_is_told_with_its_own_step(cluster: Any) -> None:
+    """The alert and its id go by the step that was bad, not by that of the report."""
+    job = cluster(names=("a", "b")).start()
+    job.step(10)
+    (alert,) = job.step(20, l2_max=[1.0, NAN], first_nonfinite_step=13)
+
+    assert (alert.first_step, alert.origin.step, alert.origin.layer) == (13, 13, "b")
+    assert (alert.fired_step, alert.last_step) == (20, 20)
+    assert alert.id == alert_id("gpt", 1, "nonfinite", "all", 13)
+    assert job.health()["first_bad"] == {"step": 13, "rank": 0, "layer": "b", "kind": "nan"}

@@ -1,0 +1,329 @@
+"""The rules about norms, and how they share the layers with the one about NaN and Inf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwatch_server.core.alerting.flags import find_flags
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
+from gradwatch_server.core.alerting.rules.norm import ExplodingRule, NormRule, VanishingRule
+
+NAN = math.nan
+ABOVE = float(np.nextafter(100.0, math.inf))
+BELOW = float(np.nextafter(1e-7, 0.0))
+
+
+def test_absent_layers_are_nothing(make_part: Any, make_frame: Any, context_of: Any) -> None:
+    """A layer without a record does not vanish."""
+    frame = make_frame(make_part([1.0], index=[2]))
+
+    flags = find_flags(frame, Rules(), context_of())
+
+    assert not any(mask.any() for mask in flags.values())
+
+
+@pytest.mark.parametrize(
+    ("l2", "what"),
+    [
+        (1.0, set()),
+        (100.0, set()),
+        (ABOVE, {"exploding"}),
+        (1e308, {"exploding"}),
+        (1e-7, set()),
+        (BELOW, {"vanishing"}),
+        (5e-324, {"vanishing"}),
+        (0.0, {"vanishing"}),
+        (math.nan, {"nonfinite"}),
+        (math.inf, {"nonfinite"}),
+    ],
+)
+def test_a_layer_is_marked_beyond_the_default_thresholds(
+    make_part: Any, make_frame: Any, context_of: Any, l2: float, what: set[str]
+) -> None:
+    """100 and 1e-7 themselves are fine; a layer is never two things at once."""
+    flags = find_flags(make_frame(make_part([l2])), Rules(), context_of())
+
+    assert {name for name, mask in flags.items() if mask[0]} == what
+
+
+def test_thresholds_can_be_set(make_part: Any, make_frame: Any, context_of: Any) -> None:
+    """Each rule goes by its own limit."""
+    rules = Rules.model_validate(
+        {"exploding": {"limit": 2, "clear": 1}, "vanishing": {"limit": 0.5, "clear": 0.6}}
+    )
+    flags = find_flags(make_frame(make_part([2.0, 2.5, 0.5, 0.4])), rules, context_of())
+
+    assert flags["exploding"].tolist() == [False, True, False, False]
+    assert flags["vanishing"].tolist() == [False, False, False, True]
+
+
+def test_any_rank_is_enough(make_part: Any, make_frame: Any, context_of: Any) -> None:
+    """The largest norm over ranks explodes, the smallest vanishes."""
+    frame = make_frame(make_part([1.0, 1.0]), make_part([200.0, 0.0], rank=1))
+    flags = find_flags(frame, Rules(), context_of())
+
+    assert flags["exploding"].tolist() == [True, False]
+    assert flags["vanishing"].tolist() == [False, True]
+
+
+def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes(
+    make_part: Any, make_frame: Any, context_of: Any
+) -> None:
+    """It counts once, for the worse of the two."""
+    frame = make_frame(make_part([0.0]), make_part([200.0], rank=1))
+    flags = find_flags(frame, Rules(), context_of())
+
+    assert (flags["exploding"][0], flags["vanishing"][0]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "l2", "raised", "held"),
+    [
+        (ExplodingRule(), 100.5, True, True),
+        (ExplodingRule(), 100.0, False, True),
+        (ExplodingRule(), 50.5, False, True),
+        (ExplodingRule(), 50.0, False, False),
+        (VanishingRule(), BELOW, True, True),
+        (VanishingRule(), 1e-7, False, True),
+        (VanishingRule(), 1.9e-7, False, True),
+        (VanishingRule(), 2e-7, False, False),
+    ],
+)
+def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
+    make_part: Any,
+    make_frame: Any,
+    context_of: Any,
+    rule: NormRule,
+    l2: float,
+    raised: bool,
+    held: bool,
+) -> None:
+    """Between the two it stays as it is."""
+    frame = make_frame(make_part([l2]))
+    own = rule.raised(frame, context_of())
+
+    assert (own[0], rule.held(frame, own)[0]) == (raised, held)
+
+
+@given(l2=st.lists(st.floats(0.0), min_size=1, max_size=6))
+def test_what_is_raised_is_held_and_what_is_held_is_seen(
+    make_part: Any, make_frame: Any, context_of: Any, l2: list[float]
+) -> None:
+    """The three masks contain one another, whatever the numbers."""
+    frame = make_frame(make_part(l2))
+    for rule in (NonfiniteRule(), ExplodingRule(), VanishingRule()):
+        raised = rule.raised(frame, context_of())
+        held = rule.held(frame, raised)
+
+        assert not (raised & ~held).any()
+        assert not (held & ~rule.seen(frame)).any()
+
+
+def test_rules_of_norms_cannot_see_nonfinite_layers(make_part: Any, make_frame: Any) -> None:
+    """An Inf is no large norm and a NaN is no small one: another rule has them."""
+    frame = make_frame(make_part([math.nan, math.inf, 1.0, 1.0], nans=[0, 0, 1, 0]))
+
+    assert ExplodingRule().seen(frame).tolist() == [False] * 3 + [True]
+    assert VanishingRule().seen(frame).tolist() == [False] * 3 + [True]
+    assert NonfiniteRule().seen(frame).tolist() == [True] * 4
+
+
+def test_the_worst_layer_breaks_the_rule_most(make_part: Any, make_frame: Any) -> None:
+    """The largest of those flagged explodes most, the smallest vanishes most."""
+    frame = make_frame(make_part([200.0, 900.0, 1e9, 0.0, 1e-9, 1e-12]))
+    exploding = np.array([True, True, False, False, False, False])
+    vanishing = np.array([False, False, False, False, True, True])
+
+    assert ExplodingRule.worst_first(frame, exploding).tolist() == [1, 0]
+    assert VanishingRule.worst_first(frame, vanishing).tolist() == [5, 4]
+
+
+def test_of_equally_bad_layers_the_first_comes_first(make_part: Any, make_frame: Any) -> None:
+    """However many there are: /health must not depend on how a machine sorts."""
+    frame = make_frame(make_part([500.0, 0.0] * 40))
+
+    for rule, layers in ((ExplodingRule, range(0, 80, 2)), (VanishingRule, range(1, 80, 2))):
+        flagged = np.isin(np.arange(80), list(layers))
+        assert rule.worst_first(frame, flagged).tolist() == list(layers)
+
+
+EXPLODING_TABLE = [
+    ("one breaks the limit", [500.0, 1.0, 1.0], 3, (0,)),
+    ("several do", [500.0, 1.0, 101.0], 3, (0, 2)),
+    ("none does, one stands out", [1.0, 90.0, 2.0], 3, (1,)),
+    ("none does, and who is missing might", [1.0, 90.0, 2.0], 4, (0, 1, 2)),
+    ("none does, none stands out", [80.0, 90.0, 85.0], 3, (0, 1, 2)),
+    ("not finite is not large", [NAN, 90.0, 85.0], 3, (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("local", "world", "ranks"),
+    [row[1:] for row in EXPLODING_TABLE],
+    ids=[row[0] for row in EXPLODING_TABLE],
+)
+def test_an_explosion_is_of_the_rank_whose_own_gradient_is_large(
+    make_part: Any,
+    make_frame: Any,
+    context_of: Any,
+    local: list[float],
+    world: int,
+    ranks: tuple[int, ...],
+) -> None:
+    """Otherwise of all ranks that show it."""
+    parts = [make_part([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(local)]
+    frame = make_frame(*parts, world=world)
+    origin = ExplodingRule().origin(frame, context_of("a"), frame.present)
+
+    assert origin.ranks == ranks
+
+
+def test_one_rank_without_its_own_gradient_may_be_the_one(
+    make_part: Any, make_frame: Any, context_of: Any
+) -> None:
+    """That another stands out among the rest proves nothing."""
+    local = [{"local_l2": [norm]} for norm in (1.0, 90.0, 2.0)]
+    parts = [make_part([200.0], rank=r, **own) for r, own in enumerate([*local, {}])]
+    frame = make_frame(*parts)
+
+    assert ExplodingRule().origin(frame, context_of("a"), frame.present).rank is None
+
+
+@pytest.mark.parametrize(("rule", "norm"), [(ExplodingRule(), 500.0), (VanishingRule(), 1e-9)])
+def test_a_large_or_small_piece_is_nobodys(
+    make_part: Any, make_frame: Any, context_of: Any, rule: NormRule, norm: float
+) -> None:
+    """It was reduced over all ranks before it was cut."""
+
+    def ranks(reduction: str) -> Any:
+        parts = [
+            make_part([own], rank=r, shards=[f"{r}/2"], labels={"reduction": reduction})
+            for r, own in enumerate((norm, 0.0))
+        ]
+        frame = make_frame(*parts)
+        return rule.origin(frame, context_of("a"), frame.present).ranks
+
+    assert ranks("mean") == ()
+    assert 0 in ranks("none")
+
+
+def test_an_explosion_between_reports_is_of_the_ranks_that_had_it(
+    make_part: Any, make_frame: Any, context_of: Any
+) -> None:
+    """By the largest norm since the last record, which is also the value."""
+    frame = make_frame(make_part([1.0], l2_max=[300.0], rank=4), make_part([1.0], rank=5))
+    origin = ExplodingRule().origin(frame, context_of("a"), frame.present)
+
+    assert (origin.ranks, origin.value) == ((4,), 300.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "norms", "layer", "value", "ranks"),
+    [
+        (ExplodingRule(), [[150.0, 200.0], [150.0, 90.0]], "b", 200.0, (0,)),
+        (ExplodingRule(), [[300.0, 200.0], [150.0, 90.0]], "a", 300.0, (0, 1)),
+        (VanishingRule(), [[1.0, 1e-9], [1.0, 1.0]], "b", 1e-9, (0,)),
+        (VanishingRule(), [[0.0, 1e-9], [1e-8, 1.0]], "a", 0.0, (0, 1)),
+    ],
+)
+def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
+    make_part: Any,
+    make_frame: Any,
+    context_of: Any,
+    rule: NormRule,
+    norms: list[list[float]],
+    layer: str,
+    value: float,
+    ranks: tuple[int, ...],
+) -> None:
+    """The worst layer is named, with its worst value and each rank beyond the limit there."""
+    frame = make_frame(*(make_part(own, rank=rank) for rank, own in enumerate(norms)))
+    context = context_of("a", "b")
+    origin = rule.origin(frame, context, rule.raised(frame, context))
+
+    assert (origin.layer, origin.value, origin.ranks) == (layer, value, ranks)
+    assert origin.rank == (ranks[0] if len(ranks) == 1 else None)
+    assert origin.threshold == rule.limit
+
+
+def test_only_the_layers_that_were_raised_are_looked_at(
+    make_part: Any, make_frame: Any, context_of: Any
+) -> None:
+    """A worse layer of another group is not the origin of this one."""
+    frame = make_frame(make_part([150.0, 900.0]))
+    origin = ExplodingRule().origin(frame, context_of("a", "b"), np.array([True, False]))
+
+    assert (origin.layer, origin.value) == ("a", 150.0)
+
+
+@pytest.mark.parametrize(
+    ("norms", "events"),
+    [
+        # It fires at the second bad step in a row, and is over after three calm ones.
+        ([1, 101], []),
+        ([101, 1, 101, 1], []),
+        ([101, 101], [("firing", 1)]),
+        ([101, 99, 101, 101], [("firing", 3)]),
+        ([101, 101, 1, 1], [("firing", 1)]),
+        ([101, 101, 1, 1, 1], [("firing", 1), ("resolved", 4)]),
+        # Between the thresholds (50 to 100) it is neither over nor raised again.
+        ([101, 101, 60, 60, 60, 60], [("firing", 1)]),
+        ([101, 101, 1, 1, 60, 1, 1, 1], [("firing", 1), ("resolved", 7)]),
+        ([101, 60, 101], []),
+        ([101, 101, 50, 50, 50], [("firing", 1), ("resolved", 4)]),
+        # Steps that are not finite say nothing of the norm: neither bad nor calm.
+        ([101, NAN, 101], [("firing", 2)]),
+        ([101, 101, 1, NAN, 1, NAN, 1], [("firing", 1), ("resolved", 6)]),
+        # A second time is a second alert.
+        ([101, 101, 1, 1, 1, 101, 101], [("firing", 1), ("resolved", 4), ("firing", 6)]),
+    ],
+)
+def test_exploding_fires_and_is_over(
+    cluster: Any, norms: list[float], events: list[tuple[str, int]]
+) -> None:
+    """Pending for 2 steps, firing, resolved after 3 calm steps; each told once."""
+    job = cluster(names=("a",), rules=None).start()
+    job.rules(nonfinite={"enabled": False})
+    for step, norm in enumerate(norms):
+        job.step(step, [norm])
+
+    assert [(a.state, a.resolved_step or a.fired_step) for a in job.alerts] == events
+
+
+@pytest.mark.parametrize(
+    ("norms", "events"),
+    [
+        ([0, 0], []),
+        ([0, 0, 0], [("firing", 2)]),
+        ([0, 0, 1, 0, 0], []),
+        ([0, 0, 0, 1.5e-7, 1, 1, 1], [("firing", 2), ("resolved", 6)]),
+        ([0, 0, NAN, 0], [("firing", 3)]),
+    ],
+)
+def test_vanishing_fires_and_is_over(
+    cluster: Any, norms: list[float], events: list[tuple[str, int]]
+) -> None:
+    """Pending for 3 steps; from 2e-7 on it is calm."""
+    job = cluster(names=("a",)).start()
+    job.rules(nonfinite={"enabled": False})
+    for step, norm in enumerate(norms):
+        job.step(step, [norm])
+
+    assert [(a.state, a.resolved_step or a.fired_step) for a in job.alerts] == events
+
+
+def test_an_explosion_between_reports_fires(cluster: Any) -> None:
+    """Though the norm at the report is calm."""
+    job = cluster(names=("a",)).start()
+    for step in (10, 20):
+        job.step(step, [1.0], l2_max=[500.0])
+
+    assert [(a.rule, a.state, a.fired_step) for a in job.alerts] == [("exploding", "firing", 20)]
+    assert job.health()["worst_layers"] == [{"name": "a", "why": "exploding", "l2": 500.0}]

@@ -1,0 +1,81 @@
+"""What an alert is, and how it reads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgpack
+import pytest
+
+from gradwatch_server.core.alerting.alert import Alert, alert_id, isotime, printable
+
+NAN = math.nan
+
+
+def test_the_id_is_the_same_for_ever() -> None:
+    """Ids in stores of older versions must be found again: the recipe never changes."""
+    assert alert_id("gpt2-small", 1, "nonfinite", "all", 412) == "3705bfb9e7b23eb6"
+
+
+def test_as_plain_data_it_has_a_readable_time(cluster: Any) -> None:
+    """Nanoseconds would lose digits in JSON readers; nested values are plain, too."""
+    job = cluster(names=("a",)).start()
+    (alert,) = job.step(0, NAN)
+    plain = alert.to_dict()
+
+    assert "updated_ns" not in plain
+    assert plain["updated_at"] == isotime(alert.updated_ns)
+    assert isotime(1_763_000_000_123_456_789) == "2025-11-13T02:13:20.123+00:00"
+    assert plain["origin"]["ranks"] == (0,)
+    assert (plain["rule"], plain["state"], plain["layers"]) == ("nonfinite", "firing", ("a",))
+
+
+def test_a_message_says_all_of_it_in_one_line(cluster: Any) -> None:
+    """What, where, when and on which rank; and when it was over."""
+    job = cluster(world=2, names=("h.0", "h.1")).start()
+    job.stats(0, 0, [1.0, NAN], loss=1.0)
+    (fired,) = job.stats(1, 0, [1.0, NAN], loss=NAN)
+    for step in (1, 2, 3):
+        job.step(step)
+
+    assert fired.message == "NaN in the gradient of h.1 at step 0 on rank 1"
+    assert job.alerts[-1].message == f"{fired.message}, over at step 3"
+
+
+@pytest.mark.parametrize(
+    ("norm", "says"),
+    [
+        (150.0, "gradient of a has L2 norm 150 > 100 at step 0 on ranks 0, 1"),
+        (0.0, "gradient of a has L2 norm 0 < 1e-07 at step 0 on ranks 0, 1"),
+        (math.inf, "Inf in the gradient of a at step 0 on a rank that cannot be known"),
+    ],
+)
+def test_a_message_names_value_and_limit(cluster: Any, norm: float, says: str) -> None:
+    """Numbers as they broke the rule; what is not known is said to be so."""
+    job = cluster(world=2, names=("a",)).start()
+    for step in range(3):
+        job.step(step, [norm])
+
+    assert job.alerts[0].message == says
+
+
+def test_a_name_from_the_wire_stays_inert_in_a_message(cluster: Any) -> None:
+    """Escape sequences, line ends and direction marks are written out; the name itself is kept."""
+    name = "a\x1b[2J\n\u202eb é"
+    job = cluster(names=(name,)).start()
+    (alert,) = job.step(0, NAN)
+
+    assert alert.origin.layer == name
+    assert r"a\x1b[2J\n\u202eb é at" in alert.message
+    assert printable("plain.0.weight") == "plain.0.weight"
+
+
+def test_an_alert_comes_back_as_it_was(cluster: Any) -> None:
+    """Through what a file gives back."""
+    job = cluster(names=("a", "b")).start()
+    job.step(0)
+    (alert,) = job.step(1, NAN)
+    plain = msgpack.unpackb(msgpack.packb(alert.state_dict()))
+
+    assert repr(Alert.from_state_dict(plain)) == repr(alert)  # NaN is not equal to itself

@@ -1,0 +1,203 @@
+"""The rank and the layer that a NaN began at, where they can be known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.alerting.attribution import first_nonfinite, nonfinite_ranks
+
+NAN, INF = math.nan, math.inf
+
+RANK_TABLE = [
+    # An all-reduce carried the NaN of one rank to all; what is local tells whose it is.
+    ("its own loss", [{"loss": 1.0}, {"loss": NAN}], (1,)),
+    ("its own loss is Inf", [{"loss": INF}, {"loss": 1.0}], (0,)),
+    ("its local probe", [{"local_probe": NAN}, {"local_probe": 2.0}], (0,)),
+    ("the probe beside a fine loss", [{"loss": 1.0, "local_probe": INF}, {"loss": 1.0}], (0,)),
+    ("several losses", [{"loss": NAN}, {"loss": NAN}], (0, 1)),
+    ("losses that are all fine", [{"loss": 1.0}, {"loss": 1.0}], ()),
+    ("nothing local at all", [{}, {}], ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("scalars", "ranks"), [row[1:] for row in RANK_TABLE], ids=[row[0] for row in RANK_TABLE]
+)
+def test_the_rank_is_known_from_what_no_reduction_reaches(
+    make_part: Any, make_frame: Any, scalars: list[dict[str, float]], ranks: tuple[int, ...]
+) -> None:
+    """Both ranks hold the same NaN gradient; only loss and local probe are their own."""
+    parts = [
+        make_part([NAN], rank=rank, scalars=own, labels={"reduction": "mean"})
+        for rank, own in enumerate(scalars)
+    ]
+
+    assert nonfinite_ranks(make_frame(*parts)) == ranks
+
+
+def test_where_only_some_ranks_are_bad_they_are_known(make_part: Any, make_frame: Any) -> None:
+    """Nothing spread it: the ranks that hold it are those it began on."""
+    parts = [make_part([NAN if rank == 2 else 1.0], rank=rank) for rank in range(4)]
+    assert nonfinite_ranks(make_frame(*parts)) == (2,)
+
+    parts[0] = make_part([INF], rank=0)
+    assert nonfinite_ranks(make_frame(*parts)) == (0, 2)
+
+
+def test_gradients_without_a_reduction_are_each_ranks_own(make_part: Any, make_frame: Any) -> None:
+    """Without an all-reduce all may be bad, each by itself, also where ranks are missing."""
+    parts = [make_part([NAN], rank=rank, labels={"reduction": "none"}) for rank in (0, 1)]
+
+    assert nonfinite_ranks(make_frame(*parts)) == (0, 1)
+    assert nonfinite_ranks(make_frame(*parts, world=3)) == (0, 1)
+
+
+def test_a_missing_rank_makes_the_others_uncertain(make_part: Any, make_frame: Any) -> None:
+    """One of two ranks in, and it is bad: it may have caught it from the one that is missing."""
+    bad = make_part([NAN], rank=0)
+    good = make_part([1.0], rank=1)
+
+    assert nonfinite_ranks(make_frame(bad, world=2)) == ()
+    assert nonfinite_ranks(make_frame(bad, good, world=3)) == ()
+
+
+def test_the_only_rank_there_is_is_the_one(make_part: Any, make_frame: Any) -> None:
+    """In a world of one nobody else can be meant, whatever the labels say."""
+    for labels in ({}, {"reduction": "none"}, {"reduction": "mean"}):
+        assert nonfinite_ranks(make_frame(make_part([NAN], labels=labels))) == (0,)
+
+
+def test_a_lone_rank_with_another_number_is_named_by_it(make_part: Any, make_frame: Any) -> None:
+    """Ranks are the job's own numbers, not places in a list."""
+    frame = make_frame(make_part([1.0], rank=6), make_part([NAN], rank=5))
+
+    assert nonfinite_ranks(frame) == (5,)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_bad_piece_does_not_tell_whose_fault_it_is(
+    make_part: Any, make_frame: Any, world: int
+) -> None:
+    """A reduce-scatter puts any rank's NaN where the piece lies; the holder is not named."""
+    parts = [
+        make_part([norm], rank=rank, shards=[f"Shard(0) {rank}/2"], labels={"reduction": "mean"})
+        for rank, norm in enumerate((1.0, NAN))
+    ]
+    assert nonfinite_ranks(make_frame(*parts, world=world)) == ()
+
+    parts[0] = dataclasses.replace(parts[0], scalars={"loss": NAN})
+    assert nonfinite_ranks(make_frame(*parts, world=world)) == (0,)
+
+
+def test_a_bad_piece_of_what_was_not_reduced_is_its_ranks_own(
+    make_part: Any, make_frame: Any
+) -> None:
+    """Then nobody else could have put it there."""
+    parts = [
+        make_part([norm], rank=rank, shards=[f"{rank}/2"], labels={"reduction": "none"})
+        for rank, norm in enumerate((1.0, NAN))
+    ]
+
+    assert nonfinite_ranks(make_frame(*parts)) == (1,)
+
+
+LOCAL_TABLE = [
+    ("one is bad", [[1.0, NAN], [1.0, 1.0]], (0,)),
+    ("all are bad", [[1.0, NAN], [1.0, INF]], (0, 1)),
+    ("none is: the reduction overflowed", [[1.0, 1e38], [1.0, 1e38]], ()),
+    ("a layer that is fine has none", [[NAN, 1.0], [1.0, 1.0]], ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("local", "ranks"), [row[1:] for row in LOCAL_TABLE], ids=[row[0] for row in LOCAL_TABLE]
+)
+def test_the_gradient_before_the_reduction_decides(
+    make_part: Any, make_frame: Any, local: list[list[float]], ranks: tuple[int, ...]
+) -> None:
+    """Layer `b` is NaN on all ranks afterwards; their own gradients say who it was."""
+    parts = [make_part([1.0, NAN], rank=r, local_l2=own) for r, own in enumerate(local)]
+
+    assert nonfinite_ranks(make_frame(*parts)) == ranks
+
+
+def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
+    make_part: Any, make_frame: Any
+) -> None:
+    """A loss that is reported may be another one; without a bad local gradient it decides."""
+    scalars = [{"loss": 1.0}, {"loss": NAN}]
+
+    def ranks(*local: float) -> Any:
+        return nonfinite_ranks(
+            make_frame(
+                *(
+                    make_part([NAN], rank=r, local_l2=[norm], scalars=scalars[r])
+                    for r, norm in enumerate(local)
+                )
+            )
+        )
+
+    assert ranks(NAN, 1.0) == (0,)
+    assert ranks(1.0, 1.0) == (1,)
+
+
+def test_only_ranks_that_were_bad_first_are_named(make_part: Any, make_frame: Any) -> None:
+    """One that was bad at a later collection is not where it began."""
+    parts = [
+        make_part([1.0], rank=rank, l2_max=[NAN], scalars={"first_nonfinite_step": step})
+        for rank, step in enumerate((6.0, 5.0))
+    ]
+
+    assert nonfinite_ranks(make_frame(*parts, after=3)) == (1,)
+
+
+@pytest.mark.parametrize("bad", [[0, 1, 2, 3], [0, 2], [3], [1, 3]])
+def test_the_layer_is_the_last_bad_one_in_forward_order(
+    make_part: Any, make_frame: Any, bad: list[int]
+) -> None:
+    """The backward pass computed its gradient first; from there NaN flowed to those before it."""
+    frame = make_frame(make_part([NAN if i in bad else 1.0 for i in range(4)]))
+
+    assert first_nonfinite(frame, frame.nonfinite) == bad[-1]
+
+
+def test_forward_order_is_that_of_the_record_not_of_the_places(
+    make_part: Any, make_frame: Any
+) -> None:
+    """A layer that joined late has the last place, wherever it is in the forward pass."""
+    frame = make_frame(make_part([1.0, NAN, NAN], index=[0, 2, 1]))
+
+    assert first_nonfinite(frame, frame.nonfinite) == 1
+
+
+def test_without_a_known_order_no_layer_is_guessed(make_part: Any, make_frame: Any) -> None:
+    """One bad layer is the one; of several in order of registration none is named."""
+    one = make_frame(make_part([1.0, NAN, 1.0], ordered=False))
+    two = make_frame(make_part([1.0, NAN, NAN], ordered=False))
+
+    assert first_nonfinite(one, one.nonfinite) == 1
+    assert first_nonfinite(two, two.nonfinite) is None
+
+
+def test_layers_of_different_records_have_no_order(make_part: Any, make_frame: Any) -> None:
+    """Two optimizers, or two stages of a pipeline: which came first in backward is not known."""
+    frame = make_frame(
+        make_part([1.0, NAN], index=[0, 1]), make_part([NAN, 1.0], index=[2, 3], rank=1)
+    )
+    assert first_nonfinite(frame, frame.nonfinite) is None
+
+    frame = make_frame(make_part([NAN, NAN], index=[0, 1]), make_part([1.0], index=[2], rank=1))
+    assert first_nonfinite(frame, frame.nonfinite) == 1
+
+
+def test_records_that_contradict_each_other_name_no_layer(make_part: Any, make_frame: Any) -> None:
+    """Two ranks that saw different forward orders cannot both be right."""
+    frame = make_frame(
+        make_part([NAN, NAN], index=[0, 1]), make_part([NAN, NAN], index=[1, 0], rank=1)
+    )
+
+    assert first_nonfinite(frame, frame.nonfinite) is None
