@@ -144,7 +144,7 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both end well; the aggregator never hears of the second."""
-    url = f"http://{locked.http}"
+    url = locked.url
     monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
     seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
     monkeypatch.delenv("GRADWATCH_KEYS")
@@ -183,7 +183,7 @@ def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
             pass
         assert [stranger.hear(0.5) for stranger in strangers] == [None] * 3
 
-    runs = httpx.get(f"http://{locked.http}/runs", headers=bearer(tokens["read"])).json()
+    runs = httpx.get(f"{locked.url}/runs", headers=bearer(tokens["read"])).json()
     assert [run["run"] for run in runs] == ["known"]
     assert locked.stop() == 0
     assert "Traceback" not in locked.errors
@@ -220,7 +220,7 @@ def test_a_key_writes_its_own_runs_and_no_other(
             thief.send(record, seq)
             assert kind(thief.hear()) == "Refuse"
 
-    report = httpx.get(f"http://{locked.http}/runs/b-1/health", headers=bearer(tokens["read"]))
+    report = httpx.get(f"{locked.url}/runs/b-1/health", headers=bearer(tokens["read"]))
     assert report.json()["step"] == 0
     assert report.json()["records"]["stored"] == 2
     assert report.json()["records"]["lost"] == 0
@@ -289,7 +289,7 @@ def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
 
     environ["GRADWATCH_KEYS_DIR"] = str(tmp_path / "k")
     aggregator.start()
-    url = f"http://{aggregator.http}"
+    url = aggregator.url
     for command in (["runs"], ["tail", "x"]):
         refused = ask(*command, "--url", url)
         assert refused.returncode == 1
@@ -357,7 +357,7 @@ def test_tls_is_spoken_with_a_certificate(
     environ |= {"GRADWATCH_HTTP_TLS_CERT": str(cert), "GRADWATCH_HTTP_TLS_KEY": str(key)}
     aggregator.answers = lambda: True  # it asks in the clear
     aggregator.start()
-    url = f"https://{aggregator.http}"
+    url = aggregator.url
 
     assert ask("runs", "--url", url, GRADWATCH_CA=str(cert)).stdout == "no runs yet\n"
     assert "certificate verify failed" in ask("runs", "--url", url).stderr
@@ -377,7 +377,7 @@ def test_tls_is_spoken_with_a_certificate(
 
 def test_a_browser_listens_with_a_stream_token(locked: Any, tokens: dict[str, str]) -> None:
     """In the URL, for an EventSource sends no headers."""
-    url = f"http://{locked.http}"
+    url = locked.url
     answer = httpx.post(f"{url}/alerts/stream-token", headers=bearer(tokens["read"])).json()
     address = f"{url}/alerts/stream?token={answer['token']}"
 
@@ -394,7 +394,7 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends(
 ) -> None:
     """Everything else is answered meanwhile."""
     aggregator.start()
-    url = f"http://{aggregator.http}"
+    url = aggregator.url
     with ExitStack() as stack, httpx.Client(timeout=10) as asker:
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(timeout=30, limits=limits))
@@ -422,7 +422,7 @@ def test_hostile_names_are_shown_inert_everywhere(
 ) -> None:
     """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
     aggregator.start()
-    url = f"http://{aggregator.http}"
+    url = aggregator.url
     hostile = "[bold red]x[/] \x1b]0;owned\x07\x1b[2J\r\n<script>alert(1)</script>\u202e\x9b31m"
     known = peer(aggregator.ingest, run="named")
     assert kind(known.greet()) == "Welcome"

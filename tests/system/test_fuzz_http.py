@@ -39,7 +39,7 @@ some = settings(
 
 @pytest.fixture
 def asker(service: Any) -> Iterator[Asker]:
-    asker = Asker(f"http://{service.http}")
+    asker = Asker(service.url)
     yield asker
     asker.close()
 

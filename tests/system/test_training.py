@@ -221,7 +221,7 @@ def test_a_relaunched_run_is_a_new_attempt(aggregator: Any, train: Any) -> None:
 def test_the_aggregator_stops_in_time_with_a_stream_open(aggregator: Any, number: int) -> None:
     """An open stream is ended, not waited for."""
     aggregator.start()
-    url = f"http://{aggregator.http}/alerts/stream"
+    url = f"{aggregator.url}/alerts/stream"
     with httpx.Client() as client, httpx_sse.connect_sse(client, "GET", url) as source:
         events = source.iter_sse()
         began = time.monotonic()
@@ -269,7 +269,7 @@ def _state(aggregator: Any, run: str) -> str:
 
 
 def _events(aggregator: Any, after: int, most: int) -> list[dict[str, Any]]:
-    url = f"http://{aggregator.http}/alerts/stream"
+    url = f"{aggregator.url}/alerts/stream"
     headers = {"Last-Event-ID": str(after)}
     with (
         httpx.Client(timeout=10) as client,

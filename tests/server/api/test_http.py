@@ -596,7 +596,7 @@ def test_streams_end_when_the_aggregator_does(serve: Any, peers: Any, listen: An
     assert seconds < 3
     for stream in streams:
         assert stream.ended.wait(3)
-    with sqlite3.connect(Path(service.arguments["--data"]) / "gradwatch.db") as db:
+    with sqlite3.connect(service.directory / "gradwatch.db") as db:
         (stored,) = db.execute("SELECT count(*) FROM log WHERE kind IN (3, 4)").fetchone()
     db.close()
     assert stored >= acked
@@ -616,7 +616,7 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: An
     before = service.json("/runs/gpt/health")
     events = service.json("/alerts")
     service.stop(signal.SIGKILL)
-    service.again()
+    service.start()
     after = service.json("/runs/gpt/health")
 
     assert service.json("/alerts") == events

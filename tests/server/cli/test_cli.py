@@ -99,8 +99,8 @@ def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
 
 def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, service: Any) -> None:
     """It names the first; the first is not disturbed."""
-    data = service.arguments["--data"]
-    line = error(gradwatch("serve", *DOORS, "--data", data))
+    data = service.directory
+    line = error(gradwatch("serve", *DOORS, "--data", str(data)))
 
     assert line == (
         f"the data directory {data} is in use by another aggregator (pid {service.process.pid}); "
@@ -166,7 +166,7 @@ def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
         peer.stats(step, [1.0] * 1_000)
     peer.acked()
     service.stop()
-    file = Path(service.arguments["--data"]) / DATABASE_NAME
+    file = service.directory / DATABASE_NAME
     data = bytearray(file.read_bytes())
     middle = len(data) // 2 // 16384 * 16384
     data[middle : middle + 16384] = b"\xff" * 16384
@@ -208,7 +208,7 @@ def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
     service = serve()
     peers(service.ingest).attach().steps(0, 1.0)
     code, errors, seconds = service.stop(number)
-    directory = Path(service.arguments["--data"])
+    directory = service.directory
 
     assert (code, "Traceback" in errors) == (0, False)
     assert seconds < 3
@@ -467,7 +467,7 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
     wait_until(lambda: connections(process.process.pid))
     time.sleep(0.3)
     service.stop(signal.SIGKILL)
-    service.again()
+    service.start()
     peer.greet()
     peer.steps(1, 1.0, 1.0, 1.0, NAN)
 
