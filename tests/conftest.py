@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,13 @@ pytest.register_assert_rewrite("tests.support")
 
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.waiting import wait_until  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sigint_reaches_processes() -> None:
+    """In a background job SIGINT is ignored, and a process would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(name="wait_until", scope="session")

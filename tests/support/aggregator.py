@@ -141,6 +141,16 @@ class Aggregator:
         assert report is not None
         return report
 
+    def reaches(self, run: str, step: int) -> None:
+        """Wait until a run's last closed frame is of this step or a later one."""
+
+        def is_there() -> bool:
+            answer = self.get(f"/runs/{run}/health")
+            last = answer.json().get("step")
+            return last is not None and int(last) >= step
+
+        wait_until(is_there, f"step {step} of {run}")
+
     def shows(self, peer: Peer) -> None:
         """Wait until everything that a peer sent and got acknowledged is published."""
         path, rank = f"/runs/{peer.greeting.run}/health", peer.greeting.rank

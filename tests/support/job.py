@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tests.support.ports import ReservedPort
 
@@ -31,6 +31,7 @@ class Job:
         self.ranks = [
             subprocess.Popen(
                 [sys.executable, script, *arguments],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -53,6 +54,13 @@ class Job:
         for rank in range(len(self.ranks)):
             assert self.line(rank) == "training"
 
+    def release(self) -> None:
+        """Let ranks go on that wait for a line."""
+        for rank in self.ranks:
+            assert rank.stdin is not None
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
+
     def wait(self) -> list[str]:
         """Return what each rank printed; fail if one failed."""
         output = [rank.communicate(timeout=END_S)[0] for rank in self.ranks]
@@ -67,3 +75,7 @@ class Job:
                 rank.send_signal(signal.SIGKILL)
             rank.communicate()
         self._port.close()
+
+
+Train: TypeAlias = Callable[..., Job]
+"""What the fixture `train` gives: `train(world, "--run", "name", ..., worker="worker.py")`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import zmq
 
@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE_S
 
 GREET_EVERY_MS: Final = 500
 
-Context = zmq.Context[zmq.Socket[bytes]]
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 
 def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
@@ -179,3 +179,7 @@ class Peer:
         self._socket.close()
         if self._owns_context:
             self._context.term()
+
+
+NewPeer: TypeAlias = Callable[..., Peer]
+"""What the fixture `peers` gives: `peers(endpoint, run="gpt", rank=0, world=1)`."""
