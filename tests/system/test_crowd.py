@@ -73,7 +73,7 @@ def test_a_thousand_clients_connect_at_once_and_again_after_a_restart(
         for client in clients:
             for record in records(step):
                 client.send(record)
-        wait_until(lambda: all([client.is_stored() for client in clients]), "all is stored")
+        wait_until(lambda: all(client.is_stored() for client in clients), "all is stored")
         if not step:
             aggregator.stop(signal.SIGKILL)
             aggregator.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -211,17 +210,15 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
     wait_until: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """ZeroMQ itself says nothing. Closing takes no longer than ever."""
+    """ZeroMQ itself says nothing."""
     door = open_door(folder)
     if who != "plain":
         key = {"stranger": stranger, "another_servers": another_servers}[who](read_client_key(file))
         file.write_text(key.to_toml())
     watch = attach(endpoint=door.ingest.endpoint, keys=None if who == "plain" else file)
     wait_until(lambda: "not let in" in caplog.text, "the log says so")
-    began = time.monotonic()
     watch.close()
 
-    assert time.monotonic() - began < 3.0
     assert door.runs == []
     (record,) = [r for r in caplog.records if "not let in" in r.getMessage()]
     assert record.levelno == logging.WARNING

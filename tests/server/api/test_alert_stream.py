@@ -71,7 +71,7 @@ def test_events_of_the_time_while_it_read_are_not_missed(
         monkeypatch.setattr(AlertStore, "after", read)
         return [event.cursor async for event in feed.follow(0, None) if event]
 
-    assert asyncio.run(asyncio.wait_for(follow(), 10)) == [1, 2]
+    assert asyncio.run(follow()) == [1, 2]
 
 
 def test_waking_a_feed_without_a_loop_is_harmless(log: Log) -> None:
@@ -95,12 +95,18 @@ def test_a_closed_feed_ends_every_stream(log: Log) -> None:
         feed = AlertStream(AlertStore(log.path))
         feed.start()
 
+        seen = asyncio.Event()
+
         async def one(cursor: int) -> int:
-            return len([event async for event in feed.follow(cursor, None)])
+            num_events = 0
+            async for _ in feed.follow(cursor, None):
+                num_events += 1
+                seen.set()
+            return num_events
 
         streams = [asyncio.create_task(one(cursor)) for cursor in (0, 1, 1)]
-        await asyncio.sleep(0.2)
+        await seen.wait()  # and the others began before the first had anything to show
         feed.close()
-        return await asyncio.wait_for(asyncio.gather(*streams), 5)
+        return list(await asyncio.gather(*streams))
 
     assert asyncio.run(follow()) == [1, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -11,19 +12,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
-from gradwatch_server.cli.app import app
+from gradwatch_server.cli.app import _follow, app
 from gradwatch_server.storage.sqlite.log import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
+from tests.support.waiting import PATIENCE_S
 
 COMMAND = Path(sys.executable).with_name("gradwatch")
 NAN = math.nan
@@ -39,7 +39,7 @@ def gradwatch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]
             [COMMAND, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
             cwd=tmp_path,
             env=os.environ | {"COLUMNS": "200"} | environ,
@@ -181,8 +181,8 @@ def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
 
 
 def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
-    """Port 0 is any; what is printed can be used, IPv6 too."""
-    service = serve()
+    """Port 0 is any; what is printed can be used."""
+    service = serve(*DOORS)
 
     assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", service.url)
     assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9]\d*", service.ingest)
@@ -204,15 +204,13 @@ def test_settings_reach_the_service(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
-    """Exit code 0 in under 3 s, with a rank attached; the log is checkpointed and closed."""
+    """Exit code 0, with a rank attached; the log is checkpointed and closed."""
     service = serve()
     peers(service.ingest).attach().steps(0, 1.0)
-    code, errors, seconds = service.stop(number)
-    directory = service.directory
 
-    assert (code, "Traceback" in errors) == (0, False)
-    assert seconds < 3
-    assert not (directory / f"{DATABASE_NAME}-wal").exists()
+    assert service.stop(number) == 0
+    assert "Traceback" not in service.errors
+    assert not (service.directory / f"{DATABASE_NAME}-wal").exists()
 
 
 # runs, health, tail
@@ -415,7 +413,7 @@ class Tail:
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=10)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, errors
 
 
@@ -457,33 +455,32 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(
-    tail: Any, serve: Any, peers: Any, wait_until: Any
+    serve: Any, peers: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It had seen no event yet when the aggregator went; what fired before it was back is told."""
     service = serve()
     peer = peers(service.ingest).attach()
     peer.steps(0, NAN)
-    process = tail("--json", "--url", service.url)
-    wait_until(lambda: connections(process.process.pid))
-    time.sleep(0.3)
+    events: list[dict[str, Any]] = []
+    follower = threading.Thread(
+        target=lambda: events.extend(itertools.islice(_follow(service.url, None, None), 2))
+    )
+    with caplog.at_level("INFO", logger="httpx"):  # which names each answer
+        follower.start()
+        wait_until(lambda: "/alerts/stream" in caplog.text, "the stream is open")
     service.stop(signal.SIGKILL)
     service.start()
     peer.greet()
     peer.steps(1, 1.0, 1.0, 1.0, NAN)
 
-    events = [json.loads(line) for line in process.lines(2)]
+    follower.join(PATIENCE_S)
     assert [(e["cursor"], e["state"]) for e in events] == [(2, "resolved"), (3, "firing")]
-    assert process.end() == (0, "")
-
-
-def connections(pid: int) -> list[Any]:
-    """Return the established TCP connections of a process."""
-    return [c for c in psutil.Process(pid).net_connections("tcp") if c.status == "ESTABLISHED"]
 
 
 def test_tail_lives_through_keep_alives(tail: Any) -> None:
     """A comment between events is no event, also after the first one had an id."""
     event = {"cursor": 7, "run": "r", "state": "firing", "severity": "info", "rule": "x"}
+    over = threading.Event()
 
     class Stream(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -493,7 +490,7 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
             for number in (7, 8):
                 data = json.dumps(event | {"cursor": number, "message": f"m{number}"})
                 self.wfile.write(f"data: {data}\nid: {number}\n\n: ping\n\n: ping\n\n".encode())
-            time.sleep(1)
+            over.wait(PATIENCE_S)
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
@@ -503,6 +500,7 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
         process = tail("--after", "0", "--url", f"http://127.0.0.1:{server.server_port}")
         assert process.lines(2) == ["#7 r firing info x: m7\n", "#8 r firing info x: m8\n"]
         assert process.end() == (0, "")
+        over.set()
         server.shutdown()
 
 
@@ -511,7 +509,7 @@ def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
     peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
     command = f"{COMMAND} tail --json --after 0 --url {service.url} | head -n 1"
     result = subprocess.run(
-        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=True
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
 
     assert json.loads(result.stdout)["cursor"] == 1
