@@ -17,6 +17,8 @@ from tests.support.job import Train
 from tests.support.peer import Context, Peer, manifest_of, stats_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 1_000
 FRAMES = 100_000
 A_PEER = 50

@@ -26,6 +26,8 @@ from tests.support.job import Train
 from tests.support.peer import NewPeer, stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 
 Ask: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]

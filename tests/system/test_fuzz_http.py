@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE_S
 REQUESTS = int(os.environ.get("GRADWATCH_FUZZ_REQUESTS", "400"))
 MAX_GROWTH_BYTES = 64 << 20
 
-pytestmark = pytest.mark.timeout(120 + REQUESTS // 10)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + REQUESTS // 10)]
 
 some = settings(
     max_examples=REQUESTS // 2,

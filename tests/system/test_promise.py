@@ -18,6 +18,8 @@ from tests.support.aggregator import Aggregator
 from tests.support.job import Train
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def watch(aggregator: Aggregator) -> Iterator[gradwatch.Watch]:

@@ -9,6 +9,8 @@ import pytest
 from tests.support.aggregator import Aggregator
 from tests.support.job import Train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("way", "world"),

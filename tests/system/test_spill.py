@@ -7,9 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.aggregator import GRADWATCH, Aggregator
 from tests.support.job import Train
 from tests.support.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.slow
 
 STEPS = 1_500
 

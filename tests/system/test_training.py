@@ -14,6 +14,8 @@ from tests.support.aggregator import Aggregator
 from tests.support.job import Train
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("fault", "layer", "kind"),
