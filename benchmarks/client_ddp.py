@@ -54,7 +54,7 @@ def run(*, quick: bool = False, steps: int = 20, rounds: int = 16) -> None:
         for turn in range(rounds):
             for name in (WITHOUT, WITH) if turn % 2 else (WITH, WITHOUT):
                 rates[name].append(_rate(ranks, blocks[name]))
-        health = server.get(f"/runs/{RUN}/health")
+        health = server.find(f"/runs/{RUN}/health")
     show(
         "client, DDP",
         ("training", "steps/s", "ratio"),

@@ -9,22 +9,19 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import httpx
 import psutil
 
-START_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 10.0
+import tests.support.aggregator as aggregator_process
+
 ANSWER_TIMEOUT_S: Final = 600.0
 
 Pipe: TypeAlias = "Connection[Any, Any]"
@@ -32,27 +29,23 @@ Pipe: TypeAlias = "Connection[Any, Any]"
 _spawn = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregator:
-    """A running `gradwatch serve`.
+class Aggregator(aggregator_process.Aggregator):
+    """A `gradwatch serve` process of the tests, whose starts are measured.
 
-    Args:
-        process: The process.
-        http: URL of its HTTP API.
-        ingest: Endpoint that clients push to.
-        data: Its data directory.
-        started_s: From the start of the process to the first answer of `/readyz`.
+    `started_s` is the time from the start of the process to the first answer of `/readyz`.
     """
 
-    process: psutil.Popen
-    http: str
-    ingest: str
-    data: Path
-    started_s: float
+    started_s = 0.0
 
-    def get(self, path: str) -> Any:
+    def start(self) -> None:
+        """Start a process and wait until it answers."""
+        began = time.perf_counter()
+        super().start()
+        self.started_s = time.perf_counter() - began
+
+    def find(self, path: str) -> Any:
         """Return what the HTTP API answers, None if there is no such thing yet."""
-        response = httpx.get(self.http + path, timeout=30.0)
+        response = self.get(path)
         if response.status_code == httpx.codes.NOT_FOUND:
             return None
         return response.raise_for_status().json()
@@ -60,66 +53,16 @@ class Aggregator:
 
 @contextlib.contextmanager
 def aggregator(config: str = "") -> Iterator[Aggregator]:
-    """Run an aggregator on free loopback ports, in a directory that is removed with it."""
-    command = Path(sys.executable).with_name("gradwatch")
+    """Run an aggregator on loopback ports, in a directory that is removed with it."""
     with tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as name:
-        scratch = Path(name)
-        (scratch / "gradwatch.toml").write_text(config)
-        arguments = [
-            *(str(command), "serve", "--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0"),
-            *("--data", str(scratch / "data"), "--config", str(scratch / "gradwatch.toml")),
-        ]
-        with (scratch / "stderr").open("w+") as errors:
-            began = time.perf_counter()
-            process = psutil.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
-            try:
-                addresses = _announced(process)
-                if "ingest" not in addresses or not _is_ready(addresses["http"]):
-                    errors.seek(0)
-                    sys.exit(f"bench: the aggregator does not start: {errors.read()[-2000:]}")
-                started_s = time.perf_counter() - began
-                http, ingest = addresses["http"], addresses["ingest"]
-                yield Aggregator(process, http, ingest, scratch / "data", started_s)
-            finally:
-                _end(process)
-
-
-def _announced(process: psutil.Popen) -> dict[str, str]:
-    """Read the lines like `  http    http://...` that `gradwatch serve` prints once it is bound."""
-    output: IO[str] = process.stdout
-    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-    watchdog.start()
-    found: dict[str, str] = {}
-    for line in output:
-        name, _, value = line.strip().partition(" ")
-        found[name] = value.strip()
-        if name == "data":
-            break
-    watchdog.cancel()
-    return found
-
-
-def _is_ready(url: str) -> bool:
-    def answers() -> bool:
+        file = Path(name) / "gradwatch.toml"
+        file.write_text(config)
+        made = Aggregator(Path(name) / "data", "--config", str(file))
         try:
-            return httpx.get(f"{url}/readyz").is_success
-        except httpx.HTTPError:
-            return False
-
-    wait_until(answers, START_TIMEOUT_S, "the aggregator's answer")
-    return True
-
-
-def _end(process: psutil.Popen) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGCONT)  # a stopped process would not hear the other
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except psutil.TimeoutExpired:
-            process.kill()
-            process.wait()
-    process.stdout.close()
+            made.start()
+            yield made
+        finally:
+            made.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,14 +112,14 @@ def _gradwatch(senders: int, steps: int) -> Pass:
         wait_until(lambda: _stored(server) >= total, TIMEOUT_S, "all records to be stored")
         seconds = (time.monotonic_ns() - began_ns) / 1e9
         cpu = cpu_seconds(server.process.pid) - before
-        counted = server.get(f"/runs/{RUN}/health")["records"]
-        assert counted["stored"] == total == _logged(server.data), (counted, total)
+        counted = server.health(RUN)["records"]
+        assert counted["stored"] == total == _logged(server.directory), (counted, total)
         assert counted["lost"] == counted["unresolved"] == 0, counted
     return _pass(sent, seconds, cpu, counted["late"])
 
 
 def _stored(server: Aggregator) -> int:
-    answer = server.get(f"/runs/{RUN}")
+    answer = server.find(f"/runs/{RUN}")
     return int(answer["records"]["stored"]) if answer else 0
 
 

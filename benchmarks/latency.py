@@ -69,7 +69,7 @@ def run(*, quick: bool = False, alerts: int = 400, rate: float = 200.0) -> None:
         ):
             trained: Trained = worker.hear()
             wait_until(lambda: len(arrivals) >= len(trained.collected_ns), 10.0, "the alerts")
-        counted = server.get(f"/runs/{RUN}/health")["records"]
+        counted = server.health(RUN)["records"]
     collected = trained.collected_ns
     assert sorted(arrival.step for arrival in arrivals) == sorted(collected), "alerts differ"
     assert counted["lost"] == 0, counted
@@ -99,7 +99,7 @@ def _subscribed(server: Aggregator, arrivals: list[Arrival]) -> Iterator[None]:
     """Follow the alert stream in a thread, from before the first alert on."""
     opened = threading.Event()
     client = httpx.Client(timeout=httpx.Timeout(10.0, read=None))
-    url = f"{server.http}/alerts/stream?run={RUN}"
+    url = f"{server.url}/alerts/stream?run={RUN}"
     thread = threading.Thread(target=_follow, args=(client, url, opened, arrivals), daemon=True)
     thread.start()
     try:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
-import sys
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import httpx
-import psutil
 import zmq
 
-from benchmarks.harness import wait_until
+from benchmarks.harness import Aggregator
 from benchmarks.report import show, with_range
 from benchmarks.senders import COLUMNS, LAYERS, VARIANTS, _columns
 from gradwatch_wire import Ack, Column, Envelope, Hello, Manifest, Stats, Welcome, decode, encode
@@ -124,55 +121,6 @@ class Crowd:
                 yield decode(self._socket.recv_multipart(zmq.NOBLOCK))
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A running aggregator, and what its start took."""
-
-    process: psutil.Popen
-    http: str
-    ingest: str
-    seconds: float
-
-    def get(self, path: str) -> Any:
-        return httpx.get(self.http + path, timeout=60.0).raise_for_status().json()
-
-
-def start(data: Path) -> Started:
-    """Run an aggregator on a directory until it is ready."""
-    command = [
-        *(str(Path(sys.executable).with_name("gradwatch")), "serve", "--data", str(data)),
-        *("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0"),
-    ]
-    began = time.perf_counter()
-    with (data.parent / "stderr").open("a") as errors:
-        process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    said: dict[str, str] = {}
-    for line in process.stdout:
-        name, _, value = line.strip().partition(" ")
-        said[name] = value.strip()
-        if name == "data":
-            break
-    if "http" not in said:
-        process.wait()
-        sys.exit(f"bench: no start: {(data.parent / 'stderr').read_text()[-2000:]}")
-
-    def ready() -> bool:
-        try:
-            return httpx.get(f"{said['http']}/readyz").is_success
-        except httpx.HTTPError:
-            return False
-
-    wait_until(ready, TIMEOUT_S, "readiness")
-    return Started(process, said["http"], said["ingest"], time.perf_counter() - began)
-
-
-def kill(process: psutil.Popen) -> None:
-    """End it by SIGKILL."""
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
 def run(*, quick: bool = False, rounds: int = 5, runs: int = 100) -> None:
     """Measure and print."""
     steps = WINDOW + 8
@@ -204,36 +152,37 @@ def run(*, quick: bool = False, rounds: int = 5, runs: int = 100) -> None:
 
 
 def _empty_start(directory: Path) -> float:
-    directory.mkdir()
-    started = start(directory / "data")
-    kill(started.process)
-    return started.seconds
+    server = Aggregator(directory / "data")
+    server.start()
+    server.close()
+    return server.started_s
 
 
 def _kills(data: Path, runs: int, steps: int, rounds: int) -> list[float]:
     crowd, found = Crowd(runs), []
-    started = start(data)
+    server = Aggregator(data)
     try:
-        crowd.connect(started.ingest)
+        server.start()
+        crowd.connect(server.ingest)
         crowd.steps(1 + steps, wait=True)  # the manifest first
         for number in range(rounds):
             crowd.steps(5 + 3 * number, wait=False)
-            kill(started.process)
+            server.stop(signal.SIGKILL)
             crowd.close()
-            started = start(data)
-            found.append(started.seconds)
-            _check(started, crowd, min(steps, WINDOW))
+            server.start()
+            found.append(server.started_s)
+            _check(server, crowd, min(steps, WINDOW))
     finally:
-        kill(started.process)
+        server.close()
     return found
 
 
-def _check(started: Started, crowd: Crowd, frames: int) -> None:
+def _check(server: Aggregator, crowd: Crowd, frames: int) -> None:
     """See that nothing is missing."""
-    shown = {own["run"]: own for own in started.get("/runs")}
+    shown = {own["run"]: own for own in server.json("/runs")}
     for session in crowd.sessions:
         assert session.acked <= shown[session.run]["records"]["stored"] <= session.sent, session
     for session in crowd.sessions[:: max(1, len(crowd.sessions) // 5)]:
-        window = started.get(f"/runs/{session.run}/health")["window"]
+        window = server.health(session.run)["window"]
         assert window["steps"] >= frames, window
-    crowd.connect(started.ingest)
+    crowd.connect(server.ingest)

@@ -120,7 +120,7 @@ def _accounted(server: Outages) -> int:
 def _count(server: Outages) -> Counter[tuple[bytes, int]]:
     """Return how often each record is in the log."""
     found: Counter[tuple[bytes, int]] = Counter()
-    with sqlite3.connect(next(server.data.glob("gradwatch.db"))) as log:
+    with sqlite3.connect(next(server.directory.glob("gradwatch.db"))) as log:
         kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
         rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
         for (payload,) in rows:
@@ -149,7 +149,8 @@ def _killed(server: Outages, _worker: Worker, scale: float) -> list[float]:
     for _ in range(max(2, int(10 * scale))):
         time.sleep(1.5)
         server.kill()
-        taken.append(server.start())
+        server.start()
+        taken.append(server.started_s)
     return taken
 
 
@@ -163,7 +164,8 @@ def _stopped(server: Outages, _worker: Worker, scale: float) -> list[float]:
 def _late(server: Outages, _worker: Worker, scale: float) -> list[float]:
     """Started after training."""
     time.sleep(5.0 * scale)
-    return [server.start()]
+    server.start()
+    return [server.started_s]
 
 
 def _worker_killed(server: Outages, worker: Worker, scale: float) -> list[float]:

@@ -6,24 +6,18 @@ import random
 import resource
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
 import zmq
 
-from gradwatch_wire import (
-    Ack,
-    Column,
-    Envelope,
-    Hello,
-    Manifest,
-    Record,
-    Stats,
-    Welcome,
-    decode,
-    encode,
-)
+from gradwatch_wire import Ack, Envelope, Hello, Record, Welcome, encode
+from tests.support.aggregator import Aggregator
+from tests.support.job import Train
+from tests.support.peer import Context, Peer, manifest_of, stats_of
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 CLIENTS = 1_000
 FRAMES = 100_000
@@ -34,11 +28,11 @@ WORDS = (b"\xc1", b"\xff" * 4, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
 
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+def context() -> Iterator[Context]:
     """A context with room for a socket per client; files for them are allowed for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8 * CLIENTS), hard))
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made: Context = zmq.Context()
     made.set(zmq.MAX_SOCKETS, 2 * CLIENTS)
     yield made
     made.destroy(linger=0)
@@ -47,72 +41,52 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 def records(step: int) -> list[Record]:
     """What a client has to say in one step; its layers before the first."""
-    stats = Stats(manifest_id=1, step=step, columns={"l2": Column.pack("<f8", [1.0])})
-    if step:
-        return [stats]
-    numel = Column.pack("<u8", [4])
-    return [Manifest(manifest_id=1, names=("w",), numel=numel, dtypes=("float32",)), stats]
+    stats = stats_of(step, [1.0])
+    return [stats] if step else [manifest_of(["w"]), stats]
 
 
-class Client:
-    """One rank by hand: greets, sends, and counts what is acknowledged."""
+class Client(Peer):
+    """A rank that notes what is acknowledged, and waits for nothing."""
 
-    def __init__(self, context: Any, endpoint: str, rank: int) -> None:
-        self.session = rank.to_bytes(16, "big")
-        self.rank, self.acked, self.welcomes = rank, 0, 0
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(endpoint)
+    acked_seq = 0
 
-    def say(self, record: Record, seq: int = 0) -> None:
-        envelope = Envelope(session=self.session, seq=seq, low=min(seq, 1), record=record)
-        self.socket.send_multipart(encode(envelope))
-
-    def greet(self) -> None:
-        self.say(Hello(run="crowd", rank=self.rank, world=CLIENTS))
-
-    def hear(self) -> None:
-        while self.socket.poll(0):
-            answer = decode(self.socket.recv_multipart()).record
-            self.welcomes += isinstance(answer, Welcome)
-            if isinstance(answer, (Welcome, Ack)):
-                self.acked = max(self.acked, answer.acked)
-
-
-def hear_all(clients: list[Client], wait_until: Any, done: Any, what: str) -> None:
-    def all_done() -> bool:
-        for client in clients:
-            client.hear()
-        return all(map(done, clients))
-
-    wait_until(all_done, what, 60)
+    def is_stored(self) -> bool:
+        """Listen; tell whether all it sent is acknowledged by now."""
+        for answer in self.heard():
+            assert isinstance(answer, (Welcome, Ack)), answer
+            self.acked_seq = max(self.acked_seq, answer.acked)
+        return self.acked_seq == self.seq
 
 
 def test_a_thousand_clients_connect_at_once_and_again_after_a_restart(
-    aggregator: Any, context: Any, wait_until: Any
+    aggregator: Aggregator, context: Context
 ) -> None:
     """All are welcomed, all that they send is stored, once."""
     aggregator.start()
-    clients = [Client(context, aggregator.ingest, rank) for rank in range(CLIENTS)]
-    for step, last in ((0, 2), (1, 3)):
+    clients = [
+        Client(aggregator.ingest, run="crowd", context=context, rank=rank, world=CLIENTS)
+        for rank in range(CLIENTS)
+    ]
+    for step in (0, 1):
+        for client in clients:
+            client.send_as(0, 0, client.greeting)
         for client in clients:
             client.greet()
-        hear_all(clients, wait_until, lambda c, step=step: c.welcomes > step, "all are welcomed")
         for client in clients:
-            for seq, record in enumerate(records(step), last - len(records(step)) + 1):
-                client.say(record, seq)
-        hear_all(clients, wait_until, lambda c, last=last: c.acked == last, "all is stored")
+            for record in records(step):
+                client.send(record)
+        wait_until(lambda: all(client.is_stored() for client in clients), "all is stored")
         if not step:
             aggregator.stop(signal.SIGKILL)
             aggregator.start()
 
     for client in clients:
-        client.socket.close()
+        client.close()
+    wait_until(lambda: aggregator.health("crowd")["step"] == 1, "the frame of all ranks")
     health = aggregator.health("crowd")
     assert health["records"]["stored"] == 3 * CLIENTS
     assert health["records"]["lost"] == 0
-    wait_until(lambda: aggregator.health("crowd")["step"] == 1, "the frame of all ranks")
-    assert aggregator.health("crowd")["window"]["coverage"] == 1.0
+    assert health["window"]["coverage"] == 1.0
 
 
 def mutated(frames: list[bytes], chance: random.Random) -> list[bytes]:
@@ -136,11 +110,10 @@ def mutated(frames: list[bytes], chance: random.Random) -> list[bytes]:
 
 
 def test_a_hundred_thousand_broken_messages_harm_nobody(
-    aggregator: Any, context: Any, train: Any
+    aggregator: Aggregator, context: Context, train: Train
 ) -> None:
     """The process lives, its memory is bounded, and a real training run is served beside them."""
     aggregator.start()
-    assert aggregator.process is not None
     process = psutil.Process(aggregator.process.pid)
     chance = random.Random(7)
     valid = [
@@ -160,6 +133,6 @@ def test_a_hundred_thousand_broken_messages_harm_nobody(
         socket.close()
     train(1, "--run", "honest", "--steps", "20").wait()
 
-    assert aggregator.health("honest")["records"]["stored"] == 22
+    assert aggregator.health_of_ended("honest")["records"]["stored"] == 22
     assert aggregator.get("/readyz").is_success
     assert process.memory_info().rss - half < 64 << 20

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.main import get_command
 
+import gradwatch
 from gradwatch_server.api.app import make_app
 from gradwatch_server.cli.app import app
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.documentation import fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.settings import Settings
-from gradwatch_wire import SEQUENCED, Kind
+from gradwatch_wire import SEQUENCED, Kind, Stats
 from gradwatch_wire.names import STATISTIC_COLUMNS, Label, Scalar
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
+from tests.support.recording import RecordingAggregator
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -95,28 +99,30 @@ def engine_stub() -> Any:
     """The app only asks for these when a request comes."""
 
     class Nothing:
-        board = None
+        published = None
 
     return Nothing()
 
 
-def test_the_keys_of_health_are_all_explained() -> None:
-    """Read off the function that makes the answer."""
-    source = (ROOT / "server/gradwatch_server/core/health.py").read_text("utf-8")
-    answer = source.split("def health(")[1].split("\ndef ")[0]
-    keys = re.findall(r'^        "(\w+)":', answer, re.MULTILINE)
+def test_the_keys_of_health_are_all_explained(aggregator: Aggregator, peers: NewPeer) -> None:
+    """Those of the answer about a run that trains."""
+    aggregator.start()
+    peer = peers(aggregator.ingest).attach()
+    peer.steps(0, 1.0)
+    aggregator.shows(peer)
+    keys = set(aggregator.health(peer.greeting.run))
 
     explained = set(re.findall(r"`(\w+)`", _page("http.md").split("## Health")[1]))
 
     assert len(keys) > 15
-    assert set(keys) - {"run", "updated_at", "world"} <= explained
+    assert keys - {"run", "updated_at", "world"} <= explained
 
 
-STATISTICS: dict[str, Sequence[str]] = {
+STATISTICS: dict[str, list[str]] = {
     "Columns": [column.name for column in STATISTIC_COLUMNS],
     "Scalars": list(Scalar),
     "Labels": list(Label),
-    "Paths": ("rows", "triton", "foreach", "public"),
+    "Paths": ["rows", "triton", "foreach", "public"],
 }
 
 
@@ -130,15 +136,26 @@ def test_every_number_label_and_path_has_its_line_and_no_other_has_one(table: st
 
 
 def test_the_client_sends_no_number_and_no_label_that_is_not_explained() -> None:
-    """Read off the sources."""
-    client = ROOT / "client" / "gradwatch"
-    sources = "".join(path.read_text("utf-8") for path in client.glob("_*.py"))
-    scalars = set(re.findall(r'(?:numbers|tensors)\["(\w+)"\]', sources))
-    labels = sources.split("labels={")[1].split("}")[0]
+    """What a watch with everything switched on sends."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    receiver = RecordingAggregator()
+    receiver.start()
+    with gradwatch.attach(
+        model, optimizer, run="docs", endpoint=receiver.endpoint, every=2, local=True
+    ) as watch:
+        for _ in range(5):
+            loss = model(torch.ones(1, 2)).sum()
+            loss.backward()
+            watch.collect(loss=loss, batch_size=1)
+            optimizer.step()
+    receiver.stop()
+    (*_, stats) = receiver.of(Stats)
 
-    assert len(scalars) > 4
-    assert scalars <= set(STATISTICS["Scalars"])
-    assert set(re.findall(r'"(\w+)":', labels)) == set(STATISTICS["Labels"])
+    assert len(stats.scalars) > 3
+    assert set(stats.scalars) <= set(Scalar)
+    assert set(stats.columns) <= {column.name for column in STATISTIC_COLUMNS}
+    assert set(stats.labels) == set(Label)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

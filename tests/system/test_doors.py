@@ -6,12 +6,11 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import httpx
 import pytest
@@ -20,11 +19,18 @@ import zmq
 from gradwatch_server.api.security.stream_limit import MAX_STREAMS
 from gradwatch_server.ingest.throttle import BURST
 from gradwatch_server.keys import add_client, make_keys
-from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, decode, encode
+from gradwatch_wire import Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key
+from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.job import Train
+from tests.support.peer import NewPeer, stats_of
+from tests.support.waiting import PATIENCE_S, wait_until
 
-COMMAND = Path(sys.executable).with_name("gradwatch")
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
+
+Ask: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def tokens(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def locked(aggregator: Any, environ: dict[str, str], folder: Path) -> Any:
+def locked(aggregator: Aggregator, environ: dict[str, str], folder: Path) -> Aggregator:
     """An aggregator that asks everyone."""
     environ["GRADWATCH_KEYS_DIR"] = str(folder)
     aggregator.start()
@@ -47,15 +53,15 @@ def locked(aggregator: Any, environ: dict[str, str], folder: Path) -> Any:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def ask(tmp_path: Path) -> Ask:
     """Run a command to its end: `ask("runs", TOKEN="...")`."""
 
     def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
-            [COMMAND, *arguments],
+            [GRADWATCH, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
             check=False,
             cwd=tmp_path,
             env=os.environ | {"COLUMNS": "200"} | environ,
@@ -70,81 +76,18 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-class Peer:
-    """One rank's side of the protocol, with a key or without."""
-
-    def __init__(self, context: Any, endpoint: str, key: ClientKey | None, run: str) -> None:
-        self.session = os.urandom(16)
-        self.run = run
-        self.seq = 0
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        if key is not None:
-            self.socket.curve_serverkey = key.server.encode()
-            self.socket.curve_publickey = key.public.encode()
-            self.socket.curve_secretkey = key.secret.encode()
-        self.socket.connect(endpoint)
-
-    def send(self, record: Record, seq: int = 0) -> None:
-        low = 1 if seq else 0
-        envelope = Envelope(session=self.session, seq=seq, low=low, record=record)
-        self.socket.send_multipart(encode(envelope))
-
-    def next(self, record: Record) -> None:
-        self.seq += 1
-        self.send(record, self.seq)
-
-    def hear(self, timeout_s: float = 10) -> Record | None:
-        if not self.socket.poll(round(1000 * timeout_s)):
-            return None
-        return decode(self.socket.recv_multipart()).record
-
-    def greet(self) -> Record | None:
-        self.send(Hello(run=self.run, rank=0, world=1))
-        return self.hear()
-
-    def declare(self, *names: str) -> None:
-        numel = Column.pack("<u8", [10] * len(names))
-        dtypes = ("float32",) * len(names)
-        self.next(Manifest(manifest_id=1, names=names, numel=numel, dtypes=dtypes))
-
-    def step(self, step: int, *l2: float) -> None:
-        self.next(Stats(manifest_id=1, step=step, columns={"l2": Column.pack("<f8", l2)}))
-
-
-@pytest.fixture
-def peer() -> Iterator[Callable[..., Peer]]:
-    """Connect: `peer(endpoint, key, run="name")`."""
-    context = zmq.Context()
-    made: list[Peer] = []
-
-    def connect(endpoint: str, key: ClientKey | None = None, *, run: str = "gpt") -> Peer:
-        made.append(Peer(context, endpoint, key, run))
-        return made[-1]
-
-    yield connect
-    for one in made:
-        one.socket.close()
-    context.term()
-
-
-def kind(record: Record | None) -> str:
-    return type(record).__name__
-
-
 # Training
 
 
 def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
-    locked: Any,
-    train: Any,
+    locked: Aggregator,
+    train: Train,
     folder: Path,
     tokens: dict[str, str],
-    wait_until: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both end well; the aggregator never hears of the second."""
-    url = f"http://{locked.http}"
+    url = locked.url
     monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
     seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
     monkeypatch.delenv("GRADWATCH_KEYS")
@@ -159,31 +102,28 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
 
 
 def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
-    locked: Any, peer: Any, folder: Path, tokens: dict[str, str]
+    locked: Aggregator, peers: NewPeer, folder: Path, tokens: dict[str, str]
 ) -> None:
     """Plain, with an unknown key, with a known key for another aggregator, and noise."""
     key = read_client_key(folder / "client.key")
-    known = peer(locked.ingest, key, run="known")
-    assert kind(known.greet()) == "Welcome"
+    known = peers(locked.ingest, key=key, run="known").attach(["a"])
     public, secret = (text.decode() for text in zmq.curve_keypair())
-    strangers = [
-        peer(locked.ingest, None, run="plain"),
-        peer(locked.ingest, ClientKey(server=key.server, public=public, secret=secret), run="x"),
-        peer(locked.ingest, ClientKey(server=public, public=key.public, secret=key.secret)),
-    ]
+    unknown = ClientKey(server=key.server, public=public, secret=secret)
+    of_another_server = ClientKey(server=public, public=key.public, secret=key.secret)
+    strangers = [peers(locked.ingest, key=each) for each in (None, unknown, of_another_server)]
     host, _, port = locked.ingest.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(os.urandom(10_000))
         for stranger in strangers:
-            stranger.send(Hello(run=stranger.run, rank=0, world=1))
-        known.declare("a")
+            stranger.send_as(0, 0, stranger.greeting)
         for step in range(20):
-            known.step(step, 1.0)
-        while getattr(known.hear(), "acked", 0) < 21:
-            pass
-        assert [stranger.hear(0.5) for stranger in strangers] == [None] * 3
+            known.stats(step, [1.0])
+        wait_until(lambda: "unknown key" in locked.errors, "the unknown key is told")
+        known.stats(20, [1.0])
+        known.acked()
+        assert all(stranger.is_silent() for stranger in strangers)
 
-    runs = httpx.get(f"http://{locked.http}/runs", headers=bearer(tokens["read"])).json()
+    runs = httpx.get(f"{locked.url}/runs", headers=bearer(tokens["read"])).json()
     assert [run["run"] for run in runs] == ["known"]
     assert locked.stop() == 0
     assert "Traceback" not in locked.errors
@@ -191,47 +131,43 @@ def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
 
 
 def test_a_key_writes_its_own_runs_and_no_other(
-    locked: Any, environ: dict[str, str], peer: Any, folder: Path, tokens: dict[str, str]
+    locked: Aggregator,
+    environ: dict[str, str],
+    peers: NewPeer,
+    folder: Path,
+    tokens: dict[str, str],
 ) -> None:
     """Neither by name nor by the session of another; not after a restart either."""
     add_client(folder, "team-a", ["a-*"])
     locked.stop()
     locked.start()
     team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
-    own = peer(locked.ingest, team, run="a-1")
-    assert kind(own.greet()) == "Welcome"
-    refusal = peer(locked.ingest, team, run="b-1").greet()
-    assert kind(refusal) == "Refuse"
-    assert getattr(refusal, "reason", "") == "the key of client 'team-a' may not write run 'b-1'"
+    peers(locked.ingest, key=team, run="a-1").greet()
+    stranger = peers(locked.ingest, key=team, run="b-1")
+    reason = "the key of client 'team-a' may not write run 'b-1'"
+    assert stranger.say(stranger.greeting) == Refuse(reason=reason)
 
-    other = peer(locked.ingest, owner, run="b-1")
-    assert kind(other.greet()) == "Welcome"
-    other.declare("a")
-    other.step(0, 1.0)
-    while getattr(other.hear(), "acked", 0) < 2:
-        pass
+    other = peers(locked.ingest, key=owner, run="b-1").attach(["a"])
+    other.stats(0, [1.0])
+    other.acked()
     for again in (False, True):
         if again:
             locked.stop()
             locked.start()
-        thief = peer(locked.ingest, team, run="a-1")
+        thief = peers(locked.ingest, key=team, run="a-1")
         thief.session = other.session
-        for record, seq in ((Hello(run="a-1", rank=0, world=1), 0), (_stats(1, NAN), 3)):
-            thief.send(record, seq)
-            assert kind(thief.hear()) == "Refuse"
+        assert isinstance(thief.say(thief.greeting), Refuse)
+        thief.send_as(3, 1, stats_of(1, [NAN]))
+        assert isinstance(thief.hear(), Refuse)
 
-    report = httpx.get(f"http://{locked.http}/runs/b-1/health", headers=bearer(tokens["read"]))
-    assert report.json()["step"] == 0
-    assert report.json()["records"]["stored"] == 2
-    assert report.json()["records"]["lost"] == 0
-
-
-def _stats(step: int, *l2: float) -> Stats:
-    return Stats(manifest_id=1, step=step, columns={"l2": Column.pack("<f8", l2)})
+    report = locked.json("/runs/b-1/health", headers=bearer(tokens["read"]))
+    assert report["step"] == 0
+    assert report["records"]["stored"] == 2
+    assert report["records"]["lost"] == 0
 
 
 def test_a_refused_training_job_trains_on(
-    locked: Any, train: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+    locked: Aggregator, train: Train, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It logs the reason once."""
     path = add_client(folder, "team-a", ["a-*"])
@@ -245,19 +181,17 @@ def test_a_refused_training_job_trains_on(
 
 
 def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
-    aggregator: Any, peer: Any, wait_until: Any
+    aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """The good one's records are stored while the flood lasts, and nothing is lost."""
     aggregator.start()
-    bad, good = peer(aggregator.ingest, run="bad"), peer(aggregator.ingest, run="good")
-    assert kind(good.greet()) == "Welcome"
-    good.declare("a")
+    bad = peers(aggregator.ingest, run="bad")
+    good = peers(aggregator.ingest, run="good").attach(["a"])
     for step in range(50):
         for _ in range(BURST):
-            bad.socket.send_multipart([b"\x01", b"junk"])
-        good.step(step, 1.0)
-    while getattr(good.hear(), "acked", 0) < 51:
-        pass
+            bad.send_frames(b"\x01", b"junk")
+        good.stats(step, [1.0])
+    good.acked()
     wait_until(lambda: aggregator.health("good")["step"] == 49, "all steps are there")
     report = aggregator.health("good")
 
@@ -271,7 +205,7 @@ def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
 
 
 def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
-    ask: Any, aggregator: Any, environ: dict[str, str], tmp_path: Path
+    ask: Ask, aggregator: Aggregator, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """`gradwatch keys`, `serve`, and the commands that ask, with a token and without."""
     made = ask("keys", "--dir", "k")
@@ -289,7 +223,7 @@ def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
 
     environ["GRADWATCH_KEYS_DIR"] = str(tmp_path / "k")
     aggregator.start()
-    url = f"http://{aggregator.http}"
+    url = aggregator.url
     for command in (["runs"], ["tail", "x"]):
         refused = ask(*command, "--url", url)
         assert refused.returncode == 1
@@ -301,7 +235,7 @@ def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
 
 
 def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
-    ask: Any, folder: Path, tmp_path: Path
+    ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
     """Refused with the command that makes keys; told what is open."""
     doors = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
@@ -324,7 +258,7 @@ def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
 def started(*arguments: str, cwd: Path) -> str:
     """Start an aggregator, stop it, and return what it wrote to stderr."""
     process = subprocess.Popen(
-        [COMMAND, "serve", *arguments],
+        [GRADWATCH, "serve", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -335,13 +269,13 @@ def started(*arguments: str, cwd: Path) -> str:
         if line.startswith("  data"):
             break
     process.terminate()
-    errors = process.communicate(timeout=20)[1]
+    errors = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0, errors
     return errors
 
 
 def test_tls_is_spoken_with_a_certificate(
-    aggregator: Any, environ: dict[str, str], ask: Any, tmp_path: Path
+    aggregator: Aggregator, environ: dict[str, str], ask: Ask, tmp_path: Path
 ) -> None:
     """The commands trust it by GRADWATCH_CA, and nothing is said in the clear."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -355,9 +289,8 @@ def test_tls_is_spoken_with_a_certificate(
         capture_output=True,
     )
     environ |= {"GRADWATCH_HTTP_TLS_CERT": str(cert), "GRADWATCH_HTTP_TLS_KEY": str(key)}
-    aggregator.answers = lambda: True  # it asks in the clear
     aggregator.start()
-    url = f"https://{aggregator.http}"
+    url = aggregator.url
 
     assert ask("runs", "--url", url, GRADWATCH_CA=str(cert)).stdout == "no runs yet\n"
     assert "certificate verify failed" in ask("runs", "--url", url).stderr
@@ -375,9 +308,9 @@ def test_tls_is_spoken_with_a_certificate(
 # Streams
 
 
-def test_a_browser_listens_with_a_stream_token(locked: Any, tokens: dict[str, str]) -> None:
+def test_a_browser_listens_with_a_stream_token(locked: Aggregator, tokens: dict[str, str]) -> None:
     """In the URL, for an EventSource sends no headers."""
-    url = f"http://{locked.http}"
+    url = locked.url
     answer = httpx.post(f"{url}/alerts/stream-token", headers=bearer(tokens["read"])).json()
     address = f"{url}/alerts/stream?token={answer['token']}"
 
@@ -389,15 +322,13 @@ def test_a_browser_listens_with_a_stream_token(locked: Any, tokens: dict[str, st
     assert answer["token"] not in locked.errors
 
 
-def test_streams_beyond_the_limit_are_refused_until_one_ends(
-    aggregator: Any, wait_until: Any
-) -> None:
+def test_streams_beyond_the_limit_are_refused_until_one_ends(aggregator: Aggregator) -> None:
     """Everything else is answered meanwhile."""
     aggregator.start()
-    url = f"http://{aggregator.http}"
-    with ExitStack() as stack, httpx.Client(timeout=10) as asker:
+    url = aggregator.url
+    with ExitStack() as stack, httpx.Client(timeout=PATIENCE_S) as asker:
         limits = httpx.Limits(max_connections=None)
-        client = stack.enter_context(httpx.Client(timeout=30, limits=limits))
+        client = stack.enter_context(httpx.Client(timeout=PATIENCE_S, limits=limits))
         for _ in range(MAX_STREAMS):
             stream = stack.enter_context(client.stream("GET", f"{url}/alerts/stream"))
             assert stream.status_code == 200
@@ -418,30 +349,28 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends(
 
 
 def test_hostile_names_are_shown_inert_everywhere(
-    aggregator: Any, peer: Any, ask: Any, wait_until: Any
+    aggregator: Aggregator, peers: NewPeer, ask: Ask
 ) -> None:
     """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
     aggregator.start()
-    url = f"http://{aggregator.http}"
+    url = aggregator.url
     hostile = "[bold red]x[/] \x1b]0;owned\x07\x1b[2J\r\n<script>alert(1)</script>\u202e\x9b31m"
-    known = peer(aggregator.ingest, run="named")
-    assert kind(known.greet()) == "Welcome"
-    known.declare(hostile, "b")
-    for step in range(3):
-        known.step(step, NAN, 1.0)
-    peer(aggregator.ingest, run="\x1b[31mrun\n[bold]").greet()
+    known = peers(aggregator.ingest, run="named").attach([hostile, "b"])
+    known.steps(0, NAN, NAN, NAN)
+    refused = peers(aggregator.ingest, run="\x1b[31mrun\n[bold]")
+    assert isinstance(refused.say(refused.greeting), Refuse)
     wait_until(lambda: aggregator.health("named")["step"] == 2, "the steps are there")
 
     shown = [ask("runs", "--url", url), ask("health", "named", "--url", url)]
     shown += [ask("health", hostile, "--url", url), ask("tail", hostile, "--url", url)]
     tail = subprocess.Popen(
-        [COMMAND, "tail", "--after", "0", "--url", url], stdout=subprocess.PIPE, text=True
+        [GRADWATCH, "tail", "--after", "0", "--url", url], stdout=subprocess.PIPE, text=True
     )
     assert tail.stdout is not None
     texts = [part for result in shown for part in (result.stdout, result.stderr)]
     texts.append(tail.stdout.readline())
     tail.terminate()
-    tail.communicate(timeout=10)
+    tail.communicate(timeout=PATIENCE_S)
     aggregator.stop()
     texts.append(aggregator.errors)
 

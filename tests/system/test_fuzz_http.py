@@ -15,17 +15,18 @@ import psutil
 import pytest
 import requests
 import schemathesis
-import zmq
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, decode, encode
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer, Peer
+from tests.support.waiting import PATIENCE_S
 
 REQUESTS = int(os.environ.get("GRADWATCH_FUZZ_REQUESTS", "400"))
 MAX_GROWTH_BYTES = 64 << 20
 
-pytestmark = pytest.mark.timeout(120 + REQUESTS // 10)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + REQUESTS // 10)]
 
 some = settings(
     max_examples=REQUESTS // 2,
@@ -38,17 +39,17 @@ some = settings(
 
 
 @pytest.fixture
-def asker(service: Any) -> Iterator[Asker]:
-    asker = Asker(f"http://{service.http}")
+def asker(service: Aggregator) -> Iterator[Asker]:
+    asker = Asker(service.url)
     yield asker
     asker.close()
 
 
 @pytest.fixture
-def service(aggregator: Any) -> Iterator[Any]:
+def service(aggregator: Aggregator, peers: NewPeer) -> Iterator[Aggregator]:
     """An aggregator with a run that is worth asking for; it must not fail, or grow."""
     aggregator.start()
-    _train(aggregator.ingest)
+    _train(peers(aggregator.ingest, run="fuzzed"))
     process = psutil.Process(aggregator.process.pid)
     before = process.memory_info().rss
     yield aggregator
@@ -58,23 +59,11 @@ def service(aggregator: Any) -> Iterator[Any]:
     assert "Traceback" not in aggregator.errors
 
 
-def _train(endpoint: str) -> None:
-    session = os.urandom(16)
-    numel = Column.pack("<u8", [10, 10])
-    names, dtypes = ("a", "слой\n<b>"), ("float32", "float32")
-    records: list[Record] = [Manifest(manifest_id=1, names=names, numel=numel, dtypes=dtypes)]
+def _train(peer: Peer) -> None:
+    peer.attach(["a", "слой\n<b>"])
     for step in range(20):
-        l2 = Column.pack("<f8", [float("nan") if step % 5 == 0 else 1e3, 1.0])
-        records.append(Stats(manifest_id=1, step=step, columns={"l2": l2}))
-    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
-        peer.linger = 0
-        peer.connect(endpoint)
-        for seq, record in enumerate([Hello(run="fuzzed", rank=0, world=1), *records]):
-            low = int(seq > 0)
-            envelope = Envelope(session=session, seq=seq, low=low, record=record)
-            peer.send_multipart(encode(envelope))
-        while getattr(decode(peer.recv_multipart()).record, "acked", 0) < len(records):
-            pass
+        peer.stats(step, [float("nan") if step % 5 == 0 else 1e3, 1.0])
+    peer.acked()
 
 
 class Asker:
@@ -91,7 +80,7 @@ class Asker:
 
     def ask(self, **request: Any) -> None:
         try:
-            response = self._session.request(**request, stream=True, timeout=20)
+            response = self._session.request(**request, stream=True, timeout=PATIENCE_S)
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             return  # the library will not send it
         with response:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
+
+from tests.support.aggregator import Aggregator
+from tests.support.job import Train
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -13,15 +17,15 @@ import pytest
     [("fsdp", 2), ("fsdp", 4), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4)],
 )
 def test_the_norms_of_shards_add_up_to_those_of_the_unsharded_model(
-    aggregator: Any, train: Any, way: str, world: int
+    aggregator: Aggregator, train: Train, way: str, world: int
 ) -> None:
     """Total and per layer within 1e-5, with uneven and empty shards, and no collective of ours."""
     aggregator.start()
     job = train(world, "--run", "cut", "--way", way, worker="sharded_worker.py")
     reports = [json.loads(output.splitlines()[-1]) for output in job.wait()]
     expected = reports[0]
-    health = aggregator.health("cut")
-    groups = aggregator.get("/runs/cut/groups").json()["groups"]
+    health = aggregator.health_of_ended("cut")
+    groups = aggregator.json("/runs/cut/groups")["groups"]
 
     assert [report["faults"] for report in reports] == [""] * world
     assert health["step"] == 2

@@ -34,6 +34,7 @@ SEEDS = 300
 SEEDS_FOR_A_BUG = 150
 
 
+@pytest.mark.slow
 def test_hundreds_of_seeds_keep_every_promise() -> None:
     """Whatever happens, nothing is lost unsaid, nothing stored twice, nothing forgotten."""
     outcomes = [simulate(seed) for seed in range(SEEDS)]

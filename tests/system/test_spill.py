@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.job import Train
+from tests.support.waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.slow
 
 STEPS = 1_500
 
 
-def killed_worker(train: Any, directory: Path, steps: int = STEPS) -> None:
+def killed_worker(train: Train, directory: Path, steps: int = STEPS) -> None:
     """Run one until it has made its steps, and SIGKILL it."""
     job = train(
         1,
@@ -19,31 +26,30 @@ def killed_worker(train: Any, directory: Path, steps: int = STEPS) -> None:
         worker="spill_worker.py",
     )
     job.wait_for_training()
-    line = job.ranks[0].stdout.readline()
+    line = job.line()
     assert line.split()[::2] == [str(steps + 1), "0"], line
     assert int(line.split()[1]) > 0, "the send buffer held everything"
     job.ranks[0].send_signal(signal.SIGKILL)
     job.ranks[0].wait()
 
 
-def replay(aggregator: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = Path(sys.executable).with_name("gradwatch")
+def replay(aggregator: Aggregator, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [command, "replay", *arguments, "--endpoint", aggregator.ingest],
+        [GRADWATCH, "replay", *arguments, "--endpoint", aggregator.ingest],
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
-def ranks(aggregator: Any) -> dict[str, Any]:
-    report: dict[str, Any] = aggregator.get("/runs/gpt/ranks").raise_for_status().json()
+def ranks(aggregator: Aggregator) -> dict[str, Any]:
+    report: dict[str, Any] = aggregator.json("/runs/gpt/ranks")
     return report
 
 
 def test_what_a_worker_killed_in_an_outage_produced_is_replayed_once(
-    aggregator: Any, train: Any, wait_until: Any, tmp_path: Path
+    aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
     """The aggregator never heard of it. Replayed twice, nothing is stored twice."""
     spill = tmp_path / "spill"
@@ -63,7 +69,7 @@ def test_what_a_worker_killed_in_an_outage_produced_is_replayed_once(
 
 
 def test_the_next_process_sends_what_a_killed_one_left(
-    aggregator: Any, train: Any, wait_until: Any, tmp_path: Path
+    aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
     """As an attempt of the past: what trains now stays the current one."""
     spill = tmp_path / "spill"
@@ -71,7 +77,7 @@ def test_the_next_process_sends_what_a_killed_one_left(
     aggregator.start()
     job = train(1, "--run", "gpt", "--spill", str(spill), "--steps", "20", worker="spill_worker.py")
     (output,) = job.wait()
-    report = aggregator.health("gpt")
+    report = aggregator.health_of_ended("gpt")
     if list(spill.iterdir()):  # it did not live long enough to send all
         assert replay(aggregator, str(spill), "--remove").returncode == 0
     stored = STEPS + 1 + 20 + 2
@@ -84,7 +90,7 @@ def test_the_next_process_sends_what_a_killed_one_left(
 
 
 def test_an_outage_longer_than_the_memory_loses_nothing(
-    aggregator: Any, train: Any, wait_until: Any, tmp_path: Path
+    aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
     """What the send buffer let go is sent from the files, which are gone at the end."""
     spill = tmp_path / "spill"
@@ -92,7 +98,7 @@ def test_an_outage_longer_than_the_memory_loses_nothing(
         1, "--run", "gpt", "--spill", str(spill), "--steps", str(STEPS), worker="spill_worker.py"
     )
     job.wait_for_training()
-    spilled, evicted, dropped = map(int, job.ranks[0].stdout.readline().split())
+    spilled, evicted, dropped = map(int, job.line().split())
     aggregator.start()
     job.wait()
     wait_until(lambda: ranks(aggregator)["ranks"][0]["state"] == "ended", "its goodbye")

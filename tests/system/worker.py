@@ -27,9 +27,25 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fault-step", type=int, default=20)
     parser.add_argument("--fault-rank", type=int, default=0)
     parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--hold-at", type=int, default=-1, help="wait there for a line on stdin")
     parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
     parser.add_argument("--more", action="store_true", help="blocks, groups, local norms")
     return parser.parse_args()
+
+
+def say(line: str) -> None:
+    """Print a line that the test reads."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def interrupt(args: argparse.Namespace, step: int, rank: int) -> None:
+    """Die, or wait for a line, where the arguments say so."""
+    if step == args.kill_at and rank == args.fault_rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == args.hold_at:
+        say("holding")
+        sys.stdin.readline()
 
 
 def main() -> None:
@@ -55,11 +71,9 @@ def main() -> None:
     faulty = {"now": False}
     if args.fault == "local-weight":
         middle.weight.register_hook(lambda g: g * float("nan") if faulty["now"] else g)
-    sys.stdout.write("training\n")
-    sys.stdout.flush()
+    say("training")
     for step in range(args.steps):
-        if step == args.kill_at and rank == args.fault_rank:
-            os.kill(os.getpid(), signal.SIGKILL)
+        interrupt(args, step, rank)
         faulty["now"] = step >= args.fault_step and rank == args.fault_rank
         once = step == args.fault_step and faulty["now"]
         faulty["now"] = once
@@ -79,12 +93,8 @@ def main() -> None:
             optimizer.step()
         optimizer.zero_grad()
         time.sleep(args.pause_s)
-    began = time.perf_counter()
     watch.close()
-    closed_s = time.perf_counter() - began
-    sys.stdout.write(
-        f"rank={rank} collected={watch.stats()['collected']} closed_s={closed_s:.3f}\n"
-    )
+    say(f"rank={rank} collected={watch.stats()['collected']}")
     if world > 1:
         dist.destroy_process_group()
 

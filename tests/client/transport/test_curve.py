@@ -210,7 +210,7 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
     wait_until: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """ZeroMQ itself says nothing. Closing takes no longer than ever."""
+    """ZeroMQ itself says nothing."""
     port = open_port(folder)
     if who != "plain":
         key = {"stranger": stranger, "another_servers": another_servers}[who](read_client_key(file))

@@ -36,14 +36,16 @@ from gradwatch_wire import (
 )
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
+from tests.support.ports import ReservedPort
+from tests.support.waiting import PATIENCE_S
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
 PEER = """
-import sys, time, zmq
+import sys, zmq
 socket = zmq.Context().socket(zmq.ROUTER)
 print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
 print(len(socket.recv_multipart()), flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -86,9 +88,12 @@ def make_sender() -> Iterator[Callable[[str], tuple[Sender, Faults]]]:
             sender.close("closed")
 
 
-def free_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+@pytest.fixture
+def free_endpoint() -> Iterator[str]:
+    """Where nobody listens, until the test does."""
+    port = ReservedPort()
+    yield port.endpoint
+    port.close()
 
 
 def sender_of(watch: Any) -> Sender:
@@ -137,9 +142,9 @@ def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_se
     assert faults.last == "record: ValueError('oops')"
 
 
-def test_what_waits_for_the_device_is_bounded(make_sender: Any) -> None:
+def test_what_waits_for_the_device_is_bounded(make_sender: Any, free_endpoint: str) -> None:
     """Beyond that the oldest are dropped, and each one is told."""
-    sender, faults = make_sender(free_endpoint())
+    sender, faults = make_sender(free_endpoint)
     for step in range(MAX_COLLECTIONS + 10):
         sender.put(Collected(step))
 
@@ -188,32 +193,30 @@ def test_each_dropped_collection_is_declared_lost_in_its_place(
 
 
 def test_an_aggregator_that_starts_later_gets_everything(
-    new_aggregator: Any, wait_until: Any
+    new_aggregator: Any, free_endpoint: str, wait_until: Any
 ) -> None:
     """Training does not wait for it, nor does `attach`."""
-    endpoint = free_endpoint()
-    with gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint) as watch:
+    with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
         for _ in range(20):
             watch.collect()
         wait_until(lambda: sender_of(watch).session.source.pending == 21, "all is in the buffer")
-        aggregator = new_aggregator(endpoint)
+        aggregator = new_aggregator(free_endpoint)
         wait_until(lambda: watch.stats()["acked"] == 21, "everything acknowledged")
 
     assert [stats.step for stats in aggregator.of(Stats)] == list(range(20))
 
 
 def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
-    new_aggregator: Any, wait_until: Any
+    new_aggregator: Any, free_endpoint: str, wait_until: Any
 ) -> None:
     """It comes back on the same port, knows nothing, and can read all that follows."""
-    endpoint = free_endpoint()
-    first = new_aggregator(endpoint)
-    with gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint) as watch:
+    first = new_aggregator(free_endpoint)
+    with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
         watch.collect()
         watch.collect()
         wait_until(lambda: watch.stats()["acked"] == 3, "two steps acknowledged")
         first.stop()
-        second = new_aggregator(endpoint)
+        second = new_aggregator(free_endpoint)
         watch.collect()
         wait_until(lambda: len(second.of(Stats)) == 1, "the third step")
 
@@ -255,7 +258,7 @@ def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until
     wait_until(lambda: len(aggregator.beats) > 1, "the second beat")
 
     assert aggregator.beats[1].last_step == 41
-    assert 0 < aggregator.beats[1].since_s < 10
+    assert aggregator.beats[1].since_s > 0
 
 
 def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
@@ -296,18 +299,19 @@ def test_a_record_that_is_too_large_is_told(
     assert watch.stats()["last_error"] == "oversize: a Manifest was left out"
 
 
-def test_close_takes_bounded_time_when_nobody_is_there() -> None:
-    """And so does everything before it."""
-    watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint())
+def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
+    """And nothing before it waits."""
+    watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint)
     for _ in range(100):
         watch.collect()
 
     watch.close()
+
     assert not sender_of(watch).is_alive()
     assert watch.stats()["pending"] == 102
 
 
-def test_close_takes_bounded_time_when_the_peer_never_answers() -> None:
+def test_close_gives_up_when_the_peer_never_answers() -> None:
     """It accepts connections and says nothing."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
@@ -315,16 +319,19 @@ def test_close_takes_bounded_time_when_the_peer_never_answers() -> None:
         endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
         watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint)
         watch.collect()
-
         watch.close()
+
         assert not sender_of(watch).is_alive()
         assert router.poll(0)
+        assert watch.stats()["pending"] == 3
     context.term()
 
 
-def test_close_takes_bounded_time_when_the_peer_is_stopped() -> None:
+def test_close_gives_up_when_the_peer_is_stopped() -> None:
     """SIGSTOP: its system takes what is sent, the process does not."""
-    with subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True) as peer:
+    with subprocess.Popen(
+        [sys.executable, "-c", PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as peer:
         assert peer.stdout is not None
         endpoint = f"tcp://127.0.0.1:{peer.stdout.readline().strip()}"
         watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=endpoint)
@@ -333,12 +340,14 @@ def test_close_takes_bounded_time_when_the_peer_is_stopped() -> None:
         for _ in range(100):
             watch.collect()
         watch.close()
+        assert peer.poll() is None
         peer.kill()
 
     assert not sender_of(watch).is_alive()
+    assert watch.stats()["pending"] == 102
 
 
-def test_close_takes_bounded_time_when_the_callback_hangs(
+def test_close_gives_up_when_the_callback_hangs(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:
     """The thread that hears alerts is the one that closes."""
@@ -346,18 +355,17 @@ def test_close_takes_bounded_time_when_the_callback_hangs(
 
     def hang(alert: object) -> None:
         called.set()
-        release.wait(20)
+        release.wait()
 
     watch = attach(model_with_gradients(), on_alert=hang)
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
-    assert called.wait(10)
-
-    watch.close()  # or the callback would end first, after 20 s
+    assert called.wait(PATIENCE_S)
+    watch.close()
 
     assert sender_of(watch).is_alive()
     release.set()
-    sender_of(watch).join(10)
+    sender_of(watch).join(PATIENCE_S)
 
 
 def test_the_log_says_where_it_sends(

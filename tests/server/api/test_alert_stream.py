@@ -73,7 +73,7 @@ def test_events_of_the_time_while_it_read_are_not_missed(
         monkeypatch.setattr(stored, "after", read)
         return [event.cursor async for event in alert_stream.follow(0, None) if event]
 
-    assert asyncio.run(asyncio.wait_for(follow(), 10)) == [1, 2]
+    assert asyncio.run(follow()) == [1, 2]
 
 
 def test_waking_a_feed_without_a_loop_is_harmless(stored: AlertEvents) -> None:
@@ -97,12 +97,18 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
         alert_stream = AlertStream(stored)
         alert_stream.start()
 
+        seen = asyncio.Event()
+
         async def one(cursor: int) -> int:
-            return len([event async for event in alert_stream.follow(cursor, None)])
+            num_events = 0
+            async for _ in alert_stream.follow(cursor, None):
+                num_events += 1
+                seen.set()
+            return num_events
 
         streams = [asyncio.create_task(one(cursor)) for cursor in (0, 1, 1)]
-        await asyncio.sleep(0.2)
+        await seen.wait()  # and the others began before the first had anything to show
         alert_stream.close()
-        return await asyncio.wait_for(asyncio.gather(*streams), 5)
+        return list(await asyncio.gather(*streams))
 
     assert asyncio.run(follow()) == [1, 0, 0]

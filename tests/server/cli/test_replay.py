@@ -112,15 +112,18 @@ def test_what_a_live_process_writes_is_refused(service: Any, spilled: Any) -> No
     """Across processes: it holds a lock, which ends with it."""
     path = spilled("live", 5)
     holder = (
-        "import sys, time\nfrom pathlib import Path\n"
+        "import sys\nfrom pathlib import Path\n"
         "from gradwatch_wire.session.session_lock import SessionLock\n"
         "from gradwatch_wire.session.spilled_session import SpilledSession\n"
         "path = Path(sys.argv[1])\n"
         "lock = SessionLock.take(path.parent, SpilledSession.open(path).session)\n"
-        "print('held', flush=True)\ntime.sleep(60)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", holder, path], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", holder, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"

@@ -1,0 +1,41 @@
+"""Fixtures that all tests may use."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
+from tests.support.waiting import wait_until  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sigint_reaches_processes() -> None:
+    """In a background job SIGINT is ignored, and a process would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(name="wait_until", scope="session")
+def wait_until_fixture() -> Callable[..., Any]:
+    """`wait_until(condition, what)`."""
+    return wait_until
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[..., Peer]]:
+    """Connect to an endpoint: `peers(endpoint, run="gpt", rank=0, world=1)`."""
+    made: list[Peer] = []
+
+    def connect(endpoint: str, **settings: Any) -> Peer:
+        made.append(Peer(endpoint, **settings))
+        return made[-1]
+
+    yield connect
+    for peer in made:
+        peer.close()

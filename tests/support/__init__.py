@@ -1,0 +1,1 @@
+"""What the tests share: a launcher, a protocol peer, `wait_until`. Imported, never collected."""

@@ -1,0 +1,78 @@
+"""An engine in a thread of this process, with its store and its port."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.ingest.socket import Ingest
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from tests.support.waiting import wait_until
+
+
+class RunningEngine:
+    """Runs from its construction until it is closed."""
+
+    def __init__(self, directory: Path, endpoint: str, settings: dict[str, Any]) -> None:
+        clock = settings.pop("clock", None) or Clock()
+        self.store = SQLiteStore.open(directory, clock)
+        self.path = Path(self.store.name)
+        self.ingest = Ingest(endpoint)
+        self.endpoint = self.ingest.endpoint
+        self.woken = threading.Event()
+        self.failed = threading.Event()
+        try:
+            self.engine = Engine(
+                self.store,
+                self.ingest,
+                settings.pop("rules", Rules()),
+                clock=clock,
+                window_steps=settings.pop("window_steps", 64),
+                session_timeout_s=settings.pop("session_timeout_s", 30.0),
+                on_alerts=self.woken.set,
+                on_failure=self.failed.set,
+                retention=settings.pop("retention", None),
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.published = self.engine.published
+        self.engine.start()
+
+    def view(self, run: str = "gpt") -> RunView | None:
+        """Return what is published of a run."""
+        return self.published.runs.get(run)
+
+    def shows(self, run: str = "gpt", **expected: Any) -> RunView:
+        """Wait until a run's view has these values."""
+
+        def fitting() -> RunView | None:
+            view = self.view(run)
+            fits = view is not None and all(getattr(view, k) == v for k, v in expected.items())
+            return view if fits else None
+
+        view = wait_until(fitting, f"run {run} with {expected}")
+        assert view is not None
+        return view
+
+    def entries(self) -> list[Entry]:
+        """Return what the log has."""
+        return [entry for _, entry in self.store.log.entries()]
+
+    def events(self) -> list[tuple[int, str, str]]:
+        """Return what the store has: cursor, alert id, state."""
+        events = self.store.alert_events.after(0)
+        return [(e.cursor, e.alert["id"], e.alert["state"]) for e in events]
+
+    def close(self) -> None:
+        """Stop the engine, if it came to be, and let go of port and store."""
+        if hasattr(self, "engine"):
+            self.engine.stop()
+        self.ingest.close()
+        self.store.close()

@@ -1,0 +1,107 @@
+"""A small aggregator in a thread, which keeps what it gets in lists for a test to look at."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import TypeVar
+
+import zmq
+
+import gradwatch_wire as wire
+from gradwatch_server.core.sequence import Outcome, SequenceTracker
+from tests.support.waiting import wait_until
+
+R = TypeVar("R")
+
+
+class RecordingAggregator(threading.Thread):
+    """A ROUTER with the real sequence tracker, and lists in place of the log.
+
+    It answers as `gradwatch serve` does. Attributes are read from the test's thread while it runs.
+    """
+
+    def __init__(self, endpoint: str = "tcp://127.0.0.1:*") -> None:
+        super().__init__(name="test-aggregator", daemon=True)
+        self.boot_id = os.urandom(16)
+        self.stored: list[wire.Envelope] = []
+        self.hellos: dict[bytes, wire.Hello] = {}  # by session
+        self.beats: list[wire.Beat] = []
+        self.lost: list[tuple[int, int]] = []
+        self.refusal: str | None = None
+        self._tracker = SequenceTracker({})
+        self._peers: dict[bytes, bytes] = {}  # session -> peer
+        self._outbox: deque[wire.Record] = deque()
+        self._stopping = threading.Event()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+        self._socket.bind(endpoint)
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            if self._socket.poll(5):
+                peer, *frames = self._socket.recv_multipart()
+                self._take(peer, wire.decode(frames))
+            while self._outbox:
+                record = self._outbox.popleft()
+                for session, peer in self._peers.items():
+                    self._reply(peer, session, record)
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def _take(self, peer: bytes, envelope: wire.Envelope) -> None:
+        session, record = envelope.session, envelope.record
+        self._peers[session] = peer
+        if isinstance(record, wire.Hello):
+            self.hellos[session] = record
+            if self.refusal is not None:
+                self._reply(peer, session, wire.Refuse(reason=self.refusal))
+                return
+            self._tracker.open(session)
+            acked = self._tracker.accepted(session)
+            self._reply(peer, session, wire.Welcome(boot_id=self.boot_id, acked=acked))
+            return
+        rewind = False
+        if isinstance(record, wire.Beat):
+            self.beats.append(record)
+        else:
+            check = self._tracker.check(session, envelope.seq, envelope.low)
+            if check.gap is not None:
+                self.lost.append(check.gap)
+            if check.outcome is Outcome.ACCEPT:
+                self.stored.append(envelope)
+            rewind = check.outcome is Outcome.REWIND
+        acked = self._tracker.accepted(session)
+        self._reply(peer, session, wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
+
+    def _reply(self, peer: bytes, session: bytes, record: wire.Record) -> None:
+        envelope = wire.Envelope(session=session, record=record)
+        self._socket.send_multipart([peer, *wire.encode(envelope)], zmq.NOBLOCK)
+
+    def send(self, record: wire.Record) -> None:
+        """Say something to every client."""
+        self._outbox.append(record)
+
+    def of(self, kind: type[R]) -> list[R]:
+        """Return the stored records of one class, in order."""
+        return [e.record for e in list(self.stored) if isinstance(e.record, kind)]
+
+    def stats(self, count: int) -> list[wire.Stats]:
+        """Wait for so many STATS and return them; fail if there are more or fewer."""
+        wait_until(lambda: len(self.of(wire.Stats)) >= count, f"{count} STATS")
+        found = self.of(wire.Stats)
+        assert len(found) == count, f"{len(found)} STATS instead of {count}"
+        return found
+
+    def layers(self, stats: wire.Stats, column: str = "l2") -> dict[str, float]:
+        """Return a column by the names of the manifest that the STATS refer to."""
+        manifests = {m.manifest_id: m for m in self.of(wire.Manifest)}
+        names = manifests[stats.manifest_id].names
+        return dict(zip(names, stats.columns[column].unpack(), strict=True))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(10)

@@ -1,0 +1,29 @@
+"""The one way to wait in a test: until a condition holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+PATIENCE_S: Final = 60.0
+"""How long a test waits for what must happen: much longer than it takes on a busy machine."""
+
+POLL_S: Final = 0.01
+
+T = TypeVar("T")
+
+
+def wait_until(
+    condition: Callable[[], T], what: str = "the condition", timeout_s: float = PATIENCE_S
+) -> T:
+    """Return what *condition* gives once that is true.
+
+    Raises:
+        AssertionError: If it does not come true in time; *what* says what was waited for.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(POLL_S)
+    return value
