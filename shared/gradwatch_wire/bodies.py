@@ -140,7 +140,7 @@ def _read_manifest(b: Reader) -> Manifest:
         shards=b.names("shards", MAX_LAYERS, ()),
         columns=b.names("columns", MAX_COLUMNS, ()),
         groups=b.map("groups", MAX_GROUPS, _indices),
-        order=b.name("order", LayerOrder.REGISTRATION),
+        order=b.name("order", LayerOrder.REGISTRATION.value),
     )
     _check_manifest(manifest)
     return manifest

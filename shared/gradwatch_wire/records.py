@@ -111,7 +111,7 @@ class Manifest:
     shards: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    order: str = LayerOrder.REGISTRATION
+    order: str = LayerOrder.REGISTRATION.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,13 @@ def test_any_valid_record_comes_back_bit_for_bit(
     assert frames == wire.encode(decoded)
 
 
+def test_an_order_that_is_not_given_is_a_plain_string() -> None:
+    """As one that is read; not a member of the enumeration of orders."""
+    manifest = wire.Manifest(manifest_id=1, names=(), numel=wire.Column.pack("<u8", []), dtypes=())
+
+    assert type(manifest.order) is str
+
+
 def test_4000_layers_come_back() -> None:
     """A large model's manifest and statistics fit the limits and lose nothing."""
     count = 4_000

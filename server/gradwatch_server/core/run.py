@@ -30,7 +30,10 @@ class Run:
         return next((own for own in reversed(self.attempts) if not own.replayed), self.attempts[-1])
 
     def attempt_of(self, session: Session) -> Attempt:
-        """Return the attempt that a session belongs to: mostly the newest."""
+        """Return the attempt that a session belongs to."""
+        newest = self.attempts[-1]
+        if newest.number == session.attempt:  # so it is for nearly every record
+            return newest
         return next(own for own in reversed(self.attempts) if own.number == session.attempt)
 
     def find(self, hello: Hello) -> Attempt | None:

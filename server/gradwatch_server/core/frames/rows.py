@@ -93,9 +93,9 @@ _UNKNOWN_IF_PARTIAL: Final = _numbers(
 def nonfinite(rows: FloatArray) -> BoolArray:
     """Return (layers,) whether something non-finite was seen."""
     bad = np.zeros(rows.shape[1], dtype=np.bool_)
-    for norm in _NORMS:
+    for norm in _NORMS.tolist():
         bad |= ~np.isfinite(rows[norm])
-    for count in _COUNTS_NONFINITE:
+    for count in _COUNTS_NONFINITE.tolist():
         bad |= rows[count] > 0
     return bad
 
