@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="leave the aggregator up, and its data and logs"
     )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write act two as SVG")
     parser.add_argument("--seed", type=int, default=0, help="another model, another order of text")
     given = parser.parse_args()
     for number in ENDING:
@@ -119,6 +120,8 @@ def main() -> int:
     except SystemExit:
         print("demo: interrupted; all that it started is stopped", file=sys.stderr)
         raise
+    if given.picture is not None:
+        screen.picture.write(given.picture)
     took_s = time.monotonic() - began_s
     screen.show(f"\ngradwatch was right in all three acts. {took_s:.0f} s in all.")
     return 0
