@@ -7,14 +7,14 @@ import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from typer.main import get_command
 
 from gradwatch_server.cli.app import app
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]
 )
@@ -106,7 +106,7 @@ def test_the_picture_fetches_nothing_from_elsewhere() -> None:
     """No font, no style, no script, no image, whatever shows it."""
     picture = ROOT / "docs" / "pictures" / "demo.svg"
     text = picture.read_text("utf-8")
-    elements = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
+    elements = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}
 
     assert elements <= {"svg", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
     assert not re.findall(r"@(?:import|font-face)|href|url\((?!#)", text)
