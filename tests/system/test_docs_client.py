@@ -164,3 +164,35 @@ def test_every_argument_that_can_be_wrong_has_an_error() -> None:
     arguments = set(inspect.signature(gradwatch.attach).parameters)
 
     assert {error.argument for error in ERRORS} == arguments - NEVER_WRONG
+
+
+class _Loss(nn.Module):
+    """A model whose output is its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layer(batch).square().mean()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/client.md"])
+def test_the_example_measures_every_step(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one of the page, as it stands there; nobody listens at the endpoint."""
+    monkeypatch.setenv("GRADWATCH_ENDPOINT", "tcp://127.0.0.1:9")
+    example = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)[0]
+    model = _Loss()
+    names: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loader": [torch.ones(3, 2)] * 4,
+        "clip_grad_norm_": nn.utils.clip_grad_norm_,
+    }
+
+    exec(compile(example, page, "exec"), names)
+    watch = names["watch"]
+    watch.close()
+
+    assert watch.stats()["collected"] == 4
+    assert watch.stats()["faults"] == 0
