@@ -174,7 +174,8 @@ class _Loss(nn.Module):
         self.layer = nn.Linear(2, 1)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.layer(batch).square().mean()
+        loss: torch.Tensor = self.layer(batch).square().mean()
+        return loss
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/client.md"])
