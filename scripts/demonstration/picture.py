@@ -14,7 +14,7 @@ TEMPLATE: Final = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
     <style>
     .{unique_id}-matrix {{
-        font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
+        font-family: monospace;
         font-size: {char_height}px;
         line-height: {line_height}px;
     }}
