@@ -114,3 +114,22 @@ def test_the_picture_fetches_nothing_from_elsewhere() -> None:
     assert elements <= {"svg", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
     assert not re.findall(r"@(?:import|font-face)|href|url\((?!#)", text)
     assert "nonfinite" in text
+
+
+def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
+    """In another page, or in the first line of a module."""
+    glossary = ROOT / "docs" / "glossary.md"
+    words = re.findall(r"^\| ([a-z][a-z ]+) \|", glossary.read_text("utf-8"), re.MULTILINE)[1:]
+    others = " ".join(page.read_text("utf-8") for page in PAGES if page != glossary).lower()
+
+    assert len(words) > 30
+    assert words == sorted(words)
+    assert [word for word in words if word not in " ".join(others.split())] == []
+
+
+@each_page
+def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
+    """In any page but the map, which is made of docstrings."""
+    if page.name != "map.md":
+        old = r"\b(?:ledgers?|keepers?|sightings?|thaw(?:ed)?|leftovers?|goodbyes?|folds?|folded)\b"
+        assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)
