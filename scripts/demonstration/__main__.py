@@ -25,7 +25,7 @@ from demonstration.processes import Aggregator, DemoError, Process, are_over, st
 from demonstration.stream import Alert, Inbox, Step, read_alerts, read_steps
 from demonstration.verdict import Story, find_fault
 
-PATIENCE_S: Final = 240.0
+TIMEOUT_S: Final = 240.0
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,17 +57,17 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> None:
 
 
 def watch(ranks: list[Process], aggregator: Aggregator, inbox: Inbox) -> Story:
-    """Print what happens until training is over and the stream has told everything."""
+    """Print what happens until training is over and the stream has sent all its alerts."""
     story = Story()
-    give_up_s = time.monotonic() + PATIENCE_S
+    give_up_s = time.monotonic() + TIMEOUT_S
     while not (
-        are_over(ranks) and story.last_step == STEPS - 1 and aggregator.has_told(story.cursor)
+        are_over(ranks) and story.last_step == STEPS - 1 and aggregator.is_finished(story.cursor)
     ):
         aggregator.check()
         take(aggregator, inbox, story)
         if time.monotonic() > give_up_s:
             where = f"at step {story.last_step} and alert event {story.cursor}"
-            msg = f"training and its alerts did not end in {PATIENCE_S:g} s; they are {where}"
+            msg = f"training and its alerts did not end in {TIMEOUT_S:g} s; they are {where}"
             raise DemoError(msg)
     return story
 
@@ -86,7 +86,7 @@ def take(aggregator: Aggregator, inbox: Inbox, story: Story) -> None:
             story.alerts.append(item)
             screen.show_alert(item)
         case why:
-            aggregator.check(patience_s=1.0)  # if it died, that tells more
+            aggregator.check(timeout_s=1.0)  # if it died, that tells more
             msg = f"the alert stream ended: {why}"
             raise DemoError(msg)
 
@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="leave the aggregator up, and its data and logs"
     )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="write act two as SVG")
     parser.add_argument("--seed", type=int, default=0, help="another model, another order of text")
     given = parser.parse_args()
     for number in ENDING:
@@ -119,6 +120,8 @@ def main() -> int:
     except SystemExit:
         print("demo: interrupted; all that it started is stopped", file=sys.stderr)
         raise
+    if given.picture is not None:
+        screen.picture.write(given.picture)
     took_s = time.monotonic() - began_s
     screen.show(f"\ngradwatch was right in all three acts. {took_s:.0f} s in all.")
     return 0

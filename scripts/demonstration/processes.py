@@ -31,7 +31,7 @@ class DemoError(Exception):
 
 
 def environment(**more: object) -> dict[str, str]:
-    """Return the environment without what would steer gradwatch elsewhere."""
+    """Return the environment without settings of gradwatch and of Python's path."""
     steering = ("GRADWATCH_", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
     return kept | {name: str(value) for name, value in more.items()}
@@ -61,7 +61,7 @@ class Process(subprocess.Popen[str]):
         stack.callback(self.stop)
 
     def stop(self) -> None:
-        """End it, by force if it does not listen."""
+        """End it, by SIGKILL if SIGTERM does not."""
         self.terminate()
         try:
             self.wait(STOP_S)
@@ -69,17 +69,20 @@ class Process(subprocess.Popen[str]):
             self.kill()
             self.wait()
 
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         """Return the last line of the log that looks like an error, else the last one."""
         text = self.log.read_text(errors="replace")
-        return (ERROR.findall(text) or text.strip().splitlines() or ["it said nothing"])[-1].strip()
+        lines: list[str] = (
+            ERROR.findall(text) or text.strip().splitlines() or ["it printed nothing"]
+        )
+        return lines[-1].strip()
 
-    def cause_of_death(self) -> str:
-        """Return how it ended and, if it ended by itself, what it said last."""
+    def how_it_ended(self) -> str:
+        """Return how it ended and, if it ended by itself, its last error."""
         code = self.wait()
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}: {self.last_words()}"
+        return f"exit code {code}: {self.last_error()}"
 
 
 class Aggregator(Process):
@@ -89,9 +92,9 @@ class Aggregator(Process):
         addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
         command = (ROOT / GRADWATCH, "serve", "--data", folder / "data", *addresses)
         super().__init__(stack, folder, "serve", *command)
-        patience = threading.Timer(START_S, self.kill)
-        patience.daemon = True
-        patience.start()
+        timeout = threading.Timer(START_S, self.kill)
+        timeout.daemon = True
+        timeout.start()
         said: dict[str, str] = {}
         for line in self.stdout or ():
             name, _, value = line.strip().partition(" ")
@@ -99,18 +102,18 @@ class Aggregator(Process):
             if name == "data":
                 break
         else:
-            msg = f"the aggregator did not start, {self.cause_of_death()}"
+            msg = f"the aggregator did not start, {self.how_it_ended()}"
             raise DemoError(msg)
-        patience.cancel()
+        timeout.cancel()
         self.url, self.endpoint = said["http"], said["ingest"]
 
-    def check(self, patience_s: float = 0.0) -> None:
+    def check(self, timeout_s: float = 0.0) -> None:
         """Raise if it has ended, or does within some seconds."""
         try:
-            self.wait(patience_s)
+            self.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return
-        msg = f"the aggregator ended, {self.cause_of_death()}"
+        msg = f"the aggregator ended, {self.how_it_ended()}"
         raise DemoError(msg)
 
     def get(self, path: str) -> Any:
@@ -122,8 +125,8 @@ class Aggregator(Process):
             msg = f"the aggregator did not answer GET {path}: {error}"
             raise DemoError(msg) from error
 
-    def has_told(self, cursor: int) -> bool:
-        """Tell whether all ranks have said goodbye and no alert event comes after a cursor."""
+    def is_finished(self, cursor: int) -> bool:
+        """Tell whether all ranks have ended and no alert event comes after a cursor."""
         ranks = self.get(f"/runs/{RUN}/health")["ranks"]
         ended = all(rank["state"] == "ended" for rank in ranks)
         return ended and not self.get(f"/alerts?after={cursor}")
@@ -156,7 +159,7 @@ def are_over(ranks: Sequence[Process]) -> bool:
     """
     failed = [process for process in ranks if process.poll() not in (None, 0)]
     if failed:
-        first = min(failed, key=lambda process: ECHO.search(process.last_words()) is not None)
-        msg = f"training failed on rank {ranks.index(first)}, {first.cause_of_death()}"
+        first = min(failed, key=lambda process: ECHO.search(process.last_error()) is not None)
+        msg = f"training failed on rank {ranks.index(first)}, {first.how_it_ended()}"
         raise DemoError(msg)
     return all(process.poll() == 0 for process in ranks)

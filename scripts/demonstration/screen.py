@@ -15,17 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from demonstration.acts import ACTS, MOST_STEPS_LATE, RUN, STEPS, Act, act_of, on_ranks
+from demonstration.picture import Picture
 from demonstration.processes import GRADWATCH, ROOT, Aggregator, DemoError, environment
 from demonstration.stream import Alert, Step
 from demonstration.verdict import Story
 
 WIDTH: Final = 79
+PICTURED: Final = ACTS[1]
 
 console = Console(highlight=False, markup=False, emoji=False)
+picture = Picture(WIDTH)
 
 
-def show(what: RenderableType) -> None:
-    """Print without the blanks that rich fills lines with."""
+def show(what: RenderableType, *, pictured: bool = False) -> None:
+    """Print without the blanks that rich fills lines with; draw what belongs in the picture."""
+    if pictured:
+        picture.add(what)
     with console.capture() as capture:
         console.print(what, width=WIDTH)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
@@ -35,12 +40,14 @@ def show_step(step: Step) -> None:
     """Print every twentieth step, and each of the first few after a fault."""
     act = act_of(step.number)
     since = step.number - act.first
-    if since == 0:
-        show(Text.assemble((f"\nAct {act.name}. ", "bold"), act.story))
     soon = act.rule is not None and since <= MOST_STEPS_LATE
+    pictured = act is PICTURED and soon
+    if since == 0:
+        show(Text.assemble((f"\nAct {act.name}. ", "bold"), act.story), pictured=pictured)
     if soon or since % 20 == 0 or step.number == STEPS - 1:
         note = "" if math.isfinite(step.norm) else "   step skipped"
-        show(f"  step {step.number:4d}   loss {step.loss:9.4g}   norm {step.norm:9.3g}{note}")
+        line = f"  step {step.number:4d}   loss {step.loss:9.4g}   norm {step.norm:9.3g}{note}"
+        show(line, pictured=pictured)
 
 
 def show_alert(alert: Alert) -> None:
@@ -48,20 +55,22 @@ def show_alert(alert: Alert) -> None:
     title = ("resolved", "bold green")
     if alert.state == "firing":
         title = (f"{alert.severity} {alert.rule}", "bold red")
-    show(Padding(Text.assemble(title, ": ", alert.message), (0, 0, 0, 4)))
+    pictured = act_of(alert.first_step) is PICTURED
+    show(Padding(Text.assemble(title, ": ", alert.message), (0, 0, 0, 4)), pictured=pictured)
 
 
 def show_health(aggregator: Aggregator) -> None:
     """Let the `gradwatch` command ask for the run's health over HTTP, as a user would."""
     arguments = ["health", RUN, "--url", aggregator.url]
-    show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")))
+    show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")), pictured=True)
     command = [str(ROOT / GRADWATCH), *arguments]
-    try:
-        said = subprocess.check_output(command, env=environment(COLUMNS=WIDTH), text=True)
+    try:  # in colour: whoever shows it drops what it cannot show
+        colourful = environment(COLUMNS=WIDTH, FORCE_COLOR=1, TERM="xterm-256color")
+        said = subprocess.check_output(command, env=colourful, text=True)
     except subprocess.CalledProcessError as error:
         msg = f"gradwatch health ended with exit code {error.returncode}"
         raise DemoError(msg) from error
-    show(Text(said.rstrip()))
+    show(Text.from_ansi(said.rstrip()), pictured=True)
 
 
 def show_verdict(story: Story) -> None:

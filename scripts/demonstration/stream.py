@@ -31,7 +31,7 @@ class Origin(BaseModel):
 
 
 class Alert(BaseModel):
-    """An event of the alert stream, and when it was heard."""
+    """An event of the alert stream, and when it arrived."""
 
     cursor: int
     state: str
@@ -41,7 +41,7 @@ class Alert(BaseModel):
     first_step: int
     fired_step: int
     origin: Origin
-    heard_s: float = Field(default_factory=time.monotonic)
+    received_s: float = Field(default_factory=time.monotonic)
 
 
 Inbox: TypeAlias = "Queue[Step | Alert | str]"  # a string says why there are no more alerts

@@ -39,11 +39,11 @@ class Story:
     def seconds_late(self, act: Act, alert: Alert) -> float:
         """Return the time to an alert from the end of the step before the act."""
         before = self.steps.get(act.first - 1)
-        return alert.heard_s - before.at_s if before else math.nan
+        return alert.received_s - before.at_s if before else math.nan
 
     def steps_late(self, act: Act, alert: Alert) -> int:
         """Return the steps that training took from the fault until the alert was here."""
-        taken = [step.number for step in self.steps.values() if step.at_s <= alert.heard_s]
+        taken = [step.number for step in self.steps.values() if step.at_s <= alert.received_s]
         return max([alert.fired_step, *taken]) - act.first
 
 

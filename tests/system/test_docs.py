@@ -156,18 +156,3 @@ def test_the_client_sends_no_number_and_no_label_that_is_not_explained() -> None
     assert set(stats.scalars) <= set(Scalar)
     assert set(stats.columns) <= {column.name for column in STATISTIC_COLUMNS}
     assert set(stats.labels) == set(Label)
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    """Relative links of the README, CONTRIBUTING and docs."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_readme_and_examples_name_existing_scripts() -> None:
-    """Each `scripts/...` that the pages tell a person to run is there."""
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
-        for script in re.findall(r"\bscripts/([a-z]+)\b", page.read_text("utf-8")):
-            assert (ROOT / "scripts" / script).exists(), script

@@ -21,9 +21,10 @@ from gradwatch_wire.health import Severity
 class NonfiniteRule(LayerRule):
     """Any NaN or Inf in a layer's gradient.
 
-    Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped, and one of them
-    now and then is how the scaler finds its scale. The severity may rise while the alert fires, and
-    does not fall. Each rise is an event of its own, with the step in `raised_step`.
+    Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped. A single one is
+    normal: that is how the scaler finds its scale. So the severity depends on how many there are.
+    It may rise while the alert fires, and does not fall. Each rise is an event of its own, with the
+    step in `raised_step`.
 
     Its origin is the layer whose gradient the backward pass computed first, which is the last in
     forward order: from there the NaN flows to every layer before it. If that is the model's last

@@ -90,9 +90,9 @@ class ExplodingRule(NormRule):
 class VanishingRule(NormRule):
     """A layer's gradient L2 norm below `limit`.
 
-    A layer that explodes on another rank counts as exploding. Some parameters have a gradient of
-    zero by mathematics: the bias of an attention's keys, for one. Leave them out with
-    `attach(exclude=...)`.
+    A layer that explodes on another rank counts as exploding. Some parameters always have a
+    gradient of zero, for mathematical reasons: the bias of an attention's keys is one. Leave them
+    out with `attach(exclude=...)`.
 
     Its origin is the smallest layer.
     """

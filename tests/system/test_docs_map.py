@@ -1,0 +1,130 @@
+"""What the pages name is there: modules, links, scripts, commands, tests, paths, the picture."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.main import get_command
+
+from gradwatch_server.cli.app import app
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]
+)
+TOP: Final = "client|server|shared|tests|simulation|benchmarks|scripts|docs"
+
+COMING: Final = {
+    "client/gradwatch/integrations",
+}
+"""Folders that pages name and that do not exist yet."""
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def _code(page: Path) -> list[str]:
+    """Return what stands between backticks in a page, and the lines of its shell examples."""
+    text = page.read_text("utf-8")
+    shell = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`]+)`", prose) + [line for block in shell for line in block.split("\n")]
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_map_has_every_module_with_the_first_line_of_its_docstring() -> None:
+    """Made from `git ls-files`."""
+    page = runpy.run_path(str(ROOT / "scripts" / "modulemap.py"))["page"]()
+
+    assert (ROOT / "docs" / "map.md").read_text("utf-8") == page, "run scripts/map"
+
+
+@each_page
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """Those to places in this repository."""
+    links = re.findall(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)", page.read_text("utf-8"))
+    for target, anchor in links:
+        found = (page.parent / target) if target else page
+        assert found.exists(), target
+        assert not anchor or anchor in _anchors(found), f"{target}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """By links."""
+    reached, new = set[Path](), [ROOT / "README.md"]
+    while new:
+        page = new.pop()
+        reached.add(page)
+        links = re.findall(r"\]\((?!https?:)([^)\s#]+\.md)", page.read_text("utf-8"))
+        new += {(page.parent / link).resolve() for link in links} - reached - set(new)
+
+    assert set(PAGES) <= reached
+
+
+@each_page
+def test_scripts_commands_and_modules_that_are_to_be_run_exist(page: Path) -> None:
+    """`scripts/x`, `gradwatch x` and `python -m x`."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]  # a Group
+    for code in _code(page):
+        for script in re.findall(r"\bscripts/([a-z]+)\b(?!/)", code):
+            assert (ROOT / "scripts" / script).exists(), code
+        for command in re.findall(r"^(?:\S*/)?gradwatch ([a-z]+)\b", code):
+            assert command in commands, code
+        for module in re.findall(r"\bpython -m ([\w.]+)", code):
+            assert find_spec(module) is not None, code
+
+
+@each_page
+def test_tests_and_paths_that_are_named_exist(page: Path) -> None:
+    """A test by its name alone, everything else by its path."""
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for code in _code(page):
+        if name := re.search(r"\btest_\w+\.py\b", code):
+            assert name.group() in tests, code
+        if re.fullmatch(rf"(?:{TOP})/[\w./-]+", code) and code not in COMING:
+            assert (ROOT / code).exists(), code
+
+
+def test_nothing_that_is_there_is_called_coming() -> None:
+    """Else a misspelt path would not be noticed."""
+    assert not {path for path in COMING if (ROOT / path).exists()}
+
+
+def test_the_picture_fetches_nothing_from_elsewhere() -> None:
+    """No font, no style, no script, no image, whatever shows it."""
+    picture = ROOT / "docs" / "pictures" / "demo.svg"
+    text = picture.read_text("utf-8")
+    elements = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}
+
+    assert elements <= {"svg", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
+    assert not re.findall(r"@(?:import|font-face)|href|url\((?!#)", text)
+    assert "nonfinite" in text
+
+
+def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
+    """In another page, or in the first line of a module."""
+    glossary = ROOT / "docs" / "glossary.md"
+    words = re.findall(r"^\| ([a-z][a-z ]+) \|", glossary.read_text("utf-8"), re.MULTILINE)[1:]
+    others = " ".join(page.read_text("utf-8") for page in PAGES if page != glossary).lower()
+
+    assert len(words) > 30
+    assert words == sorted(words)
+    assert [word for word in words if word not in " ".join(others.split())] == []
+
+
+@each_page
+def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
+    """In any page but the map, which is made of docstrings."""
+    if page.name != "map.md":
+        old = r"\b(?:ledgers?|keepers?|sightings?|thaw(?:ed)?|leftovers?|goodbyes?|folds?|folded)\b"
+        assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)
