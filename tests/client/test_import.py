@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gradwatch
+
+pytestmark = pytest.mark.slow
 
 # Makes the modules named in the first argument impossible to import, as if not installed.
 WITHOUT = """

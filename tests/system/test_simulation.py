@@ -241,6 +241,7 @@ def assert_found(promise: str, parts: Parts) -> None:
     pytest.fail(f"it broke {broken or 'nothing'} in {SEEDS_FOR_A_BUG} seeds")
 
 
+@pytest.mark.slow
 def test_the_command_runs_seeds_or_shows_one() -> None:
     """What `scripts/simulate` starts."""
     assert "3 seeds kept every promise" in run_command("--seeds", "3")

@@ -48,6 +48,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
     aggregator: Any, run_script: Any, tmp_path: Any
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_sparse_gradient_is_passed_over() -> None:
     probe.close()
 
 
+@pytest.mark.slow
 def test_of_two_ddp_ranks_only_the_poisoned_one_shows_it(
     aggregator: Any, run_script: Any, tmp_path: Any
 ) -> None:

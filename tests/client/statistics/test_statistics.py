@@ -31,7 +31,8 @@ BRIEFLY = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-SIZES = [1, WIDTH - 1, WIDTH, WIDTH + 1, triton.TILE + 1, DIRECT_ROWS * WIDTH, 40_000]
+LARGE = pytest.param(40_000, marks=pytest.mark.slow)  # in Triton's interpreter
+SIZES = [1, WIDTH - 1, WIDTH, WIDTH + 1, triton.TILE + 1, DIRECT_ROWS * WIDTH, LARGE]
 BITS = {torch.float16: 16, torch.bfloat16: 16, torch.float32: 32, torch.float64: 64}
 
 # The interpreter of Triton's kernels computes with numpy, which tells of what a GPU passes over.
@@ -150,7 +151,7 @@ def test_random_numbers_are_measured_right(path: Path, dtype: torch.dtype, size:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("size", [1, WIDTH + 1, 40_000])
+@pytest.mark.parametrize("size", [1, WIDTH + 1, LARGE])
 def test_extreme_magnitudes_are_measured_not_lost(
     path: Path, dtype: torch.dtype, value: float, size: int
 ) -> None:
@@ -166,7 +167,7 @@ def test_extreme_magnitudes_are_measured_not_lost(
     assert (found["zeros"], found["nans"], found["infs"]) == ([0.0], [0.0], [0.0])
 
 
-@pytest.mark.parametrize("size", [5, WIDTH + 1, 40_000])
+@pytest.mark.parametrize("size", [5, WIDTH + 1, LARGE])
 @pytest.mark.parametrize("place", [0, -1])
 def test_one_huge_number_among_tiny_ones_is_the_norm(path: Path, size: int, place: int) -> None:
     """The huge one decides, wherever it stands."""
@@ -213,7 +214,7 @@ def test_a_scalar_has_its_magnitude_for_norm(path: Path) -> None:
     assert_right(path, torch.tensor(-3.0))
 
 
-@pytest.mark.parametrize("size", [40, 300])
+@pytest.mark.parametrize("size", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_the_layout_in_memory_does_not_matter(path: Path, size: int) -> None:
     """Transposed, strided, unaligned and expanded gradients are what their numbers are."""
     square = torch.randn(size, size, generator=torch.Generator().manual_seed(1))
@@ -263,7 +264,7 @@ def test_the_gradients_are_left_as_they_are(path: Path) -> None:
     assert (made[1] == -2.0).all()
 
 
-@pytest.mark.parametrize("size", [1, 3, WIDTH + 1, 40_000])
+@pytest.mark.parametrize("size", [1, 3, WIDTH + 1, LARGE])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("filler", [0.0, 1.0, 6e4])
 def test_a_norm_tells_nan_inf_and_zero(

@@ -228,6 +228,7 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
     assert has in record.getMessage()
 
 
+@pytest.mark.slow
 def test_who_was_not_let_in_comes_in_once_its_key_is_known(
     open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any, caplog: Any
 ) -> None:
@@ -244,6 +245,7 @@ def test_who_was_not_let_in_comes_in_once_its_key_is_known(
     wait_until(lambda: port.runs, "a HELLO")
 
 
+@pytest.mark.slow
 def test_a_port_that_spoke_something_else_is_tried_again(
     open_port: Any, attach: Any, folder: Path, wait_until: Any, caplog: Any
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from gradwatch_wire import Bye, Hello, Stats
 
+pytestmark = pytest.mark.slow
+
 # What every script begins with. An optimizer would cost each process two seconds of imports.
 BEGIN = """
 import atexit, multiprocessing, os, sys, time

@@ -274,6 +274,7 @@ def wait_for_state(running: Any, rank: int, state: RankState) -> None:
     wait_until(lambda: running.view().ranks[rank].state is state, f"rank {rank} is {state}")
 
 
+@pytest.mark.slow
 def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
     """A long step is no loss: another session, which does not beat, is given up meanwhile."""
     running = start(session_timeout_s=2.0)
@@ -286,6 +287,7 @@ def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
     assert lost == [silent.session]
 
 
+@pytest.mark.slow
 def test_time_closes_a_frame_without_any_record(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +311,7 @@ def num_ticks(running: Any) -> int:
     return sum(isinstance(entry.body, Tick) for entry in running.entries())
 
 
+@pytest.mark.slow
 def test_a_step_of_the_system_clock_is_not_noticed(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
