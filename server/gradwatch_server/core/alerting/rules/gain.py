@@ -44,15 +44,15 @@ class GainRule(Rule):
             raise ValueError(msg)
         return self
 
-    def raised(self, observation: GainFrame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
+    def raised(self, observation: GainFrame, context: Context) -> BoolArray:
         """Return whether too many transitions are outside, (1,)."""
         return self.verdict(observation.gains).raised
 
     def evaluate(
         self,
         observation: GainFrame,
-        raised: BoolArray,  # noqa: ARG002 - not needed
-        context: Context,  # noqa: ARG002 - not needed
+        raised: BoolArray,
+        context: Context,
     ) -> Iterator[Evaluation]:
         """Yield the one evaluation of the gains of a step."""
         yield Evaluation(

@@ -33,7 +33,7 @@ class LayerRule(Rule):
     def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers beyond the raising threshold, (layers,)."""
 
-    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - for those below
+    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:
         """Return the layers not yet past the clearing threshold, (layers,), all raised ones too."""
         return raised
 
@@ -80,8 +80,8 @@ class LayerRule(Rule):
             before=() if known is None else context.window.before(known, NUM_BEFORE),
         )
 
-    def severity_of(self, frame: Frame, in_a_row: int) -> Severity:  # noqa: ARG002 - likewise
-        """Return how much a bad frame matters, the so manieth in a row."""
+    def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
+        """Return how much a bad frame matters; *in_a_row* counts the bad frames up to it."""
         return self.severity
 
     def evaluate(

@@ -50,12 +50,12 @@ class NonfiniteRule(LayerRule):
         1.0, description="Loss scale below which it is `severity` all the same."
     )
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers with a NaN or an Inf, (layers,)."""
         return observation.nonfinite
 
     @classmethod
-    def worst_first(cls, frame: Frame, flagged: BoolArray) -> IndexArray:  # noqa: ARG003 - not needed
+    def worst_first(cls, frame: Frame, flagged: BoolArray) -> IndexArray:
         """Return the flagged layers, the last first: of no two is one worse."""
         return np.flatnonzero(flagged)[::-1]
 
@@ -63,7 +63,7 @@ class NonfiniteRule(LayerRule):
         """Return the layer that was bad first, None if it cannot be known."""
         return first_nonfinite(frame, raised)
 
-    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:  # noqa: ARG002 - of any layer
+    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
         """Return the ranks where it was before a reduction could spread it."""
         return nonfinite_ranks(frame)
 

@@ -72,11 +72,11 @@ class ExplodingRule(NormRule):
             raise ValueError(msg)
         return self
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers above the limit on any rank, (layers,)."""
         return (observation.l2_max > self.limit) & ~observation.nonfinite  # NaN where absent
 
-    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - by the norms again
+    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:
         """Return the layers that are not calm yet, (layers,)."""
         return self.seen(frame) & (frame.l2_max > self.clear)
 
@@ -117,11 +117,11 @@ class VanishingRule(NormRule):
             raise ValueError(msg)
         return self
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:  # noqa: ARG002 - not needed
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers below the limit on any rank, (layers,)."""
         return (observation.l2_min < self.limit) & ~observation.nonfinite  # NaN where absent
 
-    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:  # noqa: ARG002 - by the norms again
+    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:
         """Return the layers that are not alive yet, (layers,)."""
         return self.seen(frame) & (frame.l2_min < self.clear)
 

@@ -42,7 +42,7 @@ class RecordsLostRule(Rule):
     def raised(
         self,
         observation: DeclaredLoss | Frame,
-        context: Context,  # noqa: ARG002 - not needed
+        context: Context,
     ) -> BoolArray | None:
         """Return that a loss raises it, (1,); a frame never does."""
         if isinstance(observation, Frame):
@@ -52,8 +52,8 @@ class RecordsLostRule(Rule):
     def evaluate(
         self,
         observation: DeclaredLoss | Frame,
-        raised: BoolArray,  # noqa: ARG002 - by the type alone
-        context: Context,  # noqa: ARG002 - not needed
+        raised: BoolArray,
+        context: Context,
     ) -> Iterator[Evaluation]:
         """Yield the one evaluation: a loss is bad, a frame is a step without a new one."""
         if isinstance(observation, Frame):
