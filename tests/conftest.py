@@ -13,7 +13,6 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.waiting import wait_until  # noqa: E402
 
-
 STARTS_PROCESSES = {"gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 

@@ -301,6 +301,7 @@ def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
     assert not [t for t in threading.enumerate() if t.name == "gradwatch-sender"]
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_peer_never_answers() -> None:
     """It accepts connections and says nothing."""
     context = zmq.Context()
@@ -316,6 +317,7 @@ def test_close_gives_up_when_the_peer_never_answers() -> None:
     context.term()
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_peer_is_stopped() -> None:
     """SIGSTOP: its system takes what is sent, the process does not."""
     with subprocess.Popen(
@@ -335,6 +337,7 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
     assert watch.stats()["pending"] == 102
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_callback_hangs(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:
