@@ -13,6 +13,17 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.waiting import wait_until  # noqa: E402
 
+STARTS_PROCESSES = {"gradwatch", "run_script", "serve", "tail", "train"}
+"""Fixtures that start a process for the test alone, which makes it slow."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ask for one of those fixtures."""
+    for item in items:
+        if STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _sigint_reaches_processes() -> None:

@@ -200,6 +200,7 @@ def another_servers(key: ClientKey) -> ClientKey:
     return ClientKey(server=server, public=key.public, secret=key.secret)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["plain", "stranger", "another_servers"])
 def test_who_is_not_let_in_is_told_once_and_trains_on(
     open_port: Any,

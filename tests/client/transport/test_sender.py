@@ -311,6 +311,7 @@ def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
     assert watch.stats()["pending"] == 102
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_peer_never_answers() -> None:
     """It accepts connections and says nothing."""
     context = zmq.Context()
@@ -327,6 +328,7 @@ def test_close_gives_up_when_the_peer_never_answers() -> None:
     context.term()
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_peer_is_stopped() -> None:
     """SIGSTOP: its system takes what is sent, the process does not."""
     with subprocess.Popen(
@@ -347,6 +349,7 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
     assert watch.stats()["pending"] == 102
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_the_callback_hangs(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ DEEDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: list[Any]) -> None:

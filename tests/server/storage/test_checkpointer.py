@@ -492,6 +492,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
     """Twelve times, at any moment: what was committed is there, and the story is the log's."""
     directory = tmp_path / "data"
