@@ -85,7 +85,7 @@ def test_every_record_is_stored_once_or_counted_as_lost_under_its_run_and_rank(
     aggregator.stop(signal.SIGKILL)
     log = in_the_log(aggregator.directory)
 
-    produced = 402  # a manifest, the steps, a goodbye
+    produced = 402  # a manifest, the steps, a BYE
     assert set(log.values()) == {1}
     assert [rank["stored"] + rank["lost"] for rank in health["ranks"]] == [produced, produced]
     assert health["records"]["stored"] == len(log)
@@ -124,4 +124,4 @@ def test_a_killed_worker_shows_as_ended_uncleanly(aggregator: Aggregator, train:
 
     assert health["status"] == "incomplete"
     assert health["ranks"][1]["stored"] > 0
-    assert "ranks gone without a goodbye: 1" in health["reasons"]
+    assert "ranks lost: 1" in health["reasons"]

@@ -101,7 +101,7 @@ def test_an_outage_longer_than_the_memory_loses_nothing(
     spilled, evicted, dropped = map(int, job.line().split())
     aggregator.start()
     job.wait()
-    wait_until(lambda: ranks(aggregator)["ranks"][0]["state"] == "ended", "its goodbye")
+    wait_until(lambda: ranks(aggregator)["ranks"][0]["state"] == "ended", "its BYE")
     report = ranks(aggregator)
 
     assert (spilled, dropped) == (STEPS + 1, 0)

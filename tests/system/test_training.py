@@ -95,7 +95,7 @@ def test_a_healthy_run_raises_nothing(aggregator: Aggregator, train: Train) -> N
     assert health["alerts"]["items"] == []
     assert health["first_bad"] is None
     assert health["score"] == {"last": 1.0, "mean": 1.0, "min": 1.0}
-    # Per rank: a manifest, 40 steps, a goodbye.
+    # Per rank: a manifest, 40 steps, a BYE.
     assert health["records"] == {"stored": 2 * 42, "lost": 0, "late": 0, "unresolved": 0}
     assert [rank["state"] for rank in health["ranks"]] == ["ended", "ended"]
     assert health["layers"]["total"] == 6
@@ -207,7 +207,7 @@ def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
 def test_a_killed_worker_shows_as_lost_and_the_run_as_incomplete(
     aggregator: Aggregator, train: Train
 ) -> None:
-    """It said no goodbye; the aggregator gives up on it after the session timeout."""
+    """It sent no BYE; the aggregator gives up on it after the session timeout."""
     aggregator.start()
     job = train(1, "--run", "killed", "--kill-at", "20")
     job.ranks[0].wait(PATIENCE_S)
