@@ -656,7 +656,7 @@ def test_alerts_without_a_callback_are_let_go(
 
 
 def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any, wait_until: Any) -> None:
-    """It runs in the thread that closing waits for; the goodbye is sent nonetheless."""
+    """It runs in the thread that closing waits for; BYE is sent nonetheless."""
     made: list[gradwatch.Watch] = []
     made.append(attach(mlp(), on_alert=lambda _: made[0].close()))
     wait_until(lambda: aggregator.hellos, "HELLO")
@@ -695,9 +695,7 @@ def test_a_refusal_is_told_once_and_ends_sending(
         ("finally of sys.exit", "closed"),
     ],
 )
-def test_the_goodbye_says_how_training_ended(
-    aggregator: Any, attach: Any, end: str, reason: str
-) -> None:
+def test_bye_says_how_training_ended(aggregator: Any, attach: Any, end: str, reason: str) -> None:
     """By itself, or by an exception on its way out."""
     error = SystemExit(3) if "sys.exit" in end else ValueError("oops")
     watch = attach(mlp())
@@ -717,9 +715,7 @@ def test_the_goodbye_says_how_training_ended(
     assert aggregator.stored[-1].record == aggregator.of(Bye)[0]
 
 
-def test_what_was_collected_before_close_is_sent_before_the_goodbye(
-    aggregator: Any, attach: Any
-) -> None:
+def test_what_was_collected_before_close_is_sent_before_bye(aggregator: Any, attach: Any) -> None:
     """`close` returns when it is stored."""
     model = mlp()
     watch = attach(model)
