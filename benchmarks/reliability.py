@@ -274,6 +274,6 @@ def _watch_memory(records: int, outage: int) -> None:
         "resident memory, MB",
         ("after", "training process", "aggregator", "aggregator at the start"),
         rows,
-        "The outage is an hour at 100 records/s, played faster; the buffer is full many times over. "
+        "The outage is an hour at 100 records/s, played faster; the buffer fills many times over. "
         "The training process is mostly torch.",
     )
