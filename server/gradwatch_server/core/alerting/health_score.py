@@ -27,8 +27,8 @@ def frame_score(frame: Frame, flags: Flags) -> float:
 def num_layers(share: HealthShare, flags: Flags) -> int:
     """Return how many layers count towards *share*, each once."""
     found: BoolArray | None = None
-    for rule in REGISTRY.counted:
-        if rule.health is share and rule.name in flags:
-            mask = flags[rule.name]
+    for name in REGISTRY.counted_towards[share]:
+        mask = flags.get(name)
+        if mask is not None:
             found = mask if found is None else found | mask
     return 0 if found is None else int(np.count_nonzero(found))

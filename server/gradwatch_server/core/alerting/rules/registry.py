@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gradwatch_server.core.alerting.rules import gain, nonfinite, norm, records_lost
-from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 
 
@@ -29,6 +29,8 @@ class Registry:
         self._rules: dict[str, type[Rule]] = {}
         self.counted: tuple[type[LayerRule], ...] = ()
         """Those whose layers `/health` counts."""
+        self.counted_towards: dict[HealthShare, tuple[str, ...]] = {}
+        """Share of the health score to the names of those that count towards it."""
         for rule in rules:
             self.add(rule)
 
@@ -78,6 +80,10 @@ class Registry:
         self.counted = tuple(
             rule for rule in self if issubclass(rule, LayerRule) and rule.health is not None
         )
+        self.counted_towards = {
+            share: tuple(rule.name for rule in self.counted if rule.health is share)
+            for share in HealthShare
+        }
 
 
 # The order is that of evaluation, and with it of the events of one step; the worst come first.
