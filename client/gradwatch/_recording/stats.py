@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,21 +25,18 @@ class PendingStats(PendingRecord):
     """
 
     def __init__(self, sample: StepSample, manifests: Iterable[Manifest] = ()) -> None:
+        # Not the sample itself: its tensors would stay on the device until the record is made.
+        self._manifest_id = sample.manifest_id
         self._num_layers = len(sample.layers)
-        self._stats = Stats(  # but for what is still on its way
-            manifest_id=sample.manifest_id,
-            step=sample.step,
-            labels=sample.labels,
-            scalars=sample.scalars,
-            part=sample.part,
-            parts=sample.parts,
-        )
+        self._labels = sample.labels
+        self._scalars = sample.scalars
+        self._part, self._parts = sample.part, sample.parts
         self._packed = _packed_by_device(sample)
         super().__init__(sample.step, [each.readback for each in self._packed], manifests)
 
     def _make(self) -> Stats:
         columns: dict[str, list[float]] = {}
-        scalars = dict(self._stats.scalars)
+        scalars = dict(self._scalars)
         for packed in self._packed:
             numbers = iter(packed.readback.read())
             for name in packed.columns:
@@ -52,14 +49,18 @@ class PendingStats(PendingRecord):
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)
-        return replace(
-            self._stats,
+        return Stats(
+            manifest_id=self._manifest_id,
+            step=self.step,
+            labels=self._labels,
             scalars=scalars,
             columns={name: _column(name, values) for name, values in columns.items()},
+            part=self._part,
+            parts=self._parts,
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Packed:
     """Numbers of one device on their way, and what they are, one after the other."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 
 def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]:
     """Return each device with the places of its tensors in the sequence, in order."""
-    places: dict[torch.device, list[int]] = {}
+    places: defaultdict[torch.device, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.device, []).append(place)
-    return places
+        places[tensor.device].append(place)
+    return dict(places)
 
 
 def pack(values: Sequence[Tensor]) -> Tensor:

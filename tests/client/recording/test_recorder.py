@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 from gradwatch_wire import Manifest, Stats
+from gradwatch_wire.names import MEASURED_COLUMNS, STATISTIC_COLUMNS, Label, Scalar
 
 
 def with_gradients() -> nn.Linear:
@@ -41,6 +44,36 @@ def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> No
     assert list(stats.columns) == ["l2", "linf", "zeros"]
     assert stats.columns["zeros"].code == "<u8"
     assert aggregator.layers(stats, "linf") == {"weight": 1.0, "bias": 1.0}
+
+
+def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every column, every scalar and every label that there is, in two records."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    names: set[str] = set()
+    for local in (True, False):
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = GradScaler("cpu")
+        watch = attach(
+            *(model, optimizer),
+            scaler=scaler,
+            local=local,
+            columns=MEASURED_COLUMNS,
+            report_every=2,
+        )
+        for step in range(4):
+            loss = model(torch.full((1, 4), math.nan if step == 3 else 1.0)).sum()
+            scaler.scale(loss).backward()
+            watch.collect(loss=loss, batch_size=1)
+        watch.close()
+    for stats in aggregator.stats(4):
+        names |= set(stats.columns)
+        names |= set(stats.scalars)
+        names |= set(stats.labels)
+    assert names == {*(column.name for column in STATISTIC_COLUMNS), *Scalar, *Label}
 
 
 def test_a_slower_path_is_told_once_with_its_cause(
