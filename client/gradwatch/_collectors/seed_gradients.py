@@ -94,7 +94,7 @@ def collect_seed_gradients_async(
     if not gradients.tensors:
         return _nothing()
     norms = measure(gradients.tensors)[L2]
-    return _judge(norms, vanishing_threshold, exploding_threshold)
+    return _compare(norms, vanishing_threshold, exploding_threshold)
 
 
 def materialize_grad_stats(
@@ -191,7 +191,7 @@ def _collect_enhanced(
     # Zeros that a sparse gradient does not store are zeros as well.
     unstored = gradients.num_elements - sum(stored.numel() for stored in gradients.tensors)
     extra = [*norms.aminmax(), zeros.sum() + unstored, nans.sum(), infs.sum(), norms]
-    stats, numbers = _read(_judge(norms, *thresholds), extra, *penalties)
+    stats, numbers = _read(_compare(norms, *thresholds), extra, *penalties)
     smallest, largest, num_zeros, num_nans, num_infs, *each = numbers
     return GradientHealthMetrics(
         **stats,
@@ -225,7 +225,9 @@ def _nothing() -> AsyncGradStats:
     }
 
 
-def _judge(norms: Tensor, vanishing_threshold: float, exploding_threshold: float) -> AsyncGradStats:
+def _compare(
+    norms: Tensor, vanishing_threshold: float, exploding_threshold: float
+) -> AsyncGradStats:
     return {
         "_empty": False,
         "_n_grads": len(norms),

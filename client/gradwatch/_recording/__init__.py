@@ -1,1 +1,1 @@
-"""From the gradients of a moment to the record that is sent."""
+"""From the gradients as they are to a record that waits for the device: the recorder's parts."""

@@ -129,7 +129,7 @@ def steps(aggregator: Any, session: bytes | None = None) -> list[int]:
     ],
     ids=["returns", "raises", "exits", "is interrupted"],
 )
-def test_a_process_sends_bye_by_itself(
+def test_a_process_sends_its_bye_by_itself(
     aggregator: Any, run_script: Any, end: str, code: int, reason: str
 ) -> None:
     """Everything is delivered, then how it ended; its exit code is its own."""
@@ -144,7 +144,7 @@ def test_a_process_sends_bye_by_itself(
     ("method", "ends"),
     [("spawn", ["returns", "raises"]), ("fork", ["returns", "raises", "exits", "closes"])],
 )
-def test_children_of_multiprocessing_send_bye_too(
+def test_children_of_multiprocessing_send_their_bye_too(
     aggregator: Any, run_script: Any, method: str, ends: list[str]
 ) -> None:
     """They leave without the exit hooks of the interpreter."""
