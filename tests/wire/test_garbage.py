@@ -110,6 +110,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @OFTEN
 @given(data=st.data())
 def test_values_of_wrong_type_or_size_are_refused_or_read(
@@ -221,6 +222,7 @@ def _peak_bytes(frame: bytes) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_peak_memory_is_a_small_multiple_of_the_input(name: str) -> None:
     """At most 40 bytes per byte of input and 160 KiB, whatever the input promises or nests."""

@@ -144,6 +144,7 @@ class Story:
         return [one, two, one][: len(self.names[rank])]
 
 
+@pytest.mark.slow
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_restored_at_every_place_the_future_is_the_same(
