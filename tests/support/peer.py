@@ -136,6 +136,19 @@ class Peer:
             self.stats(step, (norm, 1.0))
         self.acked()
 
+    def send_hello(self) -> bool:
+        """Send HELLO if that needs no waiting: whom the aggregator turned away has no connection.
+
+        Returns:
+            Whether it was sent.
+        """
+        envelope = Envelope(session=self.session, record=self.greeting)
+        try:
+            self._socket.send_multipart(encode(envelope), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
     # Receiving
 
     def hear(self, timeout_s: float = PATIENCE_S) -> Record:

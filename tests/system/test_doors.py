@@ -115,7 +115,7 @@ def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(os.urandom(10_000))
         for stranger in strangers:
-            stranger.send_as(0, 0, stranger.greeting)
+            stranger.send_hello()
         for step in range(20):
             known.stats(step, [1.0])
         wait_until(lambda: "unknown key" in locked.errors, "the unknown key is told")
