@@ -147,6 +147,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(wire.Kind), ids=lambda kind: kind.name)
 @BRIEFLY
 @given(data=st.data())

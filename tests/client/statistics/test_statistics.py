@@ -373,6 +373,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", [False, True])
 @pytest.mark.parametrize("view", [lambda g: g, lambda g: g[:, 1:], lambda g: g.T[::2]])
 @pytest.mark.parametrize("name", ["rows", "foreach", "public"])

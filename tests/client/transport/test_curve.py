@@ -180,6 +180,7 @@ def test_a_malformed_file_is_refused_and_not_shown(file: Path, text: str) -> Non
 # The connection
 
 
+@pytest.mark.slow
 def test_with_a_key_the_aggregator_lets_us_in(
     open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any
 ) -> None:

@@ -249,6 +249,7 @@ def test_other_transports_are_connected_to(
     assert [type(e.record) for e in aggregator.stored] == [Manifest, Stats, Bye]
 
 
+@pytest.mark.slow
 def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until: Any) -> None:
     """They tell the last step and the time since."""
     watch = attach(model_with_gradients())
@@ -299,6 +300,7 @@ def test_a_record_that_is_too_large_is_told(
     assert watch.stats()["last_error"] == "oversize: a Manifest was left out"
 
 
+@pytest.mark.slow
 def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
     """And nothing before it waits."""
     watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint)

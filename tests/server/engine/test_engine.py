@@ -690,6 +690,7 @@ class Rank:
                 self.put(seq)
 
 
+@pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(
     max_examples=12,

@@ -109,6 +109,7 @@ STRANGERS: dict[str, Callable[[ClientKey], ClientKey | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey, who: str) -> None:
     """Before, beside and after one who is known."""

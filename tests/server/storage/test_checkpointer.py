@@ -223,6 +223,7 @@ class Story:
             del self.sessions[run]
 
 
+@pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:

@@ -191,6 +191,7 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
     assert gone(state_of(first, Lost(one), again, Lost(two))) == [("gpt", 2)]
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_long_ago_makes_room_for_another(
     start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
