@@ -13,7 +13,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.devices import pack, places_by_device
+from gradwatch._statistics.devices import places_by_device
 from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire import Column, Gains
 from gradwatch_wire.names import L2, Scalar
@@ -36,8 +36,8 @@ class PendingGains(PendingRecord):
         values = [norm for norm in norms if norm is not None]
         devices = list(places_by_device(values).values())
         self._indices = [[recorded[place] for place in places] for places in devices]
-        packed = [pack([values[place] for place in places]) for places in devices]
-        super().__init__(step, [Readback(each) for each in packed])
+        own = [[values[place] for place in places] for places in devices]
+        super().__init__(step, [Readback(each) for each in own])
 
     def _make(self) -> Gains:
         norms = [math.nan] * len(self._blocks)

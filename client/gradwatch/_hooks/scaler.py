@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
-from gradwatch._statistics.devices import pack
 from gradwatch_wire import Event
 from gradwatch_wire.names import EventName
 
@@ -34,8 +33,8 @@ class PendingSkip(PendingRecord):
 
     def __init__(self, step: int, optimizer: int, found: Sequence[Tensor], scale: Tensor) -> None:
         self._optimizer = optimizer
-        # The scaler writes both anew at its update; packed numbers are copies.
-        super().__init__(step, [Readback(pack([each])) for each in (scale, *found)])
+        # The scaler writes both anew at its update; a readback has copies.
+        super().__init__(step, [Readback([each]) for each in (scale, *found)])
 
     def _make(self) -> Event | None:
         scale, *found = (number for each in self._readbacks for number in each.read())

@@ -30,7 +30,5 @@ def find_shard(gradient: Any) -> str:
 
 
 def is_partial(gradient: Any) -> bool:
-    """Tell whether it still waits for a reduction over the ranks: its norm is then unknown."""
-    return is_distributed(gradient) and any(
-        placement.is_partial() for placement in gradient.placements
-    )
+    """Tell whether a DTensor still waits for a reduction over ranks: its norm is then unknown."""
+    return any(placement.is_partial() for placement in gradient.placements)

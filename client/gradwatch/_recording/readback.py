@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.devices import pack
+
 
 class Readback:
-    """One packed tensor on its way to the host. Made in the training thread, read in another."""
+    """Numbers of one device on their way. Made in the training thread, read in another."""
 
     __slots__ = ("_event", "_host")
 
-    def __init__(self, packed: Tensor) -> None:
-        """Start the copy.
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        """Pack the numbers into one tensor, and start its copy.
 
         Args:
-            packed: (numbers,) float64, written by work already enqueued on the current stream.
+            values: 0-d and 1-d, of one device, written by work already enqueued on the current
+                stream; they may be changed afterwards.
         """
+        packed = pack(values)
         self._event: torch.cuda.Event | None = None
         if packed.device.type == "cpu":
             self._host = packed
@@ -33,6 +39,6 @@ class Readback:
         return self._event is None or self._event.query()
 
     def read(self) -> list[float]:
-        """Return the numbers; only once `ready`."""
+        """Return the numbers of all values, one after the other; only once `ready`."""
         numbers: list[float] = self._host.tolist()
         return numbers

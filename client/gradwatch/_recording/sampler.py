@@ -15,7 +15,7 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.gradients import dense
+from gradwatch._statistics.gradients import dense, is_distributed
 from gradwatch_wire import Manifest
 from gradwatch_wire.names import INFS, L2, MEASURED_COLUMNS, NANS, Label, Point, Scalar
 
@@ -131,7 +131,7 @@ class GradientSampler:
             gradient = layers[index].parameter.grad
             if gradient is None or (mine is not None and index not in mine):
                 continue
-            if is_partial(gradient):
+            if is_distributed(gradient) and is_partial(gradient):
                 self._faults.note("partial", f"{layers[index].name} is left out: not reduced yet")
                 continue
             indices.append(index)

@@ -12,7 +12,6 @@ from torch import Tensor
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats
 from gradwatch_wire.names import COUNT_COLUMNS, INFS, NANS
 
@@ -79,7 +78,7 @@ def _packed_by_device(sample: StepSample) -> list[_Packed]:
     packed = []
     for device in {**sample.columns, **scalars}:
         columns, own = sample.columns.get(device, {}), scalars.get(device, {})
-        readback = Readback(pack([*columns.values(), *own.values()]))
+        readback = Readback([*columns.values(), *own.values()])
         packed.append(_Packed(sample.places.get(device, ()), list(columns), list(own), readback))
     return packed
 

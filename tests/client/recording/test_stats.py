@@ -121,8 +121,7 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
 def test_what_is_packed_is_a_copy_in_float64() -> None:
     """The one who gave it may change it at once."""
     single = torch.tensor([0.1, 0.2], dtype=torch.float64)
-    packed = pack([single])
-    readback = Readback(packed)
+    readback = Readback([single])
     single.zero_()
 
     assert readback.ready()
