@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,31 @@ class LossScale:
         )
         mask = torch.tensor([layer in free for layer in layers])
         return torch.where(mask.to(scale.device), 1.0, scale)
+
+    def was_skipped(self, optimizer: int) -> bool:
+        """Tell whether the scaler has just handled an optimizer's step.
+
+        Of an optimizer whose hooks saw no step that means that it was skipped.
+        """
+        state = self._state(optimizer)
+        return state is not None and state["stage"].name == "STEPPED"
+
+    def found_inf(self, optimizer: int) -> list[Tensor]:
+        """Return what tells whether a step of a fused optimizer skips itself, 0-d per device.
+
+        It is known only within the optimizer's step; such an optimizer is called in any case.
+        """
+        found = getattr(self._optimizers[optimizer], "found_inf", None)
+        return [found] if isinstance(found, Tensor) else []
+
+    def _state(self, optimizer: int) -> dict[str, Any] | None:
+        """Return the scaler's state of an optimizer without making one."""
+        if self._scaler is None:
+            return None
+        state: dict[str, Any] | None = self._scaler._per_optimizer_states.get(
+            id(self._optimizers[optimizer])
+        )
+        return state
 
     def _is_scaled(self, optimizer: Optimizer | None) -> bool:
         """Tell whether the gradients of *optimizer*, None for any, still carry the scale."""

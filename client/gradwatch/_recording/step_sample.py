@@ -29,6 +29,7 @@ class StepSample:
         scalars: Numbers of the whole step that the host knows.
         device_scalars: Name to 0-d tensors, each on its device; those of one name are added up.
         places: Device to the places of its layers in `layers`.
+        versions: What shows whether a few of the gradients were changed since.
         columns: Device to column to (own layers,) float64, the loss scale divided out.
     """
 
@@ -42,6 +43,7 @@ class StepSample:
     scalars: dict[str, float] = field(default_factory=dict)
     device_scalars: dict[str, list[Tensor]] = field(default_factory=dict)
     places: dict[torch.device, list[int]] = field(default_factory=dict)
+    versions: tuple[tuple[int, int], ...] = ()
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
 
     def measure(
