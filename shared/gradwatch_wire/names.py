@@ -96,11 +96,13 @@ class Label(StrEnum):
     SCALED = "scaled"
     REDUCTION = "reduction"
     PATH = "path"
+    TAKEN = "taken"
 
 
 class Point(StrEnum):
     """Values of the label `point`: where in the training step the gradients were read."""
 
+    BACKWARD = "backward"
     COLLECT = "collect"
     OPTIMIZER_STEP = "optimizer_step"
 

@@ -28,43 +28,75 @@ class SampleAccumulator:
         self._probe: list[Tensor] = []
         self._loss: Tensor | float = 0.0
         self._weight = 0.0
+        self._has_sizes = False
 
     def add(self, sample: StepSample) -> None:
         """Take in a sample; one within a step does not count towards the record."""
         self.latest = sample
-        self.num_samples += 1
+        count = int(sample.scalars.pop(Scalar.COLLECTIONS, 1))
+        self.num_samples += count
         self.num_steps += sample.is_complete
         for device, columns in sample.columns.items():
-            self._add_norms(device, columns, sample.step)
+            self._add_norms(device, columns, sample.step, count)
         if probe := sample.device_scalars.get(Scalar.LOCAL_PROBE):
             self._probe = _added(self._probe, probe)
-        weight = sample.scalars.get(Scalar.BATCH_SIZE, 1.0)
+        weight = sample.scalars.get(Scalar.BATCH_SIZE)
         on_device = sample.device_scalars.get(Scalar.LOSS, ())
         for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
             if loss is not None:
-                self._loss = self._loss + loss * weight
-                self._weight += weight
+                self.add_loss(loss, weight)
 
-    def _add_norms(self, device: torch.device, columns: dict[str, Tensor], step: int) -> None:
-        norms = columns[L2]
-        if device not in self._largest:
-            self._largest[device] = norms.clone()
-            self._total[device] = norms.clone()
+    def replace_latest(self, sample: StepSample) -> None:
+        """Put a later measurement of the same pass in place of the last sample.
+
+        What was seen during the pass itself stays.
+        """
+        if sample.manifest_id == self.latest.manifest_id:
+            _keep_local(self.latest, sample)
+        if self.num_samples == 1:
+            self.__init__(sample)  # type: ignore[misc]  # as new
+            self.add(sample)
         else:
-            self._largest[device] = torch.maximum(self._largest[device], norms)
-            self._total[device] += norms
+            self.latest = sample
+
+    def divide(self, divisor: Tensor) -> None:
+        """Divide a loss scale, 0-d, out of all samples."""
+        self.latest.divide(divisor)
+        for norms in (self._largest, self._total, self._local):
+            for device in norms:
+                norms[device] = norms[device] / divisor.to(device)
+
+    def add_loss(self, loss: Tensor | float, batch_size: float | None) -> None:
+        """Take in the loss of a batch; the mean is weighted by the batches' sizes."""
+        weight = 1.0 if batch_size is None else batch_size
+        self._loss = self._loss + loss * weight
+        self._weight += weight
+        self._has_sizes = self._has_sizes or batch_size is not None
+
+    def _add_norms(
+        self, device: torch.device, columns: dict[str, Tensor], step: int, count: int
+    ) -> None:
+        # A sample may stand for several passes itself.
+        largest, mean = columns.get(L2_MAX, columns[L2]), columns.get(L2_MEAN, columns[L2])
+        if device not in self._largest:
+            self._largest[device] = largest.clone()
+            self._total[device] = mean * count
+        else:
+            self._largest[device] = torch.maximum(self._largest[device], largest)
+            self._total[device] += mean * count
         if LOCAL_L2 in columns:
             known = self._local.get(device, columns[LOCAL_L2])
             self._local[device] = torch.maximum(known, columns[LOCAL_L2])
         # Several devices of one process: the first of them is enough to date the trouble.
         if self._first_bad is None:
-            self._first_bad = norms.new_full((), torch.nan)
-        bad = (~norms.isfinite().all()).to(self._first_bad.device, non_blocking=True)
+            self._first_bad = largest.new_full((), torch.nan)
+        bad = (~largest.isfinite().all()).to(self._first_bad.device, non_blocking=True)
         self._first_bad.masked_fill_(bad & self._first_bad.isnan(), float(step))
 
     def result(self) -> StepSample:
         """Return the last sample with what all of them came to; nothing is added after that."""
         latest = self.latest
+        self._put_loss(latest)
         if self.num_samples == 1:
             return latest
         for device, columns in latest.columns.items():
@@ -77,16 +109,24 @@ class SampleAccumulator:
             latest.device_scalars[Scalar.FIRST_NONFINITE_STEP] = [self._first_bad]
         if self._probe:
             latest.device_scalars[Scalar.LOCAL_PROBE] = self._probe
-        self._put_loss(latest)
         return latest
 
     def _put_loss(self, latest: StepSample) -> None:
         if not self._weight:
             return
-        if Scalar.BATCH_SIZE in latest.scalars:
+        if self._has_sizes:
             latest.scalars[Scalar.BATCH_SIZE] = self._weight
         latest.scalars.pop(Scalar.LOSS, None)
+        latest.device_scalars.pop(Scalar.LOSS, None)
         latest.add_scalar(Scalar.LOSS, self._loss / self._weight)
+
+
+def _keep_local(known: StepSample, sample: StepSample) -> None:
+    if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
+        sample.device_scalars[Scalar.LOCAL_PROBE] = probe
+    for device, columns in known.columns.items():
+        if LOCAL_L2 in columns:
+            sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
 
 
 def _added(some: list[Tensor], more: list[Tensor]) -> list[Tensor]:

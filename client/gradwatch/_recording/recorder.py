@@ -1,15 +1,14 @@
 """The recorder: told where in the training step it is, it makes a record of what is due.
 
-It knows no hook. Hooks, and `Watch.collect`, tell it of the points they see; observers add what
-they saw between two of them; it counts the steps, and hands records over to be sent.
+It knows no hook. `StepWindows` tells it which passes belong to which step; observers add what they
+saw between two measurements; records are handed over to be sent.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,14 +19,14 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.skips import PendingSkip
 from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
-from gradwatch_wire.names import Point, Scalar
+from gradwatch._recording.windows import StepWindows
+from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
-
-_NO_SCALARS: Final[Scalars] = MappingProxyType({})
 
 
 class Recorder:
@@ -42,6 +41,7 @@ class Recorder:
 
     Attributes:
         num_collected: Steps collected so far.
+        windows: What backward passes and optimizer steps are told to.
     """
 
     def __init__(
@@ -59,46 +59,137 @@ class Recorder:
         self._observers = observers
         self._faults = faults
         self._steps = StepCounter(len(config.optimizers))
-        self._accumulators: dict[int | None, SampleAccumulator] = {}
+        self._steps.step = config.first_step
+        self.windows = StepWindows(
+            self,
+            self._steps,
+            len(config.optimizers),
+            lambda: any(module.training for module in config.modules),
+            sampler.loss_scale,
+        )
+        self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
+        self._reports: dict[int | None, SampleAccumulator] = {}  # since the last record
+        self._given: Scalars = {}
         self._last_sent: tuple[float, int] | None = None  # when, and which step
+        self._activate()
 
     @property
     def step(self) -> int:
-        """The optimizer step that is under way."""
+        """The training step that is under way."""
         return self._steps.step
 
     def collect(
         self, step: int | None, scalars: Callable[[], Scalars], *, micro_batch: bool
     ) -> None:
-        """Collect all layers here, where the training script asks for it.
+        """Collect here, where the training script asks for it.
 
         Args:
             step: Number of the step, None to count.
-            scalars: Returns numbers of the whole step; called only if the step is due.
+            scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
         try:
-            number = self._steps.on_micro_batch() if micro_batch else self._steps.on_collect(step)
-            if self._is_due(number):
-                self._record(number, Point.COLLECT, is_complete=not micro_batch, scalars=scalars())
-            # After a step's collection the next backward pass is that of the next step.
-            self._activate(number + (not micro_batch))
+            self._given = scalars()
+            if self._config.optimizers:
+                self.windows.collect(step, micro_batch=micro_batch)
+            else:
+                self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
+        finally:
+            self._given = {}
 
-    def before_optimizer(self, number: int) -> None:
-        """Collect what one optimizer is about to use, unless `collect` has."""
+    def measure(self, optimizer: int, step: int, point: Point) -> bool:
+        """Measure the gradients of an optimizer, as one more pass of its window."""
         try:
-            due = self._steps.before_optimizer(number)
-            if due is not None and self._is_due(due[0]):
-                self._record(due[0], Point.OPTIMIZER_STEP, number, part=due[1])
-        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
-            self._faults.note("optimizer step", repr(error))
+            sample = self._sample(optimizer, step, point)
+            if sample is None:
+                return False
+            known = self._passes.get(optimizer)
+            if known is None or known.latest.manifest_id != sample.manifest_id:
+                known = SampleAccumulator(sample)
+            known.add(sample)
+            self._passes[optimizer] = known
+        except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
+            self._faults.note("measure", repr(error))
+        return True
 
-    def after_optimizer(self, number: int) -> None:
-        """Count the step that one optimizer takes, or would have taken."""
-        self._steps.after_optimizer(number)
-        self._activate(self._steps.step)
+    def pass_over(self) -> None:
+        """Let observers forget a pass that is not measured."""
+        for observer in self._observers:
+            observer.forget()
+
+    def begin_step(self, optimizer: int) -> None:
+        """Settle whether what was measured carried a loss scale: it is known from here on."""
+        loss_scale = self._sampler.loss_scale
+        is_used, known = loss_scale.is_used(optimizer), self._passes.get(optimizer)
+        if known is not None:
+            _settle_scale(known, loss_scale.value if is_used else None)
+
+    def forget(self, optimizer: int) -> None:
+        """Drop what was measured in the window."""
+        self._passes.pop(optimizer, None)
+
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
+        """Add what `collect` was given, and measure anew what was changed since the pass."""
+        known = self._passes.get(optimizer)
+        if known is None:
+            return
+        if self._sampler.is_changed(known.latest):
+            self._measure_again(known, optimizer, step, is_another=is_another)
+        known.latest.step = step
+        known.latest.labels[Label.POINT] = Point.COLLECT
+        loss, size = self._given.get(Scalar.LOSS), self._given.get(Scalar.BATCH_SIZE)
+        if loss is not None:
+            known.add_loss(loss, None if size is None else float(size))
+
+    def _measure_again(
+        self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
+    ) -> None:
+        with torch.no_grad():
+            again = self._sampler.sample(step, Point.COLLECT, optimizer)
+        if again is None:
+            return
+        if is_another:
+            known.add(again)
+        else:
+            known.replace_latest(again)
+
+    def collected_again(self) -> None:
+        """Tell that `collect` was called several times in one step."""
+        why = (
+            "called several times in one optimizer step, which is one record with the last "
+            "numbers; backward passes are measured without it"
+        )
+        self._faults.note("collect", why)
+
+    def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
+        """Send what was measured in the window, or keep it for the record that is due later."""
+        known = self._passes.pop(optimizer, None)
+        if known is not None:
+            try:
+                self._report_passes(known, optimizer, (step, part), taken=taken)
+            except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
+                self._faults.note("record", repr(error))
+        self._activate()
+
+    def _report_passes(
+        self, known: SampleAccumulator, optimizer: int, number: tuple[int, int], *, taken: bool
+    ) -> None:
+        sample = known.result()
+        sample.step, sample.part = number
+        sample.is_complete = True
+        sample.labels[Label.TAKEN] = taken
+        if sample.labels[Label.SCALED] is None:
+            self._tell_unknown_scale(sample.step)
+        self._tell_skip(optimizer, sample, taken=taken)
+        self._report(sample, optimizer)
+        if sample.part == 0:
+            self._count(sample, taken=taken)
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether a step is measured."""
+        return step % self._config.every == 0
 
     def disable(self) -> None:
         """Let no observer measure from here on: this process is a fork of the one that trains."""
@@ -108,67 +199,83 @@ class Recorder:
     def close(self) -> None:
         """Send what has come together since the last report, and stop observing."""
         try:
-            for key in list(self._accumulators):
-                self._send(self._accumulators.pop(key).result())
+            with torch.no_grad():
+                self.windows.close()
+            for key in list(self._reports):
+                self._send(self._reports.pop(key).result())
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("close", repr(error))
         self._sampler.close()
         for observer in self._observers:
             observer.close()
 
-    def _is_due(self, step: int) -> bool:
-        return step % self._config.every == 0
-
-    def _activate(self, step: int) -> None:
-        """Let observers measure the next backward pass if the step it belongs to is due."""
-        due = self._is_due(step)
-        for observer in self._observers:
-            observer.active = due
+    def _collect_all(self, step: int | None, *, is_complete: bool) -> None:
+        """Collect all layers; without optimizers each such call is a step."""
+        if step is not None:
+            self._steps.step = step
+        number = self._steps.step
+        sample = self._sample(None, number, Point.COLLECT) if self.is_due(number) else None
+        if sample is not None:
+            sample.is_complete = is_complete
+            for name, value in self._given.items():
+                sample.add_scalar(name, value)
+            self._report(sample, None)
+            if is_complete:
+                self._count(sample, taken=True)
+        if is_complete:
+            self._steps.advance()
+        self._activate()
 
     @torch.no_grad()
-    def _record(
-        self,
-        step: int,
-        point: Point,
-        optimizer: int | None = None,
-        *,
-        part: int = 0,
-        is_complete: bool = True,
-        scalars: Scalars = _NO_SCALARS,
-    ) -> None:
-        """Collect the gradients as they are; see `GradientSampler.sample`."""
-        sample = self._sampler.sample(step, point, optimizer, part=part, is_complete=is_complete)
-        if sample is None:
-            return
-        for name, value in scalars.items():
-            sample.add_scalar(name, value)
-        for observer in self._observers:
-            observer.contribute(sample)
-        self._report(sample, optimizer)
-        if is_complete and part == 0:
-            self.num_collected += 1
+    def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
+        sample = self._sampler.sample(step, point, optimizer)
+        if sample is not None:
             for observer in self._observers:
-                observer.after_step(sample)
+                observer.contribute(sample)
+        return sample
+
+    def _count(self, sample: StepSample, *, taken: bool) -> None:
+        self.num_collected += 1
+        for observer in self._observers if taken else ():
+            observer.after_step(sample)
+
+    def _tell_skip(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
+        """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
+        found = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
+        scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
+        if scale and found:
+            self.put(PendingSkip(sample.step, optimizer, found, scale[0]))
+
+    def _tell_unknown_scale(self, step: int) -> None:
+        why = (
+            f"whether the gradients of step {step} carry a loss scale is not known before the "
+            "first step that is taken; pass attach(scaler=...) if there is a GradScaler"
+        )
+        self._faults.note("loss scale", why)
+
+    def _activate(self) -> None:
+        """Let observers measure the next backward pass if the step it belongs to is due."""
+        steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
+        due = any(map(self.is_due, steps or [self._steps.step]))
+        for observer in self._observers:
+            observer.active = due
 
     def _report(self, sample: StepSample, optimizer: int | None) -> None:
         """Send a record, or keep the sample for the one that is due later."""
         key = optimizer if len(self._config.optimizers) > 1 else None
-        if key is not None and self._accumulators.pop(None, None) is not None:
-            why = "with several optimizers the step has to be collected by collect(), too"
-            self._faults.note("micro_batch", why)
         report_every = self._config.report_every
-        if report_every == 1 and sample.is_complete and key not in self._accumulators:
+        if report_every == 1 and sample.is_complete and key not in self._reports:
             self._send(sample)
             return
-        kept = self._accumulators.get(key)
+        kept = self._reports.get(key)
         if kept is not None and kept.latest.manifest_id != sample.manifest_id:
             self._send(kept.result())
             kept = None
         if kept is None:
-            kept = self._accumulators[key] = SampleAccumulator(sample)
+            kept = self._reports[key] = SampleAccumulator(sample)
         kept.add(sample)
         if kept.num_steps >= report_every:
-            self._send(self._accumulators.pop(key).result())
+            self._send(self._reports.pop(key).result())
 
     def _send(self, sample: StepSample) -> None:
         if sample.part == 0:
@@ -181,3 +288,17 @@ class Recorder:
         if before is not None and sample.step > before[1]:
             seconds = (now - before[0]) / (sample.step - before[1])
             sample.add_scalar(Scalar.STEP_TIME_S, seconds)
+
+
+def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
+    """Correct what was measured before it was known whether it carried a loss scale."""
+    sample = known.latest
+    if scale is None and sample.divisor is not None:
+        known.divide(1 / sample.divisor)
+        sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
+    elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
+        sample.add_scalar(Scalar.LOSS_SCALE, scale)
+        if sample.labels[Label.POINT] == Point.COLLECT:
+            return  # measured before or after `unscale_`
+        known.divide(scale)
+    sample.labels[Label.SCALED] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense, is_distributed
 from gradwatch_wire import Manifest
 from gradwatch_wire.names import INFS, L2, MEASURED_COLUMNS, NANS, Label, Point, Scalar
+
+T = TypeVar("T")
 
 FREE_COLUMNS: Final = (L2, NANS, INFS)
 """What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
@@ -37,7 +39,9 @@ class GradientSampler:
         self._order = order
         self._faults = faults
         self._members = [config.members(optimizer) for optimizer in config.optimizers]
-        self._loss_scale = LossScale(config.scaler, config.optimizers, self._members)
+        self.loss_scale = LossScale(
+            config.scaler, config.optimizers, is_given=config.is_scaler_given
+        )
         self._manifests = Manifests(config.layers, config.groups)
         self._undeclared: list[Manifest] = []
         self._forward: list[int] = []
@@ -46,17 +50,13 @@ class GradientSampler:
         self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
         self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
 
-    def sample(
-        self, step: int, point: Point, optimizer: int | None, *, part: int, is_complete: bool
-    ) -> StepSample | None:
+    def sample(self, step: int, point: Point, optimizer: int | None) -> StepSample | None:
         """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
 
         Args:
-            step: Optimizer step they belong to.
+            step: Training step they belong to.
             point: Where in the training loop this is.
             optimizer: Number of the one whose parameters are meant, None for all layers.
-            part: Which part of the step this is.
-            is_complete: Whether the step's gradients are complete; False for a micro-batch.
         """
         if self._has_cuda and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
@@ -69,18 +69,24 @@ class GradientSampler:
             step=step,
             manifest_id=self._find_manifest(layers, gradients),
             layers=layers,
-            part=part,
             parts=1 if optimizer is None else len(self._config.optimizers),
-            is_complete=is_complete,
+            is_complete=optimizer is None,
+            versions=_versions(gradients),
             labels={
                 Label.POINT: point,
                 Label.REDUCTION: self._config.reduction,
-                Label.SCALED: False,
+                Label.SCALED: False if self.loss_scale.is_known(optimizer) else None,
             },
         )
         self._measure(sample, optimizer, gradients)
         self._add_scalars(sample, optimizer)
         return sample
+
+    def is_changed(self, sample: StepSample) -> bool:
+        """Tell whether a few of the gradients were written to since they were sampled."""
+        layers = self._config.layers
+        gradients = [layers[index].parameter.grad for index in _spread(sample.layers)]
+        return sample.versions != tuple(map(_version, gradients))
 
     def take_manifests(self) -> list[Manifest]:
         """Return the manifests that no record has taken along yet.
@@ -103,7 +109,7 @@ class GradientSampler:
     def _measure(
         self, sample: StepSample, optimizer: int | None, gradients: Sequence[Tensor]
     ) -> None:
-        divisor = self._loss_scale.divisor(optimizer, sample.layers)
+        divisor = self.loss_scale.divisor(optimizer)
         declined = sample.measure([dense(g) for g in gradients], self._columns, divisor)
         if declined:
             path = sample.labels[Label.PATH]
@@ -112,7 +118,7 @@ class GradientSampler:
                 self._columns = (L2,)
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
-        sample.add_scalar(Scalar.LOSS_SCALE, self._loss_scale.value)
+        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value)
         if self._config.optimizers:
             rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
             # A tensor (capturable optimizers) would have to be synchronised for.
@@ -144,3 +150,17 @@ class GradientSampler:
         self._forward, self._seen = self._order.settle()
         if optimizer is None or len(self._settled) == len(self._config.optimizers):
             self._order.close()
+
+
+def _versions(gradients: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple(_version(gradient) for gradient in _spread(gradients))
+
+
+def _version(gradient: Tensor | None) -> tuple[int, int]:
+    """Return what changes when a gradient is replaced or written to."""
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+
+
+def _spread(items: Sequence[T]) -> Sequence[T]:
+    """Return at most eight of them, evenly spread."""
+    return items[:: -(-len(items) // 8) or 1]

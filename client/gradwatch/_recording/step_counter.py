@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+MAX_OPEN_ROUNDS: Final = 16
+"""Steps that a late record may still be a part of."""
+
 
 class StepCounter:
-    """Counts optimizer steps from 0.
+    """Counts training steps from 0.
 
-    A step is a round of all optimizers. It also ends when one of them steps again (a critic that
-    is trained more often), and when `collect` is called again without a step between: then the
-    training script skipped the optimizer.
+    A step is a round of all optimizers, each of which takes it or has it skipped. It also ends when
+    one of them is at it again (a critic that is trained more often). Without optimizers each call
+    of `collect` is a step.
     """
 
     def __init__(self, num_optimizers: int) -> None:
         self.step = 0
         self._num_optimizers = num_optimizers
         self._stepped: set[int] = set()
-        self._collected = False
+        self._parts: dict[int, int] = {}  # of the last rounds that not all optimizers took part in
 
-    def on_collect(self, step: int | None) -> int:
-        """Note an explicit collection; return its step."""
-        if self._collected or self._stepped:
-            self._advance()
-        if step is not None:
-            self.step = step
-        self._collected = True
-        return self.step
+    def next_of(self, number: int) -> int:
+        """Return the step that this optimizer is at."""
+        return self.step + (number in self._stepped)
 
-    def on_micro_batch(self) -> int:
-        """Note a collection within a step; return the step it belongs to."""
-        if self._collected or self._stepped:
-            self._advance()
-        return self.step
+    def set_next(self, number: int, step: int) -> None:
+        """Give the step that this optimizer is at another number."""
+        self._end_round_of(number)
+        self.step = step
 
-    def before_optimizer(self, number: int) -> tuple[int, int] | None:
-        """Return `(step, part)` to be collected before this optimizer steps, or None."""
-        if number in self._stepped:
-            self._advance()
-        return None if self._collected else (self.step, len(self._stepped))
+    def begin(self, number: int) -> tuple[int, int]:
+        """Return `(step, part)` of what this optimizer has measured."""
+        self._end_round_of(number)
+        return self.step, len(self._stepped)
 
-    def after_optimizer(self, number: int) -> None:
-        """Note that the optimizer steps; the last one ends the step."""
+    def end(self, number: int) -> None:
+        """Note that the optimizer has taken its step, or that it was skipped."""
         self._stepped.add(number)
         if len(self._stepped) == self._num_optimizers:
-            self._advance()
+            self.advance()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Go on to the next step."""
+        if len(self._stepped) < self._num_optimizers:
+            self._parts[self.step] = len(self._stepped)
+            if len(self._parts) > MAX_OPEN_ROUNDS:
+                del self._parts[min(self._parts)]
         self.step += 1
         self._stepped.clear()
-        self._collected = False
+
+    def late_part(self, step: int) -> int:
+        """Return which part of an earlier step a late record is."""
+        last = self._num_optimizers - 1
+        part = min(self._parts.get(step, last), last)
+        self._parts[step] = part + 1
+        return part
+
+    def _end_round_of(self, number: int) -> None:
+        if number in self._stepped:
+            self.advance()

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 from gradwatch._faults import Faults, logger
 from gradwatch._hooks.blocks import BlockGains
 from gradwatch._hooks.local import LocalNorms
-from gradwatch._hooks.optimizers import OptimizerHooks
+from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._hooks.probe import LocalProbe
+from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import Layer, find_layers
@@ -57,6 +58,7 @@ def attach(
     endpoint: str | None = None,
     keys: str | os.PathLike[str] | None = None,
     every: int = 1,
+    first_step: int = 0,
     groups: Mapping[str, Group] | None = None,
     include: Patterns = None,
     exclude: Patterns = None,
@@ -87,6 +89,7 @@ def attach(
         keys: The key file, made by `gradwatch keys`, for an aggregator that asks who sends.
             Default: `GRADWATCH_KEYS`, else none.
         every: Optimizer steps between collections.
+        first_step: Number of the first step, such as that at which a resumed run goes on.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
         include: Patterns of the layers to watch. Default: all.
@@ -121,8 +124,9 @@ def attach(
     """
     if is_disabled():
         return NullWatch()
-    optimizers = checked_optimizers(optimizer)
+    optimizers = [unwrapped(each) for each in checked_optimizers(optimizer)]
     check_count("every", every, 1)
+    check_count("first_step", first_step, 0)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     scaler_in_use = checked_scaler(scaler)
@@ -138,6 +142,9 @@ def attach(
         groups=named_groups,
         optimizers=optimizers,
         scaler=scaler_in_use,
+        is_scaler_given=True,
+        modules=modules,
+        first_step=first_step,
         columns=checked_columns(columns),
         every=every,
         report_every=report_every,
@@ -155,7 +162,7 @@ def attach(
     if named_blocks:
         observers.append(BlockGains(named_blocks, sender.put, faults))
     recorder = Recorder(config, sampler, observers, sender.put, faults)
-    watch = Watch(recorder, OptimizerHooks(config, recorder, faults), sender, faults)
+    watch = Watch(recorder, TrainingHooks(config, recorder.windows, faults), sender, faults)
     sender.start()
     logger.info(
         "gradwatch: run %s, rank %d of %d, %d layers, to %s",

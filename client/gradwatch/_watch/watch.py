@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from torch import Tensor
 
 from gradwatch._faults import Faults
-from gradwatch._hooks.optimizers import OptimizerHooks
+from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._recording.recorder import Recorder
 from gradwatch._transport.sender import Sender
 from gradwatch._watch import lifecycle
@@ -24,7 +24,7 @@ class Watch:
     """Made by `gradwatch.attach`. A context manager; also closed at exit."""
 
     def __init__(
-        self, recorder: Recorder, hooks: OptimizerHooks, sender: Sender, faults: Faults
+        self, recorder: Recorder, hooks: TrainingHooks, sender: Sender, faults: Faults
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks

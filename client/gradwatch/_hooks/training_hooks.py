@@ -1,0 +1,36 @@
+"""The hooks by which a watch follows the training loop: backward passes and optimizer steps."""
+
+from __future__ import annotations
+
+from gradwatch._faults import Faults
+from gradwatch._hooks.backward import BackwardPasses
+from gradwatch._hooks.optimizer_steps import OptimizerSteps
+from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.windows import StepWindows
+
+
+class TrainingHooks:
+    """Tells *windows* of each backward pass and each step, until `close`.
+
+    Args:
+        config: Has the optimizers, in the order of their numbers.
+        windows: Is told; held weakly by the hooks.
+        faults: Where errors end.
+    """
+
+    def __init__(self, config: WatchConfig, windows: StepWindows, faults: Faults) -> None:
+        self._passes = BackwardPasses(windows.end_pass, faults)
+        for number, optimizer in enumerate(config.optimizers):
+            own = [p for group in optimizer.param_groups for p in group["params"]]
+            self._passes.watch(number, own)
+        self._steps = OptimizerSteps(config.optimizers, windows, faults)
+
+    def disable(self) -> None:
+        """Do nothing from here on, without touching what this process shares with another."""
+        self._passes.disable()
+        self._steps.disable()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        self._passes.close()
+        self._steps.close()
