@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
+from collections.abc import Iterator
 
 logger = logging.getLogger("gradwatch")
 
@@ -21,3 +23,11 @@ class Faults:
         self.last = f"{what}: {why}"
         if self.counts[what] == 1:
             logger.warning("gradwatch: %s; training goes on (told once)", self.last)
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Note what is raised in the block, and go on after it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self.note(what, repr(error))

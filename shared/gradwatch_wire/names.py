@@ -92,6 +92,7 @@ class Label(StrEnum):
 class Point(StrEnum):
     """Values of the label `point`: where in the training step the gradients were read."""
 
+    BACKWARD = "backward"
     COLLECT = "collect"
     OPTIMIZER_STEP = "optimizer_step"
 

@@ -32,6 +32,16 @@ class Steps:
             self._advance()
         return self.step
 
+    def next_of(self, number: int) -> int:
+        """Return the step that this optimizer takes next."""
+        return self.step + (number in self._stepped)
+
+    def begin(self, number: int) -> tuple[int, int]:
+        """Return `(step, part)` of what this optimizer has measured; its own last step is over."""
+        if number in self._stepped:
+            self._advance()
+        return self.step, len(self._stepped)
+
     def before_optimizer(self, number: int) -> tuple[int, int] | None:
         """Return `(step, part)` to be collected before this optimizer steps, or None."""
         if number in self._stepped:

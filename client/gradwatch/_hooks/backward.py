@@ -1,0 +1,246 @@
+"""The end of a backward pass: the point at which all gradients are complete and reduced.
+
+A hook on a few parameters queues a callback in the autograd engine, and that callback queues itself
+once more: it then runs after the callbacks of DDP and FSDP, which finish the reduction, and before
+`backward()` returns. It does not matter who calls `backward()`.
+
+What is known besides is whether a pass began on fresh gradients (none, or zeroed since the last
+pass) or added to those of the pass before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle, unserializable_hook
+
+from gradwatch._faults import Faults
+
+MAX_TRIGGERS: Final = 8
+"""Hooked parameters per owner: their cost does not grow with the model."""
+
+MAX_OPEN_PASSES: Final = 64
+"""Passes noted as running; more are left over from passes that raised."""
+
+T = TypeVar("T", bound=Callable[..., object])
+OnEnd = Callable[[Mapping[int, bool]], None]
+
+
+class BackwardPasses:
+    """Calls *on_end* once at the end of each outermost backward pass.
+
+    A pass inside another one (reentrant checkpointing) ends with the one around it. `autograd.grad`
+    and `backward(inputs=...)` on other tensors accumulate nothing and are no pass.
+
+    Args:
+        on_end: A bound method, held weakly: hooks on parameters must not keep the watch, and with
+            it the model, alive. It gets the owners whose parameters the pass reached, and whether
+            it began on fresh gradients of each.
+        faults: Where errors are noted; nothing is raised into the backward pass.
+    """
+
+    def __init__(self, on_end: OnEnd, faults: Faults) -> None:
+        self._on_end = weakref.WeakMethod(on_end)
+        self._faults = faults
+        self._open: dict[int, object] = {}  # graph task -> a token of whoever noted it
+        self._fresh: dict[int, dict[int, bool]] = {}  # graph task -> owner -> whether fresh
+        self._triggers: list[_Trigger] = []
+
+    def watch(self, owner: int, parameters: Sequence[Tensor]) -> None:
+        """Hook a few of an owner's parameters, spread over all; those hooked before stay.
+
+        Args:
+            owner: A number that stands for these parameters, such as an optimizer's.
+            parameters: Those that may get a gradient; one that cannot is left out.
+        """
+        leaves = [p for p in parameters if p.requires_grad and p.is_leaf]
+        hooked = {trigger.identity for trigger in self._triggers}
+        for parameter in _spread(leaves, MAX_TRIGGERS):
+            if id(parameter) not in hooked:
+                self._triggers.append(_Trigger(self, owner, parameter))
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for trigger in self._triggers:
+            trigger.remove()
+        self._triggers.clear()
+
+    def note_fresh(self, trigger: _Trigger, parameter: Tensor) -> None:
+        """Note, before accumulation, whether the running pass began on fresh gradients."""
+        task = _graph_task()
+        trigger.task = task
+        if len(self._fresh) > MAX_OPEN_PASSES:
+            self._fresh.clear()  # `autograd.grad` comes here, too, and has no end
+        found = self._fresh.setdefault(task, {})
+        fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
+        found[trigger.owner] = found.get(trigger.owner, False) or fresh
+
+    def touch(self, trigger: _Trigger, parameter: Tensor) -> None:
+        """Note that the running pass reached a parameter, and ask to be told of its end."""
+        task = _graph_task()
+        if task < 0:
+            return
+        found = self._fresh.setdefault(task, {})
+        if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
+            trigger.task = task
+            found[trigger.owner] = found.get(trigger.owner, False) or trigger.is_another(parameter)
+        found.setdefault(trigger.owner, False)
+        self._ask(task)
+
+    def _ask(self, task: int) -> None:
+        token = object()
+        if len(self._open) > MAX_OPEN_PASSES:
+            self._open.clear()
+        # `setdefault` is atomic: hooks of one pass may run in several threads.
+        if self._open.setdefault(task, token) is token:
+            _queue(partial(self._later, task, 1))
+
+    def _later(self, task: int, again: int) -> None:
+        """Run in the engine once the pass is over, or behind the callbacks that ran at its end."""
+        if again:
+            _queue(partial(self._later, task, again - 1))
+            return
+        self._open.pop(task, None)
+        found = self._fresh.pop(task, {})
+        around = torch._C._current_autograd_node()
+        if around is not None and self._hand_over(around, found):
+            return
+        for dead in [other for other in self._fresh if other < task]:
+            self._fresh.pop(dead, None)
+            self._open.pop(dead, None)
+        self._tell(self._with_unreached(task, found))
+
+    def _with_unreached(self, task: int, found: Mapping[int, bool]) -> dict[int, bool]:
+        """Add what the parameters show that this pass did not reach: they may have been zeroed."""
+        fresh = dict(found)
+        for trigger in self._triggers:
+            if trigger.task < task and not fresh.get(trigger.owner, True):
+                fresh[trigger.owner] = trigger.was_dropped()
+        return fresh
+
+    def _hand_over(self, around: torch.autograd.graph.Node, found: dict[int, bool]) -> bool:
+        """Let the pass around a nested one go on with what the nested one found."""
+        nearest = next((node for node, _ in around.next_functions if node is not None), None)
+        if nearest is None:
+            return False
+
+        def go_on(*_: object) -> None:
+            handle.remove()
+            task = _graph_task()
+            mine = self._fresh.setdefault(task, {})
+            for owner, fresh in found.items():
+                mine[owner] = mine.get(owner, False) or fresh
+            self._ask(task)
+
+        handle = nearest.register_prehook(_disabled(go_on))
+        return True
+
+    def _tell(self, found: Mapping[int, bool]) -> None:
+        on_end = self._on_end()
+        if on_end is None or not found:
+            return
+        try:
+            with torch.no_grad():
+                on_end(found)
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("backward", repr(error))
+        for trigger in self._triggers:
+            if trigger.owner in found:
+                trigger.note()
+
+    def _has_dead(self, task: int) -> bool:
+        return any(other < task for other in self._open)
+
+
+class _Trigger:
+    """One hooked parameter: it starts the question, and remembers the gradient that it had."""
+
+    def __init__(self, passes: BackwardPasses, owner: int, parameter: Tensor) -> None:
+        self.owner = owner
+        self.identity = id(parameter)
+        self._parameter = weakref.ref(parameter)
+        self._grad: weakref.ref[Tensor] | None = None
+        self._version = -1
+        self.task = -1  # the last pass that reached it
+        known = weakref.ref(passes)
+        me = weakref.ref(self)
+
+        def before(_: Tensor) -> None:
+            passes, trigger = known(), me()
+            own = trigger._parameter() if trigger is not None else None
+            if passes is not None and trigger is not None and own is not None:
+                passes.note_fresh(trigger, own)
+
+        def after(reached: Tensor) -> None:
+            passes, trigger = known(), me()
+            if passes is not None and trigger is not None:
+                passes.touch(trigger, reached)
+
+        self._handles: list[RemovableHandle] = [
+            parameter.register_hook(unserializable_hook(_disabled(before))),
+            parameter.register_post_accumulate_grad_hook(_disabled(after)),
+        ]
+
+    def is_fresh(self, parameter: Tensor, *, trust_version: bool) -> bool:
+        """Tell, before accumulation, whether the gradient was dropped or zeroed since the end.
+
+        A parameter that had none at the end of the last pass says nothing.
+        """
+        if self._grad is None:
+            return False
+        grad = parameter.grad
+        if grad is None or self._grad() is not grad:
+            return True
+        return trust_version and not grad._is_view() and grad._version != self._version
+
+    def is_another(self, parameter: Tensor) -> bool:
+        """Tell, after accumulation, whether the gradient is another tensor than at the end."""
+        return self._grad is not None and self._grad() is not parameter.grad
+
+    def was_dropped(self) -> bool:
+        """Tell, of a parameter that no pass has reached since, whether its gradient is gone."""
+        parameter = self._parameter()
+        return parameter is not None and self.is_fresh(parameter, trust_version=True)
+
+    def note(self) -> None:
+        """Remember the gradient as it is at the end of a pass."""
+        parameter = self._parameter()
+        grad = None if parameter is None else parameter.grad
+        if grad is None:
+            self._grad = None
+        else:
+            self._grad, self._version = weakref.ref(grad), grad._version
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _graph_task() -> int:
+    """Return the number of the running backward pass, unique and growing; -1 outside."""
+    return torch._C._current_graph_task_id()
+
+
+def _queue(callback: Callable[[], None]) -> None:
+    # `torch.autograd.graph.queue_callback` is public from torch 2.15 on.
+    Variable._execution_engine.queue_callback(_disabled(callback))
+
+
+def _disabled(hook: T) -> T:
+    """Keep Dynamo from tracing a hook into the user's compiled function."""
+    return torch.compiler.disable(hook)
+
+
+def _spread(items: Sequence[Tensor], most: int) -> list[Tensor]:
+    """Return at most so many items, the first and the last among them, evenly spread."""
+    if len(items) <= most:
+        return list(items)
+    stride = (len(items) - 1) / (most - 1)
+    return [items[round(number * stride)] for number in range(most)]

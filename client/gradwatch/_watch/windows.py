@@ -1,0 +1,204 @@
+"""Which backward passes make up which optimizer step.
+
+The window of an optimizer is what happens between two of its steps: one backward pass, several with
+gradient accumulation, none when gradients are written by hand. It ends when the optimizer steps, or
+when a pass begins on fresh gradients though no step was taken: then the update was skipped, by a
+GradScaler or by the training script's own guard. Either way the window is one training step and
+takes a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gradwatch._watch.steps import Steps
+from gradwatch_wire.names import Point
+
+
+class WindowRecorder(Protocol):
+    """What measures the gradients of one optimizer, and makes a record of a window's passes."""
+
+    def measure(self, optimizer: int, step: int, point: Point) -> bool:
+        """Measure the gradients as they are, as one more pass; False if there are none."""
+
+    def forget(self, optimizer: int) -> None:
+        """Drop what was measured in the window."""
+
+    def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
+        """Send what was measured in the window, if anything was, and begin the next."""
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether a step is measured at all."""
+
+
+@dataclass(slots=True)
+class Window:
+    """What is known of one optimizer since its last step.
+
+    Args:
+        passes: Backward passes so far.
+        step: Number of the training step, once there was a pass.
+        alone: Whether some pass reached the parameters of no other optimizer.
+        training: Whether the model was in training mode at the first pass.
+        stepped_before: Steps of any optimizer up to the first pass.
+        inside: How many calls of this optimizer's `step` are running, one within the other.
+        closure: Whether the running step was given a closure. Without one no pass can belong to it:
+            a pass then means that the step has raised.
+        evaluations: Evaluations of the closure in the running step.
+        frozen: Whether the closure is at a later point of a line search.
+    """
+
+    passes: int = 0
+    step: int = 0
+    alone: bool = False
+    training: bool = True
+    stepped_before: int = 0
+    inside: int = 0
+    closure: bool = False
+    evaluations: int = 0
+    frozen: bool = False
+
+
+class StepWindows:
+    """The windows of all optimizers of a watch.
+
+    Args:
+        recorder: Measures and reports.
+        steps: Counts training steps.
+        num_optimizers: How many there are.
+        is_training: Tells whether an optimizer's model is in training mode.
+        was_skipped: Tells whether a GradScaler has just skipped an optimizer's step.
+    """
+
+    def __init__(
+        self,
+        recorder: WindowRecorder,
+        steps: Steps,
+        num_optimizers: int,
+        is_training: Callable[[], bool],
+        was_skipped: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self._recorder = recorder
+        self._steps = steps
+        self._windows = [Window() for _ in range(num_optimizers)]
+        self._is_training = is_training
+        self._was_skipped = was_skipped
+        self._num_stepped = 0
+
+    def __getitem__(self, optimizer: int) -> Window:
+        return self._windows[optimizer]
+
+    def end_pass(self, reached: Mapping[int, bool]) -> None:
+        """Take in a backward pass that has ended.
+
+        Args:
+            reached: Optimizers whose parameters it reached, and whether it began on fresh
+                gradients of theirs.
+        """
+        self.settle_skipped()
+        for optimizer, fresh in reached.items():
+            window = self._windows[optimizer]
+            if window.inside and window.closure:
+                self._end_pass_in_step(optimizer, fresh=fresh)
+                continue
+            if fresh and window.passes:
+                self._settle(optimizer)
+            self._add_pass(optimizer, alone=len(reached) == 1)
+
+    def begin_step(self, optimizer: int, *, has_closure: bool, nested: Callable[[], bool]) -> None:
+        """Note that an optimizer's `step` begins.
+
+        Args:
+            optimizer: Which one.
+            has_closure: Whether it was given a closure, which will run the backward pass.
+            nested: Tells whether this call runs within another one of the same optimizer.
+        """
+        window = self._windows[optimizer]
+        if window.inside and nested():
+            window.inside += 1
+            return
+        self.settle_skipped(but=optimizer)
+        window.inside, window.closure = 1, has_closure
+        window.evaluations, window.frozen = 0, False
+        if not has_closure and not window.passes:
+            self._begin(optimizer)
+            self._measure(optimizer, Point.OPTIMIZER_STEP)
+
+    def end_step(self, optimizer: int) -> None:
+        """Note that an optimizer's `step` has returned: what was measured was used."""
+        window = self._windows[optimizer]
+        window.inside = max(window.inside - 1, 0)
+        if window.inside:
+            return
+        self._num_stepped += 1
+        self._report(optimizer, taken=True)
+
+    def settle_skipped(self, but: int | None = None) -> None:
+        """Report the windows whose step a GradScaler has just skipped."""
+        for optimizer, window in enumerate(self._windows):
+            open_still = optimizer != but and window.passes and not window.inside
+            if open_still and self._was_skipped(optimizer):
+                self._report(optimizer, taken=False)
+
+    def close(self) -> None:
+        """Report what is still open: no step will come."""
+        for optimizer, window in enumerate(self._windows):
+            if window.passes:
+                self._settle(optimizer)
+
+    def _end_pass_in_step(self, optimizer: int, *, fresh: bool) -> None:
+        """Take in a pass that the closure ran. The first point at which it does is the step's."""
+        window = self._windows[optimizer]
+        if fresh and window.evaluations:
+            window.frozen = True
+        if window.frozen:
+            return
+        if fresh:
+            self._recorder.forget(optimizer)
+            window.passes = 0
+        window.evaluations = 1
+        self._add_pass(optimizer, alone=True)
+
+    def _add_pass(self, optimizer: int, *, alone: bool) -> None:
+        window = self._windows[optimizer]
+        if not window.passes:
+            self._begin(optimizer)
+        # Stepped and zeroed within the pass: the step itself was the point.
+        if self._measure(optimizer, Point.BACKWARD):
+            window.passes += 1
+            window.alone = window.alone or alone
+
+    def _begin(self, optimizer: int) -> None:
+        window = self._windows[optimizer]
+        window.step = self._steps.next_of(optimizer)
+        window.alone, window.training = False, self._is_training()
+        window.stepped_before = self._num_stepped
+
+    def _measure(self, optimizer: int, point: Point) -> bool:
+        """Measure if the step is due; False if there was nothing to measure."""
+        step = self._windows[optimizer].step
+        return not self._recorder.is_due(step) or self._recorder.measure(optimizer, step, point)
+
+    def _settle(self, optimizer: int) -> None:
+        """End a window without a step: it was skipped, or never meant to be taken.
+
+        Gradients that another optimizer's pass left behind (a generator's pass runs through the
+        discriminator), and those of a model in evaluation mode, are no training step.
+        """
+        window = self._windows[optimizer]
+        by_product = self._num_stepped > window.stepped_before and not window.alone
+        if window.training and not by_product:
+            self._report(optimizer, taken=False)
+        else:
+            self._recorder.forget(optimizer)
+            window.passes = 0
+
+    def _report(self, optimizer: int, *, taken: bool) -> None:
+        window = self._windows[optimizer]
+        step, part = self._steps.begin(optimizer)
+        self._recorder.report(optimizer, step, part, taken=taken)
+        self._steps.after_optimizer(optimizer)
+        window.passes = window.evaluations = 0
+        window.frozen = False
