@@ -17,6 +17,7 @@ class WatchConfig:
     """The arguments of `attach`, checked, and what the environment says.
 
     Args:
+        modules: The models as they were given.
         layers: Watched parameters, in the order of registration.
         groups: Named group to indices into `layers`.
         optimizers: Those whose steps are collected.
@@ -26,11 +27,11 @@ class WatchConfig:
         every: Optimizer steps between collections.
         report_every: Collections per record.
         reduction: How the ranks' gradients have been put together at the point of collection.
-        compiled: Whether the model is compiled.
         distributed: Whether there are other ranks.
         local: Whether to measure each rank's own gradient before the reduction, too.
     """
 
+    modules: Sequence[nn.Module]
     layers: Sequence[Layer]
     groups: Mapping[str, frozenset[int]]
     optimizers: Sequence[Optimizer]
@@ -40,7 +41,6 @@ class WatchConfig:
     every: int
     report_every: int
     reduction: str
-    compiled: bool
     distributed: bool
     local: bool
 

@@ -40,10 +40,7 @@ class Recorder:
         self._faults = faults
         self._of_optimizer = [plan.members(optimizer) for optimizer in plan.optimizers]
         self._manifests = Manifests(plan.layers, plan.groups)
-        self._order = ForwardOrder(plan.layers, compiled=plan.compiled)
-        self._forward: list[int] = []
-        self._seen: frozenset[int] = frozenset()
-        self._settled: set[int | None] = set()
+        self._order = ForwardOrder(plan.modules, plan.layers, faults)
         self._probe = LocalProbe(plan.layers) if plan.distributed and not plan.local else None
         self._local = LocalNorms(plan.layers, faults) if plan.local else None
         self._blocks = Blocks(plan.blocks, faults) if plan.blocks else None
@@ -77,18 +74,24 @@ class Recorder:
         if self._has_cuda and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
             return
-        indices, gradients = self._gradients(optimizer)
+        indices, gradients, ordered = self._gradients(optimizer)
         if not gradients:
             self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return
-        moment = self._measure(step, point, optimizer, indices, gradients)
+        moment = self._measure(step, point, optimizer, indices, gradients, ordered=ordered)
         self._add_scalars(moment, optimizer, scalars)
         moment.part, moment.parts = part, 1 if optimizer is None else len(self._plan.optimizers)
         self._report(moment, optimizer, is_step=is_step)
+        if is_step:
+            self._order.end_step()
         if is_step and part == 0:
             self.num_collected += 1
             if self._blocks is not None:
                 self._send_gains(step, self._blocks)
+
+    def read_graph(self, loss: object) -> None:
+        """Take the order of the layers from a loss that still has its graph, if it is not known."""
+        self._order.read(loss)
 
     def arm(self, *, due: bool) -> None:
         """Let the next backward pass be measured before the reduction if it is to be collected."""
@@ -118,8 +121,10 @@ class Recorder:
         optimizer: int | None,
         indices: tuple[int, ...],
         gradients: Sequence[Tensor],
+        *,
+        ordered: bool,
     ) -> StepSample:
-        manifest_id, manifest = self._manifests.find(indices, gradients, self._seen)
+        manifest_id, manifest = self._manifests.find(indices, gradients, ordered=ordered)
         if manifest is not None:
             self._undeclared.append(manifest)
         own = [dense(gradient) for gradient in gradients]
@@ -210,31 +215,22 @@ class Recorder:
         if gains is not None:
             self._sender.put(gains)
 
-    def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor]]:
-        """Return the layers that have a gradient, in forward order, and those gradients."""
-        layers = self._plan.layers
-        if optimizer not in self._settled:
-            self._settle(optimizer)
+    def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor], bool]:
+        """Return the layers that have a gradient, those gradients, and if in forward order."""
         mine = None if optimizer is None else self._of_optimizer[optimizer]
-        indices: list[int] = []
-        gradients: list[Tensor] = []
-        for index in self._forward:
-            gradient = layers[index].parameter.grad
+        gradients: dict[int, Tensor] = {}
+        for index, layer in enumerate(self._plan.layers):
+            gradient = layer.parameter.grad
             if gradient is None or (mine is not None and index not in mine):
                 continue
             if is_distributed(gradient) and _is_partial(gradient):
-                self._faults.note("partial", f"{layers[index].name} is left out: not reduced yet")
+                self._faults.note("partial", f"{layer.name} is left out: not reduced yet")
                 continue
-            indices.append(index)
-            gradients.append(gradient)
-        return tuple(indices), gradients
-
-    def _settle(self, optimizer: int | None) -> None:
-        """Order the layers anew when an optimizer that may have its own backward pass is new."""
-        self._settled.add(optimizer)
-        self._forward, self._seen = self._order.settle()
-        if optimizer is None or len(self._settled) == len(self._plan.optimizers):
-            self._order.close()
+            gradients[index] = gradient
+        if not gradients:
+            return (), [], False
+        indices, ordered = self._order.arrange(tuple(gradients))
+        return indices, [gradients[index] for index in indices], ordered
 
     def _divisor(self, optimizer: int | None, indices: Sequence[int]) -> Tensor | None:
         """Return the loss scale that the gradients still carry: 0-d, (layers,), or None."""

@@ -15,7 +15,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._faults import Faults, logger
-from gradwatch._hooks.order import is_compiled
 from gradwatch._layers.layers import (
     Group,
     Layer,
@@ -121,6 +120,7 @@ def attach(
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
     plan = WatchConfig(
+        modules=modules,
         layers=layers,
         groups=find_groups(groups, layers),
         optimizers=optimizers,
@@ -130,7 +130,6 @@ def attach(
         every=every,
         report_every=report_every,
         reduction=_find_reduction(modules, identity.world),
-        compiled=is_compiled(modules),
         distributed=identity.world > 1,
         local=bool(local),
     )

@@ -76,6 +76,7 @@ class Watch:
             steps = self._steps
             number = steps.on_micro_batch() if micro_batch else steps.on_collect(given)
             if self._is_due(number):
+                self._recorder.read_graph(loss)
                 scalars: dict[str, Tensor | float | None] = {
                     "loss": self._valid(checked_loss, loss),
                     "batch_size": self._valid(checked_size, batch_size),
