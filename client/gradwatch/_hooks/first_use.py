@@ -12,7 +12,6 @@ A parameter inside a reentrant checkpoint or another autograd function of the us
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ from torch.autograd.graph import Node
 
 IN_GRAPH: Final = 1
 """Second element of a `Moment` that a node of the graph shows."""
+
+LISTS_AS_MET: Final = torch.__version__ >= (2, 5)
+"""Before torch 2.5 Dynamo kept modules whole, and lost the order inside a checkpoint."""
 
 COMPILED: Final = "CompiledFunctionBackward"
 
@@ -87,22 +89,13 @@ def moments_of(uses: Mapping[int, Use], owners: Mapping[int, str]) -> dict[int, 
     for _, group in groupby(in_turn, key=lambda index: uses[index].moment[0]):
         together = list(group)
         kind = uses[together[0]].kind
-        if kind == COMPILED and _lists_as_met():
+        if kind == COMPILED and LISTS_AS_MET:
             doubtful |= _met_early(together, owners)
         elif kind and len({owners[index] for index in together}) > 1:
             # A function of the user's (or DataParallel's broadcast) that takes the parameters of
             # several modules lists them as it likes.
             doubtful.update(together)
     return {index: use.moment for index, use in uses.items() if index not in doubtful}
-
-
-def _lists_as_met() -> bool:
-    """Tell whether Dynamo makes inputs of parameters as it meets them; before torch 2.5 it did not.
-
-    It then kept modules whole, and lost the order inside a checkpoint.
-    """
-    config = sys.modules.get("torch._dynamo.config")
-    return bool(getattr(config, "inline_inbuilt_nn_modules", True))
 
 
 def _met_early(places: Sequence[int], owners: Mapping[int, str]) -> set[int]:

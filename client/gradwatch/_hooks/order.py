@@ -227,7 +227,10 @@ class ForwardOrder:
 
     def _hook(self, modules: Iterable[nn.Module]) -> None:
         for module in modules:
-            if module not in self._hooks:
+            # Lists and dicts of modules have no forward pass of their own.
+            if getattr(module.forward, "__func__", None) is nn.Module.forward:
+                self._hook(module.children())
+            elif module not in self._hooks:
                 hook = ModuleHook(self._on_output, self._faults)
                 self._hooks[module] = module.register_forward_hook(hook)
 
