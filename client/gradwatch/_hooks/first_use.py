@@ -26,7 +26,7 @@ from torch.autograd.graph import Node
 IN_GRAPH: Final = 1
 """Second element of a `Moment` that a node of the graph shows."""
 
-LISTS_AS_MET: Final = torch.__version__ >= (2, 5)
+LISTS_AS_MET: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 """Before torch 2.5 Dynamo kept modules whole, and lost the order inside a checkpoint."""
 
 COMPILED: Final = "CompiledFunctionBackward"
@@ -64,7 +64,7 @@ def first_uses(outputs: Iterable[Tensor]) -> dict[int, Use]:
             if source is None:
                 continue
             if type(source) is accumulates:
-                _note(found, id(source.variable), (number, IN_GRAPH, place), node)
+                _note(found, id(source.variable), (number, IN_GRAPH, place), node)  # type: ignore[attr-defined]  # as it has
             elif source not in known:
                 known.add(source)
                 waiting.append(source)

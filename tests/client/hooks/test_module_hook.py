@@ -97,6 +97,19 @@ def test_a_hook_whose_listener_is_gone_does_nothing() -> None:
     assert model(torch.ones(1, 2)).shape == (1, 2)
 
 
+class Own(nn.Module):
+    """What `compile` in place needs: a forward pass of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 1)
+        self.first = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(torch.tanh(self.first(x)))
+        return y
+
+
 @pytest.mark.parametrize("when", ["before", "after", "in place"])
 def test_the_order_costs_no_graph_no_break_and_no_recompilation(when: str) -> None:
     """Attached after or before the compilation, for more steps than are looked at."""
@@ -105,7 +118,7 @@ def test_the_order_costs_no_graph_no_break_and_no_recompilation(when: str) -> No
     def train(*, watched: bool) -> dict[str, dict[str, int]]:
         torch.compiler.reset()
         counters.clear()
-        model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 1)))
+        model = Own()
         run: Any = model
         if when == "before":
             run = torch.compile(model, backend="aot_eager", fullgraph=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Model(nn.Module):
 class Observed:
     """A model, and what is known of the order of its layers."""
 
-    def __init__(self, model: nn.Module | dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module]) -> None:
         self.layers = find_layers(model, None, None)
         self.faults = Faults()
         modules = [model] if isinstance(model, nn.Module) else list(model.values())
@@ -340,7 +340,8 @@ class Whole(torch.autograd.Function):
 
 def test_a_function_that_takes_the_parameters_of_several_modules_tells_no_order() -> None:
     """It lists them as its author liked, which need not be the order of use."""
-    model = Model(lambda model, x: Whole.apply(x, *(model[name].weight for name in "abc")))
+    apply: Any = Whole.apply
+    model = Model(lambda model, x: apply(x, *(model[name].weight for name in "abc")))
 
     assert observe(model, steps=3) == (list("abc"), False)
 
