@@ -64,7 +64,7 @@ def first_uses(outputs: Iterable[Tensor]) -> dict[int, Use]:
             if source is None:
                 continue
             if type(source) is accumulates:
-                _note(found, id(source.variable), (number, IN_GRAPH, place), node)  # type: ignore[attr-defined]  # as it has
+                _note(found, id(source.variable), (number, IN_GRAPH, place), node)  # type: ignore[attr-defined]  # AccumulateGrad has
             elif source not in known:
                 known.add(source)
                 waiting.append(source)
