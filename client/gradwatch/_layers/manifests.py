@@ -22,40 +22,36 @@ class Manifests:
     def __init__(self, layers: Sequence[Layer], groups: Mapping[str, frozenset[int]]) -> None:
         self._layers = layers
         self._groups = groups
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[tuple[tuple[int, ...], bool], int] = {}
         self._num_made = 0
 
     def find(
-        self, indices: tuple[int, ...], gradients: Sequence[Tensor], seen: frozenset[int]
+        self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> tuple[int, Manifest | None]:
         """Return the id of a set of layers, and its manifest if it is new and has to be sent.
 
         Args:
             indices: The layers, in order.
             gradients: Their gradients; how they are sharded is taken to stay as it is.
-            seen: Layers whose place in the forward pass is known.
+            ordered: Whether they are in forward order; otherwise in that of registration.
         """
-        known = self._known.get(indices)
+        known = self._known.get((indices, ordered))
         if known is not None:
             return known, None
         if len(self._known) == MAX_MANIFESTS:
             del self._known[next(iter(self._known))]
         self._num_made += 1
-        self._known[indices] = self._num_made
-        return self._num_made, self._make(self._num_made, indices, gradients, seen)
+        self._known[indices, ordered] = self._num_made
+        return self._num_made, self._make(indices, gradients, ordered=ordered)
 
     def _make(
-        self,
-        number: int,
-        indices: tuple[int, ...],
-        gradients: Sequence[Tensor],
-        seen: frozenset[int],
+        self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> Manifest:
         layers = [self._layers[index] for index in indices]
         places = {index: place for place, index in enumerate(indices)}
         shards = tuple(find_shard(gradient) for gradient in gradients)
         return Manifest(
-            manifest_id=number,
+            manifest_id=self._num_made,
             names=tuple(layer.name for layer in layers),
             numel=Column.pack("<u8", [layer.parameter.numel() for layer in layers]),
             dtypes=tuple(str(gradient.dtype).removeprefix("torch.") for gradient in gradients),
@@ -65,5 +61,5 @@ class Manifests:
                 name: tuple(sorted(places[index] for index in members if index in places))
                 for name, members in self._groups.items()
             },
-            order=(LayerOrder.FORWARD if seen.issuperset(indices) else LayerOrder.REGISTRATION),
+            order=LayerOrder.FORWARD if ordered else LayerOrder.REGISTRATION,
         )

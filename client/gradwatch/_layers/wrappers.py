@@ -30,10 +30,15 @@ def unwrapped_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.
 def is_compiled(modules: Sequence[nn.Module]) -> bool:
     """Tell whether any of the modules runs compiled."""
     return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        is_compiled_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None
         for top in modules
         for module in top.modules()
     )
+
+
+def is_compiled_wrapper(module: nn.Module) -> bool:
+    """Tell whether a module is what `torch.compile` returns: its hooks run outside the graphs."""
+    return hasattr(module, "_orig_mod")
 
 
 def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:

@@ -34,8 +34,18 @@ class Observer:
 class LayerOrder(Protocol):
     """Says in which order the forward pass reaches the layers."""
 
-    def settle(self) -> tuple[list[int], frozenset[int]]:
-        """Return all layers' indices in forward order, and those whose place in it was seen."""
+    def read(self, output: object) -> None:
+        """Read the graph of a loss that still has one."""
+
+    def arrange(self, present: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+        """Return layers in forward order, and whether that is known; if not, as they are.
+
+        Args:
+            present: Indices of the layers that have a gradient, in the order of registration.
+        """
+
+    def end_step(self) -> None:
+        """Note that a step is over: graphs that follow are of the next one."""
 
     def close(self) -> None:
         """Stop watching; may be called again."""

@@ -99,6 +99,10 @@ class Recorder:
         finally:
             self._given = {}
 
+    def read_graph(self, loss: object) -> None:
+        """Take the order of the layers from a loss that still has its graph, if it is not known."""
+        self._sampler.order.read(loss)
+
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
         try:
@@ -171,6 +175,7 @@ class Recorder:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
             except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
                 self._faults.note("record", repr(error))
+        self._sampler.order.end_step()
         self._activate()
 
     def _report_passes(
@@ -224,6 +229,7 @@ class Recorder:
                 self._count(sample, taken=True)
         if is_complete:
             self._steps.advance()
+            self._sampler.order.end_step()
         self._activate()
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ class GradientSampler:
 
     def __init__(self, config: WatchConfig, order: LayerOrder, faults: Faults) -> None:
         self._config = config
-        self._order = order
+        self.order = order
         self._faults = faults
         self._members = [config.members(optimizer) for optimizer in config.optimizers]
         self.loss_scale = LossScale(
@@ -44,9 +44,6 @@ class GradientSampler:
         )
         self._manifests = Manifests(config.layers, config.groups)
         self._undeclared: list[Manifest] = []
-        self._forward: list[int] = []
-        self._seen: frozenset[int] = frozenset()
-        self._settled: set[int | None] = set()
         self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
         self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
 
@@ -61,13 +58,15 @@ class GradientSampler:
         if self._has_cuda and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
             return None
-        layers, gradients = self._gradients(optimizer)
-        if not gradients:
+        found = self._gradients(optimizer)
+        if not found:
             self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return None
+        layers, ordered = self.order.arrange(tuple(found))
+        gradients = [found[layer] for layer in layers]
         sample = StepSample(
             step=step,
-            manifest_id=self._find_manifest(layers, gradients),
+            manifest_id=self._find_manifest(layers, gradients, ordered=ordered),
             layers=layers,
             parts=1 if optimizer is None else len(self._config.optimizers),
             is_complete=optimizer is None,
@@ -98,10 +97,12 @@ class GradientSampler:
 
     def close(self) -> None:
         """Stop watching the order of the layers."""
-        self._order.close()
+        self.order.close()
 
-    def _find_manifest(self, layers: tuple[int, ...], gradients: Sequence[Tensor]) -> int:
-        manifest_id, manifest = self._manifests.find(layers, gradients, self._seen)
+    def _find_manifest(
+        self, layers: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
+    ) -> int:
+        manifest_id, manifest = self._manifests.find(layers, gradients, ordered=ordered)
         if manifest is not None:
             self._undeclared.append(manifest)
         return manifest_id
@@ -125,31 +126,20 @@ class GradientSampler:
             if isinstance(rate, (int, float)):
                 sample.add_scalar(Scalar.LR, float(rate))
 
-    def _gradients(self, optimizer: int | None) -> tuple[tuple[int, ...], list[Tensor]]:
-        """Return the layers that have a gradient, in forward order, and those gradients."""
+    def _gradients(self, optimizer: int | None) -> dict[int, Tensor]:
+        """Return the layers that have a gradient, in the order of registration, and those."""
         layers = self._config.layers
-        if optimizer not in self._settled:
-            self._settle(optimizer)
         mine = None if optimizer is None else self._members[optimizer]
-        indices: list[int] = []
-        gradients: list[Tensor] = []
-        for index in self._forward:
-            gradient = layers[index].parameter.grad
+        found: dict[int, Tensor] = {}
+        for index, layer in enumerate(layers):
+            gradient = layer.parameter.grad
             if gradient is None or (mine is not None and index not in mine):
                 continue
             if is_distributed(gradient) and is_partial(gradient):
-                self._faults.note("partial", f"{layers[index].name} is left out: not reduced yet")
+                self._faults.note("partial", f"{layer.name} is left out: not reduced yet")
                 continue
-            indices.append(index)
-            gradients.append(gradient)
-        return tuple(indices), gradients
-
-    def _settle(self, optimizer: int | None) -> None:
-        """Order the layers anew when an optimizer that may have its own backward pass is new."""
-        self._settled.add(optimizer)
-        self._forward, self._seen = self._order.settle()
-        if optimizer is None or len(self._settled) == len(self._config.optimizers):
-            self._order.close()
+            found[index] = gradient
+        return found
 
 
 def _versions(gradients: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

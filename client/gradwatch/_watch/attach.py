@@ -21,7 +21,7 @@ from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import Layer, find_layers
 from gradwatch._layers.names import Patterns
-from gradwatch._layers.wrappers import find_reduction, is_compiled
+from gradwatch._layers.wrappers import find_reduction
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.recorder import Recorder
@@ -157,7 +157,7 @@ def attach(
     files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
     session = Session(session_id, hello, Outbox(buffer_bytes, files))
     sender = Sender(session, target, faults, on_alert, key, files)
-    sampler = GradientSampler(config, ForwardOrder(layers, compiled=is_compiled(modules)), faults)
+    sampler = GradientSampler(config, ForwardOrder(modules, layers, faults), faults)
     observers = _make_observers(layers, faults, local=bool(local), distributed=identity.world > 1)
     if named_blocks:
         observers.append(BlockGains(named_blocks, sender.put, faults))

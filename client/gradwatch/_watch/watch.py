@@ -57,6 +57,7 @@ class Watch:
         """
         if self._closed:
             return
+        self._recorder.read_graph(loss)
         self._recorder.collect(
             self._valid(checked_step, step),
             lambda: {

@@ -77,4 +77,4 @@ def test_watching_changes_nothing_for_the_compiler(
     }
     sent = aggregator.stats(6)
     assert aggregator.layers(sent[-1]) == pytest.approx(expected, rel=1e-5)
-    assert [manifest.order for manifest in aggregator.of(Manifest)] == ["registration"]
+    assert [manifest.order for manifest in aggregator.of(Manifest)] == ["forward"]
