@@ -65,6 +65,7 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
             report_every=2,
         )
         for step in range(4):
+            optimizer.zero_grad()
             loss = model(torch.full((1, 4), math.nan if step == 3 else 1.0)).sum()
             scaler.scale(loss).backward()
             watch.collect(loss=loss, batch_size=1)
