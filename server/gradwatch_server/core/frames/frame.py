@@ -113,6 +113,7 @@ class Frame:
             number; NaN if one of them was NaN; None without any.
         loss_scale: Smallest over the records that gave one, None without a GradScaler.
         coverage: Share of the ranks of the job that are in it.
+        point: Where in the training step its gradients were read, None if its records differ.
     """
 
     step: int
@@ -130,6 +131,7 @@ class Frame:
     loss: float | None
     loss_scale: float | None
     coverage: float
+    point: str | None = None
 
     def column(self, name: str) -> FloatArray:
         """Return (layers,) one of `FRAME_COLUMNS`, NaN where not measured."""
@@ -141,6 +143,7 @@ class Frame:
         state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
         for name in (*_ARRAYS, *_FLAGS):
             state[name] = pack(getattr(self, name))
+        state["point"] = self.point
         state["column_names"] = FRAME_COLUMNS
         state["measured"] = [FRAME_COLUMNS.index(name) for name in self.measured]
         return state
@@ -154,7 +157,7 @@ class Frame:
         known |= {name: unpack_flags(state[name]) for name in _FLAGS}
         known["columns"] = _by_name(known["columns"], saved)
         known["measured"] = tuple(saved[row] for row in state["measured"])
-        return cls(parts=(), **known)
+        return cls(parts=(), point=state.get("point"), **known)
 
 
 def _by_name(saved: FloatArray, saved_names: Sequence[str]) -> FloatArray:

@@ -22,7 +22,7 @@ from gradwatch_server.core.frames.rows import (
 )
 from gradwatch_server.core.frames.shards import Block, join
 from gradwatch_wire import names, norms
-from gradwatch_wire.names import Scalar
+from gradwatch_wire.names import Label, Scalar
 
 _SAFE_SQUARES: Final = (1e-200, 1e200)
 """Between these a plain sum of squares has neither overflowed nor lost what matters."""
@@ -55,9 +55,17 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         num_partial=num_partial,
         total_norm=_of_ranks(parts) if whole else _joined(l2[present], num_partial),
         loss=_loss(parts),
+        point=_common(part.labels.get(Label.POINT) for part in parts),
         loss_scale=_smallest(_given(parts, Scalar.LOSS_SCALE)),
         coverage=len({part.rank for part in parts}) / world,
     )
+
+
+def _common(labels: Iterable[object]) -> str | None:
+    """Return the text that all records have for a label, None if they differ or have none."""
+    known = set(labels)
+    label = known.pop() if len(known) == 1 else None
+    return label if isinstance(label, str) else None
 
 
 def _place(blocks: list[Block], rows: FloatArray) -> tuple[FloatArray, BoolArray]:

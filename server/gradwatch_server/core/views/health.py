@@ -48,6 +48,7 @@ def health(
         "reasons": why,
         "attempt": view.attempt,
         "step": view.frame.step if view.frame else None,
+        "point": view.frame.point if view.frame else None,
         "updated_at": isotime(view.updated_ns),
         "score": _score(series.score),
         "window": _window(series),

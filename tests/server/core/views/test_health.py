@@ -403,3 +403,16 @@ def test_a_sum_of_counts_is_not_needed_to_see_what_a_rank_sent(cluster: Any) -> 
         "lost": 4,
         "unresolved": 1,
     }
+
+
+def test_the_point_is_that_of_the_last_step_unless_the_ranks_differ(cluster: Any) -> None:
+    """A norm means nothing without where it was taken; what is not common is not claimed."""
+    job = cluster(world=2, names=("a",)).start()
+    assert job.health()["point"] is None
+
+    job.step(0, 1.0, labels={"point": "backward"})
+    assert job.health()["point"] == "backward"
+
+    job.stats(0, 1, 1.0, labels={"point": "backward"})
+    job.stats(1, 1, 1.0, labels={"point": "optimizer_step"})
+    assert job.health()["point"] is None
