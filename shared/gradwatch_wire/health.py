@@ -21,13 +21,17 @@ def health_score(
     vanishing_share: float,
     exploding_share: float,
     *,
+    has_nonfinite: bool = False,
     vanishing_penalty: float = VANISHING_HEALTH_PENALTY,
     exploding_penalty: float = EXPLODING_HEALTH_PENALTY,
 ) -> float:
     """Return clamp(1 - 0.5 v - 0.8 e, 0, 1) for the shares of vanishing and exploding layers.
 
-    The formula is the source documents'. A non-finite layer counts as exploding.
+    The formula is the source documents'. 0 where any gradient is non-finite: one NaN layer of 148
+    is not 99 % healthy.
     """
+    if has_nonfinite:
+        return 0.0
     score = 1.0 - vanishing_penalty * vanishing_share - exploding_penalty * exploding_share
     return min(1.0, max(0.0, score))
 

@@ -119,7 +119,7 @@ STATISTICS: dict[str, list[str]] = {
     "Columns": [column.name for column in STATISTIC_COLUMNS],
     "Scalars": list(Scalar),
     "Labels": list(Label),
-    "Paths": ["rows", "triton", "foreach", "public"],
+    "Paths": ["small", "rows", "triton", "foreach", "public"],
 }
 
 

@@ -254,6 +254,7 @@ def _read(
     health = health_score(
         vanishing / async_stats["_n_grads"],
         exploding / async_stats["_n_grads"],
+        has_nonfinite=not math.isfinite(norm),
         vanishing_penalty=vanishing_penalty,
         exploding_penalty=exploding_penalty,
     )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
+from gradwatch._statistics.small import is_small, small_statistics
 from gradwatch_wire.names import L2
 
 Path = Callable[[Sequence[Tensor], Sequence[str]], dict[str, Tensor]]
@@ -28,7 +29,7 @@ class Statistics:
 
     Args:
         values: Column to (gradients,) float64 on their device.
-        path: Name of the path that ran: `rows`, `triton`, `foreach` or `public`.
+        path: Name of the path that ran: `small`, `rows`, `triton`, `foreach` or `public`.
         declined: Why a better path did not run, empty if the best one did.
     """
 
@@ -49,7 +50,7 @@ def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> S
         empty = {name: torch.empty(0, dtype=torch.float64) for name in columns}
         return Statistics(empty, "rows")
     declined = ""
-    for name, path in _paths(gradients[0]):
+    for name, path in _paths(gradients, columns):
         try:
             return Statistics(path(gradients, columns), name, declined)
         except Exception as error:
@@ -59,16 +60,19 @@ def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> S
     raise AssertionError
 
 
-def _paths(sample: Tensor) -> Iterator[tuple[str, Path]]:
-    """Yield the paths to try for tensors like *sample*, the best one first."""
+def _paths(gradients: Sequence[Tensor], columns: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the paths to try, the best one first."""
+    device = gradients[0].device
     if torch.compiler.is_compiling():
         # One graph for all inputs: without branches on values.
         yield "foreach", foreach_statistics
     elif os.environ.get("GRADWATCH_FOREACH") != "0":
-        if sample.device.type == "cpu":
+        if device.type == "cpu":
+            if is_small(gradients, columns):
+                yield "small", small_statistics
             yield "rows", row_statistics
         else:
-            if sample.device.type == "cuda":
+            if device.type == "cuda":
                 yield "triton", _triton_statistics
             yield "foreach", foreach_statistics
     yield "public", public_statistics

@@ -335,7 +335,8 @@ def test_finite_gradients_have_finite_norms_and_never_zero(
     assert metrics.max_layer_norm == close(reference(gradients[1:2]))
     assert compute_grad_norm_surrogate(module) == expected
     dual = materialize_dual_grad_stats(collect_dual_gradients_async(module, list(module)[:1]))
-    assert (dual.host_grad_norm, dual.seed_grad_norm) == (expected, metrics.min_layer_norm)
+    assert dual.host_grad_norm == expected
+    assert dual.seed_grad_norm == close(reference(gradients[:1]))
 
 
 @settings(max_examples=200, deadline=None)
@@ -373,8 +374,8 @@ def test_a_total_is_infinite_only_if_a_norm_is(norms: list[float], expected: flo
         ([1.0, 101.0], False, True, 0.6),
         ([1.0, 99.0], False, False, 1.0),
         ([1e-8, 101.0], True, True, 1 - 0.25 - 0.4),
-        ([math.nan, 1.0], False, True, 0.6),
-        ([math.inf, math.nan], False, True, 0.2),
+        ([math.nan, 1.0], False, True, 0.0),
+        ([math.inf, math.nan], False, True, 0.0),
     ],
 )
 def test_health_falls_with_vanishing_and_exploding_gradients(
@@ -689,6 +690,7 @@ def test_a_slower_path_is_warned_of_with_its_cause(
     def broken(*_: Any) -> Any:
         raise RuntimeError("no rows today")
 
+    monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
     with pytest.warns(RuntimeWarning, match="slower path, public; rows: .*no rows today"):
         collect_seed_gradients(model.parameters())

@@ -85,6 +85,7 @@ def test_a_slower_path_is_told_once_with_its_cause(
     def broken(*_: Any) -> Any:
         raise RuntimeError("no rows today")
 
+    monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
     watch = attach(with_gradients())
     watch.collect()

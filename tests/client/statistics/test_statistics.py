@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
 from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
+from gradwatch._statistics.small import MAX_ELEMENTS, small_statistics
 from gradwatch._statistics.statistics import Path, statistics
 from gradwatch_wire.names import MEASURED_COLUMNS
 
@@ -112,6 +113,32 @@ def gradients(draw: st.DrawFn) -> torch.Tensor:
 def test_any_tensor_is_measured_right(name: str, batch: list[torch.Tensor]) -> None:
     """Any bits in every dtype and mix of sizes: norms within 1e-5, counts exactly."""
     assert_right(PATHS[name], *batch)
+
+
+@BRIEFLY
+@given(batch=st.lists(gradients(), min_size=1, max_size=4))
+def test_any_small_tensor_is_measured_right(batch: list[torch.Tensor]) -> None:
+    """By the path for small models, which has the norm and the counts of what is not finite."""
+    short = [each for each in batch if each.dtype is not torch.float64]
+    if short:
+        found = small_statistics(short, ("l2", "nans", "infs"))
+        for place, gradient in enumerate(short):
+            expected = reference(gradient)
+            for name, values in found.items():
+                assert values[place].item() == close(expected[name]), (name, place)
+
+
+def test_the_path_for_small_models_refuses_what_it_does_not_have() -> None:
+    """In place of sending something else under that name."""
+    with pytest.raises(ValueError, match="'zeros'"):
+        small_statistics([torch.ones(4)], ("l2", "zeros"))
+
+
+def test_a_norm_just_below_the_threshold_stays_below_it() -> None:
+    """Ten times 1e-8 in float32 is a little less than 1e-7, which float32 cannot tell apart."""
+    norm = statistics([torch.full((100,), 1e-8)]).values["l2"].item()
+
+    assert norm < 1e-7
 
 
 @settings(BRIEFLY, max_examples=15)
@@ -391,11 +418,15 @@ def test_extra_memory_is_bounded_whatever_the_size_of_the_gradient(
 
 
 def test_the_path_on_this_device_is_the_best_one() -> None:
-    """Rows on the CPU; the path is told with the numbers."""
+    """On the CPU by how much there is, and what is asked for; it is told with the numbers."""
     found = statistics([torch.ones(4)])
+    many = statistics([torch.ones(MAX_ELEMENTS), torch.ones(1)])
 
-    assert (found.path, found.declined) == ("rows", "")
+    assert (found.path, found.declined) == ("small", "")
     assert found.values["l2"].tolist() == [2.0]
+    assert (many.path, many.declined) == ("rows", "")
+    assert statistics([torch.ones(4)], MEASURED_COLUMNS).path == "rows"
+    assert statistics([torch.ones(4, dtype=torch.float64)]).path == "rows"
 
 
 def test_the_public_path_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,6 +443,7 @@ def test_another_path_takes_over_and_says_why(
     """When torch's private function is gone or refuses its input, on a device without rows."""
     if problem == "missing":
         monkeypatch.delattr(torch, "_foreach_norm")
+    monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
     gradient = torch.ones(4).to_sparse() if problem == "refuses" else torch.ones(4)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", foreach_statistics)
     if problem == "refuses":

@@ -21,7 +21,9 @@ def frame_score(frame: Frame, flags: Flags) -> float:
         return math.nan if frame.num_partial else 1.0
     vanishing = num_layers(HealthShare.VANISHING, flags)
     exploding = num_layers(HealthShare.EXPLODING, flags)
-    return health_score(vanishing / num_present, exploding / num_present)
+    # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
+    broken = bool(frame.nonfinite.any()) and frame.loss_scale is None
+    return health_score(vanishing / num_present, exploding / num_present, has_nonfinite=broken)
 
 
 def num_layers(share: HealthShare, flags: Flags) -> int:
