@@ -54,7 +54,7 @@ class ForwardOrder:
         self._modules = modules
         self._layers = layers
         self._faults = faults
-        self._owners = {i: layer.name.rpartition(".")[0] for i, layer in enumerate(layers)}
+        self._owners = self._find_owners()
         self._graphs: list[Moments] = []  # of earlier steps, the latest first
         self._current: Moments = {}  # of the running step, its graphs put together
         self._repeats = 0
@@ -92,6 +92,22 @@ class ForwardOrder:
         if not arranged[1]:
             self._look_for(present)
         return arranged
+
+    def forget(self) -> None:
+        """Find the order anew: layers have become others."""
+        self._owners = self._find_owners()
+        self._graphs.clear()
+        self._current = {}
+        for known in (self._arranged, self._missed, self._wanted):
+            known.clear()
+        self._steps_left, self._varies = MAX_STEPS, False
+        if not self._looking:
+            self._looking = self._began_late = True
+            if not self._is_compiled():
+                self._hook(self._modules)
+
+    def _find_owners(self) -> dict[int, str]:
+        return {i: layer.name.rpartition(".")[0] for i, layer in enumerate(self._layers)}
 
     def end_step(self) -> None:
         """Note that an optimizer has stepped: the graphs that follow are of the next step."""

@@ -44,6 +44,10 @@ class Manifests:
         self._known[indices, ordered] = self._num_made
         return self._num_made, self._make(indices, gradients, ordered=ordered)
 
+    def forget(self) -> None:
+        """Declare all sets anew: layers have become others."""
+        self._known.clear()
+
     def _make(
         self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> Manifest:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import nn
+
 from gradwatch._recording.step_sample import StepSample
 
 
@@ -24,6 +26,9 @@ class Observer:
     def forget(self) -> None:
         """Drop what was seen since the last sample: it belongs to no sample."""
 
+    def follow(self, index: int, parameter: nn.Parameter) -> None:
+        """Watch a parameter that has taken a layer's place, or is a new layer."""
+
     def after_step(self, sample: StepSample) -> None:
         """Do what is due once in each collected step, after its sample was recorded."""
 
@@ -43,6 +48,9 @@ class LayerOrder(Protocol):
         Args:
             present: Indices of the layers that have a gradient, in the order of registration.
         """
+
+    def forget(self) -> None:
+        """Find the order anew: layers have become others."""
 
     def end_step(self) -> None:
         """Note that a step is over: graphs that follow are of the next one."""

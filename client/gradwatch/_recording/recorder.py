@@ -41,6 +41,7 @@ class Recorder:
 
     Attributes:
         num_collected: Steps collected so far.
+        hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
         windows: What backward passes and optimizer steps are told to.
     """
 
@@ -54,6 +55,7 @@ class Recorder:
     ) -> None:
         self.num_collected = 0
         self.put = put
+        self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
         self._config = config
         self._sampler = sampler
         self._observers = observers
@@ -234,11 +236,29 @@ class Recorder:
 
     @torch.no_grad()
     def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
+        self._refresh()
+        if optimizer is not None and point == Point.OPTIMIZER_STEP:
+            self._hook_again(optimizer)  # no pass was seen: those hooked may be frozen or replaced
         sample = self._sampler.sample(step, point, optimizer)
         if sample is not None:
             for observer in self._observers:
                 observer.contribute(sample)
         return sample
+
+    def _refresh(self) -> None:
+        changed = self._sampler.refresh()
+        if changed is None:
+            return
+        for optimizer in range(len(self._config.optimizers)):
+            self._hook_again(optimizer)
+        for index in changed:
+            for observer in self._observers:
+                observer.follow(index, self._config.layers[index].parameter)
+
+    def _hook_again(self, optimizer: int) -> None:
+        hook = self.hook_again()
+        if hook is not None:
+            hook(optimizer)
 
     def _count(self, sample: StepSample, *, taken: bool) -> None:
         self.num_collected += 1

@@ -38,7 +38,9 @@ class GradientSampler:
         self._config = config
         self.order = order
         self._faults = faults
-        self._members = [config.members(optimizer) for optimizer in config.optimizers]
+        self._members: list[frozenset[int]] = []
+        self._trained: list[int] = []  # identities of all parameters of the optimizers
+        self._find_members()
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
@@ -80,6 +82,37 @@ class GradientSampler:
         self._measure(sample, optimizer, gradients)
         self._add_scalars(sample, optimizer)
         return sample
+
+    def refresh(self) -> list[int] | None:
+        """Take in what the training script has changed since: layers and parameter groups.
+
+        Returns:
+            Indices of layers with another parameter than before; None if nothing has changed.
+        """
+        changed = self._config.tracker.refresh()
+        if not changed and self._trained == self._find_trained():
+            return None
+        self._find_members()
+        if changed:
+            self._manifests.forget()
+            self.order.forget()
+        self._tell_untrained(changed)
+        return changed
+
+    def _find_trained(self) -> list[int]:
+        groups = [group for each in self._config.optimizers for group in each.param_groups]
+        return [identity for group in groups for identity in map(id, group["params"])]
+
+    def _find_members(self) -> None:
+        self._trained = self._find_trained()
+        self._members = [self._config.members(each) for each in self._config.optimizers]
+
+    def _tell_untrained(self, changed: Sequence[int]) -> None:
+        trained = frozenset[int]().union(*self._members) if self._members else set(changed)
+        names = [self._config.layers[i].name for i in changed if i not in trained]
+        if names:
+            why = f"{names[0]} and {len(names) - 1} more are new and in no optimizer that was given"
+            self._faults.note("not watched", why)
 
     def is_changed(self, sample: StepSample) -> bool:
         """Tell whether a few of the gradients were written to since they were sampled."""
