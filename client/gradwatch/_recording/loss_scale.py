@@ -90,7 +90,7 @@ class LossScale:
         return self._scaler is not before
 
     def is_used(self, optimizer: int) -> bool:
-        """Tell, at the beginning of an optimizer's step, whether its gradients carried the scale."""
+        """Tell, as an optimizer's step begins, whether its gradients carried the scale."""
         stepping = self._optimizers[optimizer]
         if self._scaler is None or self._scaler._scale is None:
             return False

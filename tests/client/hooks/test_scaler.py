@@ -281,7 +281,7 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
 
 
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
-    aggregator: Any, attach: Any
+    aggregator: Any, attach: Any, wait_until: Any
 ) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)
@@ -293,5 +293,7 @@ def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
 
     assert [stats.labels["scaled"] for stats in sent] == [None, None, *[False] * 4]
     assert [stats.labels["taken"] for stats in sent] == [False, False, True, False, True, True]
+    wait_until(lambda: aggregator.of(Event), "the event")
+    assert [event.step for event in aggregator.of(Event)] == [3]
     assert watch.stats()["faults"] == 2
     assert "attach(scaler=...)" in watch.stats()["last_error"]
