@@ -219,7 +219,8 @@ class ForwardOrder:
         A model that is never called itself (`model.trunk(x)`, Lightning's `training_step`) calls
         its children. One that was called has parts without a graph.
         """
-        silent = [module for module in self._hooks if module not in self._read]
+        # A leaf that was silent may speak in the next step: this one may have had no forward pass.
+        silent = [m for m in self._hooks if m not in self._read and next(m.children(), None)]
         if compiled:
             # Other hooks that come or go would make the compiler start over.
             self._hook(inner for m in silent for inner in m.modules() if is_compiled_wrapper(inner))

@@ -76,15 +76,22 @@ class LossScale:
         state = self._states[optimizer][id(self._optimizers[optimizer])]
         return [flag.clone() for flag in state["found_inf_per_device"].values()]
 
-    def is_used(self, optimizer: int) -> bool:
-        """Tell, at the beginning of an optimizer's step, whether its gradients carried the scale.
+    def settle(self, optimizer: int) -> bool:
+        """Look for the scaler among the callers of an optimizer's first step.
 
-        The first time the scaler is looked for among the callers of the step.
+        Returns:
+            Whether it is another than was thought.
         """
+        if optimizer in self._known:
+            return False
+        self._known.add(optimizer)
+        before = self._scaler
+        self._scaler = _calling_scaler() or before
+        return self._scaler is not before
+
+    def is_used(self, optimizer: int) -> bool:
+        """Tell, as an optimizer's step begins, whether its gradients carried the scale."""
         stepping = self._optimizers[optimizer]
-        if optimizer not in self._known:
-            self._known.add(optimizer)
-            self._scaler = _calling_scaler() or self._scaler
         if self._scaler is None or self._scaler._scale is None:
             return False
         state = self._scaler._per_optimizer_states.get(id(stepping))
