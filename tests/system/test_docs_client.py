@@ -127,6 +127,7 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("keys", "ValueError"): lambda: {"keys": "/nowhere/client.key"},
     ("every", "TypeError"): lambda: {"every": 1.5},
     ("every", "ValueError"): lambda: {"every": 0},
+    ("first_step", "ValueError"): lambda: {"first_step": -1},
     ("groups", "TypeError"): lambda: {"groups": "host"},
     ("groups", "ValueError"): lambda: {"groups": {"host": "backbone.*"}},
     ("include", "TypeError"): lambda: {"include": [7]},
