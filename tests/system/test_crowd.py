@@ -52,7 +52,7 @@ class Client(Peer):
 
     def is_stored(self) -> bool:
         """Listen; tell whether all it sent is acknowledged by now."""
-        for answer in self.heard():
+        for answer in self.received():
             assert isinstance(answer, (Welcome, Ack)), answer
             self.acked_seq = max(self.acked_seq, answer.acked)
         return self.acked_seq == self.seq

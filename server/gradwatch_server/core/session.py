@@ -16,7 +16,7 @@ from gradwatch_wire.health import RankState
 from gradwatch_wire.names import EventName
 
 MAX_MANIFEST_LAYERS = 1 << 20
-"""Layers of all manifests together that a session may name; the oldest manifests give way."""
+"""Layers of all manifests together that a session may name; the oldest manifests are dropped."""
 
 _HELLO: Final = ("rank", "world", "host", "pid", "versions", "job")
 _PROGRESS: Final = ("last_skipped", "last_step", "reason")
@@ -75,7 +75,7 @@ class Session:
     losses: Losses = field(default_factory=Losses)
 
     def declare(self, number: int, manifest: DeclaredManifest) -> None:
-        """Note what a manifest declared; the oldest give way when they name too many layers."""
+        """Note what a manifest declared; the oldest are dropped when they name too many layers."""
         self.manifests.pop(number, None)
         self.manifests[number] = manifest
         while sum(known.size for known in self.manifests.values()) > MAX_MANIFEST_LAYERS:

@@ -205,7 +205,7 @@ def test_nothing_has_zero_of_everything(path: Path, shape: tuple[int, ...]) -> N
 
 
 def test_only_empty_tensors_are_measured_too(path: Path) -> None:
-    """A rank may hold the empty piece of every layer."""
+    """A rank may hold the empty shard of every layer."""
     assert columns(path, torch.empty(0), torch.empty(0, 3))["l2"] == [0.0, 0.0]
 
 

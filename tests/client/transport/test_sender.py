@@ -152,6 +152,7 @@ def test_what_waits_for_the_device_is_bounded(make_sender: Any, free_endpoint: s
     assert sender.queue.num_dropped == faults.counts["dropped"] == 10
 
 
+@pytest.mark.slow
 def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
     aggregator: Any, make_sender: Any
 ) -> None:

@@ -329,7 +329,7 @@ def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
 
 
 def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
-    """Clusters set one for everything; the aggregator is next door."""
+    """Clusters set one for everything; the aggregator is in the same network."""
     result = gradwatch(
         "runs",
         "--url",
@@ -505,6 +505,7 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
     """`gradwatch tail | head -1`, with more to say than the pipe holds."""
     peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)

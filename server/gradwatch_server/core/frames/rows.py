@@ -165,7 +165,7 @@ _MERGE_SHARDS: Final[dict[Combine, Callable[[FloatArray, IndexArray], FloatArray
 
 
 def withhold(rows: FloatArray, partial: BoolArray) -> None:
-    """Take back what is not known of a layer when a shard of it is missing.
+    """Clear what is not known of a layer when a shard of it is missing.
 
     What stays is that something was non-finite: no other shard could make it finite.
     """

@@ -1,4 +1,4 @@
-"""The doors, with real processes: who gets in, who does not, and what the others notice of it."""
+"""Access, with real processes: who gets in, who does not, and what the others notice of it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
     tokens: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both end well; the aggregator never hears of the second."""
+    """Both end well; the aggregator never sees the second."""
     url = locked.url
     monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
     seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
@@ -158,7 +158,7 @@ def test_a_key_writes_its_own_runs_and_no_other(
         thief.session = other.session
         assert isinstance(thief.say(thief.greeting), Refuse)
         thief.send_as(3, 1, stats_of(1, [NAN]))
-        assert isinstance(thief.hear(), Refuse)
+        assert isinstance(thief.receive(), Refuse)
 
     report = locked.json("/runs/b-1/health", headers=bearer(tokens["read"]))
     assert report["step"] == 0
@@ -180,7 +180,7 @@ def test_a_refused_training_job_trains_on(
     assert output.count("may not write run") == 1
 
 
-def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
+def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(
     aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """The good one's records are stored while the flood lasts, and nothing is lost."""
@@ -238,19 +238,19 @@ def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
     ask: Ask, folder: Path, tmp_path: Path
 ) -> None:
     """Refused with the command that makes keys; told what is open."""
-    doors = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
-    refused = ask("serve", *doors)
+    ports = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
+    refused = ask("serve", *ports)
     assert refused.returncode == 1
     assert "make keys with 'gradwatch keys' and give --keys-dir" in refused.stderr
-    wrong = ask("serve", *doors, "--keys-dir", str(tmp_path / "none"))
+    wrong = ask("serve", *ports, "--keys-dir", str(tmp_path / "none"))
     assert wrong.returncode == 1
     assert "No such file or directory; " in wrong.stderr
     assert not (tmp_path / "data").exists()
 
-    told = started(*doors, "--insecure", cwd=tmp_path)
+    told = started(*ports, "--insecure", cwd=tmp_path)
     assert "insecure: whoever reaches http at 0.0.0.0:0 gets in" in told
     assert "insecure: whoever reaches ingest at tcp://0.0.0.0:0 gets in" in told
-    told = started(*doors, "--keys-dir", str(folder), cwd=tmp_path)
+    told = started(*ports, "--keys-dir", str(folder), cwd=tmp_path)
     assert "insecure" not in told
     assert "HTTP tokens travel in the clear" in told
 
