@@ -127,7 +127,7 @@ class Assembler(Generic[T]):
         return made
 
     def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:
-        """Tell whether a rank is missing. Called for each record, so the last one found is first."""
+        """Tell whether a rank is missing. Called for each record: tries the last one first."""
         if self._awaited in expected and self._lacks(self._awaited, step, found):
             return True
         for rank in expected:
