@@ -12,39 +12,20 @@ import zmq
 from gradwatch_wire import (
     Ack,
     Alert,
-    Column,
     Envelope,
     Hello,
-    Manifest,
     Record,
-    Stats,
     Welcome,
     decode,
     encode,
 )
 from gradwatch_wire.keyfile import ClientKey
+from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S
 
 GREET_EVERY_MS: Final = 500
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
-
-
-def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
-    """Return a manifest of layers of 10 elements, in forward order unless told otherwise."""
-    settings: dict[str, Any] = {
-        "manifest_id": 1,
-        "names": tuple(names),
-        "numel": Column.pack("<u8", [10] * len(names)),
-        "dtypes": ("float32",) * len(names),
-        "order": "forward",
-    }
-    return Manifest(**settings | changes)
-
-
-def stats_of(step: int, l2: Sequence[float], **scalars: float) -> Stats:
-    """Return statistics with an L2 norm for each layer."""
-    return Stats(manifest_id=1, step=step, scalars=scalars, columns={"l2": Column.pack("<f8", l2)})
 
 
 class Peer:

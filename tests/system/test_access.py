@@ -7,10 +7,9 @@ import re
 import socket
 import subprocess
 import tomllib
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
 import pytest
@@ -22,15 +21,15 @@ from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.command import Command, run_command
 from tests.support.job import Train
-from tests.support.peer import NewPeer, stats_of
+from tests.support.peer import NewPeer
+from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
 NAN = float("nan")
-
-Ask: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -53,23 +52,9 @@ def locked(aggregator: Aggregator, environ: dict[str, str], folder: Path) -> Agg
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(tmp_path: Path) -> Command:
     """Run a command to its end: `ask("runs", TOKEN="...")`."""
-
-    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            [GRADWATCH, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"COLUMNS": "200"} | environ,
-        )
-        assert "Traceback" not in result.stderr, result.stderr
-        return result
-
-    return run
+    return partial(run_command, tmp_path)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -205,7 +190,7 @@ def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(
 
 
 def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
-    ask: Ask, aggregator: Aggregator, environ: dict[str, str], tmp_path: Path
+    ask: Command, aggregator: Aggregator, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """`gradwatch keys`, `serve`, and the commands that ask, with a token and without."""
     made = ask("keys", "--dir", "k")
@@ -235,7 +220,7 @@ def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
 
 
 def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
-    ask: Ask, folder: Path, tmp_path: Path
+    ask: Command, folder: Path, tmp_path: Path
 ) -> None:
     """Refused with the command that makes keys; told what is open."""
     ports = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
@@ -275,7 +260,7 @@ def started(*arguments: str, cwd: Path) -> str:
 
 
 def test_tls_is_spoken_with_a_certificate(
-    aggregator: Aggregator, environ: dict[str, str], ask: Ask, tmp_path: Path
+    aggregator: Aggregator, environ: dict[str, str], ask: Command, tmp_path: Path
 ) -> None:
     """The commands trust it by GRADWATCH_CA, and nothing is said in the clear."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -349,7 +334,7 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends(aggregator: Aggrega
 
 
 def test_hostile_names_are_shown_inert_everywhere(
-    aggregator: Aggregator, peers: NewPeer, ask: Ask
+    aggregator: Aggregator, peers: NewPeer, ask: Command
 ) -> None:
     """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
     aggregator.start()

@@ -14,7 +14,8 @@ import zmq
 from gradwatch_wire import Ack, Envelope, Hello, Record, Welcome, encode
 from tests.support.aggregator import Aggregator
 from tests.support.job import Train
-from tests.support.peer import Context, Peer, manifest_of, stats_of
+from tests.support.peer import Context, Peer
+from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

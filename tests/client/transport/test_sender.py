@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -36,7 +35,7 @@ from gradwatch_wire import (
 )
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
-from tests.support.ports import ReservedPort
+from tests.support.ports import ReservedPort, has_ipv6
 from tests.support.waiting import PATIENCE_S
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
@@ -227,14 +226,6 @@ def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
     assert second.layers(second.of(Stats)[0]) == second.layers(first.of(Stats)[0])
     assert second.stored[0].seq == 1
     assert second.lost == [(2, 3)]
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("address", ["ipc", *["tcp://[::1]:*"][: has_ipv6()]])

@@ -22,6 +22,7 @@ from gradwatch_server.ingest.socket import (
 )
 from gradwatch_wire import Ack, Bye, Envelope, Event, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from tests.support.ports import has_ipv6
 from tests.support.waiting import wait_until
 
 SESSION = b"s" * 16
@@ -263,11 +264,3 @@ def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
             assert len(received(ingest, 1)) == 1
         finally:
             ingest.close()
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
