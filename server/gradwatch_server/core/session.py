@@ -11,9 +11,9 @@ from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack_integer
-from gradwatch_wire import Event, Hello, Stats, names
+from gradwatch_wire import Event, Hello, Stats
 from gradwatch_wire.health import RankState
-from gradwatch_wire.names import EventName
+from gradwatch_wire.names import L2, EventName
 
 MAX_MANIFEST_LAYERS = 1 << 20
 """Layers of all manifests together that a session may name; the oldest manifests are dropped."""
@@ -87,7 +87,7 @@ class Session:
         values = {
             name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns
         }
-        l2 = values.get(names.L2)
+        l2 = values.get(L2)
         if known is None or l2 is None or len(l2) != len(known.layout.index):
             return None
         return RankPart(

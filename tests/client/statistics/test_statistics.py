@@ -39,7 +39,11 @@ BITS = {torch.float16: 16, torch.bfloat16: 16, torch.float32: 32, torch.float64:
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
 
-@pytest.fixture(params=PATHS)
+# Triton's interpreter takes its time; one test below that is not slow runs the kernel all the same.
+SLOW_TRITON = pytest.param("triton", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[SLOW_TRITON if name == "triton" else name for name in PATHS])
 def path(request: pytest.FixtureRequest) -> Path:
     """Each path in turn."""
     return PATHS[request.param]

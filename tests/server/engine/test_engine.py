@@ -479,6 +479,7 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers
     assert running.view().ranks[0].state is RankState.ENDED
 
 
+@pytest.mark.slow
 def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -400,6 +400,7 @@ def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     """Ingest goes on; the save is done once there is room."""
     own = begin()
@@ -427,6 +428,7 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_work_survives_a_full_disk_and_tells_it_once(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

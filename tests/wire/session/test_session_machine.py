@@ -262,7 +262,7 @@ class SpillingMachine(Machine):
         assert lost == self.num_skipped
 
 
-TestSession = Machine.TestCase
+TestSession = pytest.mark.slow(Machine.TestCase)
 TestSession.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestSpilling = pytest.mark.slow(SpillingMachine.TestCase)
 TestSpilling.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)
