@@ -162,12 +162,12 @@ def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: in
 
 def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
     """One round takes so many messages at most: others have to be acknowledged, too."""
-    peers = [dealer() for _ in range(4)]  # the queues of fewer would not hold a whole batch
+    peers = [dealer() for _ in range(8)]  # the queues of fewer would not hold a whole batch
     for peer in peers:
         peer.set_hwm(0)
 
     def is_full() -> bool:
-        for number in range(BATCH_MESSAGES):
+        for number in range(2 * BATCH_MESSAGES):  # without a bound all of them come at once
             peers[number % len(peers)].send_multipart(GOOD)
         size = len(list(ingest.receive(50)))
         assert size <= BATCH_MESSAGES
@@ -185,7 +185,7 @@ def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
     one = len(frames[1])
 
     def is_full() -> bool:
-        for _ in range(1 + BATCH_BYTES // one):
+        for _ in range(2 * BATCH_BYTES // one):
             peer.send_multipart(frames)
         size = one * len(list(ingest.receive(50)))
         assert size <= BATCH_BYTES + one
