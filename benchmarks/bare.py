@@ -1,7 +1,7 @@
 """The peer of the ingest benchmark: a loop that receives and unpacks, and keeps nothing.
 
 It answers like the aggregator, so that the same senders can talk to it: WELCOME to a HELLO, and an
-ACK per session after each batch. It neither checks the schema nor stores, merges or judges.
+ACK per session after each batch. It neither checks the schema nor stores, merges or evaluates.
 """
 
 from __future__ import annotations

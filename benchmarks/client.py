@@ -63,7 +63,7 @@ def _rows(
     case: Case, rounds: int, aims: dict[str, float], peaks_of: Sequence[str]
 ) -> list[list[str]]:
     with workers(take_times, [Timing(case, rounds, _slow_rounds(rounds))]) as (worker,):
-        times: dict[str, list[float]] = worker.hear()
+        times: dict[str, list[float]] = worker.receive()
     hand_out = times.pop(HAND_OUT)
     times[WANDB] = [a - b for a, b in zip(times[WANDB], hand_out, strict=True)]
     peaks = {name: _peak(case, name) for name in peaks_of}
@@ -93,5 +93,5 @@ def _three_digits(values: Sequence[float]) -> str:
 
 def _peak(case: Case, name: str) -> float | None:
     with workers(take_peak, [Peak(case, name)]) as (worker,):
-        peak: float | None = worker.hear()
+        peak: float | None = worker.receive()
     return peak

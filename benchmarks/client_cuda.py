@@ -42,7 +42,7 @@ def run(*, quick: bool = False, rounds: int = 50) -> None:
     rows: list[list[str]] = []
     for case, aim in zip(cases(quick=quick), aims, strict=True):
         with workers(take_costs, [(case, rounds)]) as (worker,):
-            costs: dict[str, Cost] = worker.hear()
+            costs: dict[str, Cost] = worker.receive()
         rows += [[case.title, "", "", "", "", ""], *_rows(costs, aim)]
     show(
         f"client, {torch.cuda.get_device_name()}",
@@ -53,7 +53,7 @@ def run(*, quick: bool = False, rounds: int = 50) -> None:
         'set_sync_debug_mode("error") found a wait for the device in it.',
     )
     with workers(take_steps, [2 if quick else 10]) as (worker,):
-        without, own = worker.hear()
+        without, own = worker.receive()
     shares = [a / b - 1 for a, b in zip(own, without, strict=True)]
     show(
         "client, a step of GPT-2 124M in bfloat16",

@@ -77,7 +77,7 @@ def _ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
 def _rate(ranks: Sequence[Worker], block: Block) -> float:
     for worker in ranks:
         worker.tell(block)
-    return block.steps / max(float(worker.hear()) for worker in ranks)
+    return block.steps / max(float(worker.receive()) for worker in ranks)
 
 
 def train(job: Rank, pipe: Pipe) -> None:

@@ -76,7 +76,7 @@ class Worker:
         """Send a message to the worker."""
         self.pipe.send(message)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Return its next message.
 
         Raises:

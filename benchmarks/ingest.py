@@ -1,8 +1,8 @@
 """Records per second of the whole path, beside a loop that only receives and unpacks.
 
 The aggregator is a real `gradwatch serve`: it decodes under limits, checks, commits with fsync,
-acknowledges, merges frames, judges them, and counts. The peer is `bare.py`. Both get the very same
-messages from the same senders under the same flow control, in turns.
+acknowledges, merges frames, evaluates them, and counts. The peer is `bare.py`. Both get the very
+same messages from the same senders under the same flow control, in turns.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def _logged(data: Path) -> int:
 
 def _bare(senders: int, steps: int) -> Pass:
     with workers(run_bare, [None]) as (receiver,):
-        with _welcomed(receiver.hear(), senders, steps) as crowd:
+        with _welcomed(receiver.receive(), senders, steps) as crowd:
             before = cpu_seconds(receiver.pid)
             began_ns, sent = _race(crowd)
             seconds = (max(s.finished_ns for s in sent) - began_ns) / 1e9
             cpu = cpu_seconds(receiver.pid) - before
         receiver.tell("stop")
-        received = receiver.hear()
+        received = receiver.receive()
     assert received == sum(s.records + s.again for s in sent), (received, sent)
     return _pass(sent, seconds, cpu)
 
@@ -155,7 +155,7 @@ def _welcomed(endpoint: str, senders: int, steps: int) -> Iterator[list[Worker]]
     ]
     with workers(run_sender, jobs) as crowd:
         for worker in crowd:
-            assert worker.hear() == "welcomed"
+            assert worker.receive() == "welcomed"
         yield crowd
 
 
@@ -164,7 +164,7 @@ def _race(crowd: Sequence[Worker]) -> tuple[int, list[Sent]]:
     began_ns = time.monotonic_ns()
     for worker in crowd:
         worker.tell("go")
-    return began_ns, [worker.hear() for worker in crowd]
+    return began_ns, [worker.receive() for worker in crowd]
 
 
 def _pass(sent: Sequence[Sent], seconds: float, cpu_s: float, late: int = 0) -> Pass:

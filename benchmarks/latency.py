@@ -67,7 +67,7 @@ def run(*, quick: bool = False, alerts: int = 400, rate: float = 200.0) -> None:
             _subscribed(server, arrivals),
             workers(train, [Training(server.ingest, steps, rate)]) as (worker,),
         ):
-            trained: Trained = worker.hear()
+            trained: Trained = worker.receive()
             wait_until(lambda: len(arrivals) >= len(trained.collected_ns), 10.0, "the alerts")
         counted = server.health(RUN)["records"]
     collected = trained.collected_ns

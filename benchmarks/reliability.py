@@ -91,7 +91,7 @@ def _suffer(
     with workers(train, [Job(server.ingest, steps, buffer_bytes=buffer_bytes)]) as (worker,):
         recovery_s = fault(server, worker, scale)
         try:
-            done: Done = worker.hear()
+            done: Done = worker.receive()
             produced = done.produced
         except EOFError:  # it was killed, and what it produced died with it
             produced = 0
@@ -253,7 +253,7 @@ def _calls(state: str, steps: int) -> list[float]:
             while state == "slow" and time.monotonic() < end:
                 server.pause(0.09)
                 time.sleep(0.01)
-            done: Done = worker.hear()
+            done: Done = worker.receive()
     return done.calls
 
 
@@ -263,12 +263,12 @@ def _watch_memory(records: int, outage: int) -> None:
         server.start()
         idle = server.rss_mb()
         with workers(train, [Job(server.ingest, records, rate=0.0, layers=8)]) as (worker,):
-            done: Done = worker.hear()
+            done: Done = worker.receive()
         rows.append([f"{records:,} records", f"{done.rss_mb:.0f}", f"{server.rss_mb():.0f}"])
         rows[0] += [f"{idle:.0f}"]
     with outages() as server:
         with workers(train, [Job(server.ingest, outage, rate=5_000.0, layers=8)]) as (worker,):
-            done = worker.hear()
+            done = worker.receive()
         rows.append([f"{outage:,} records, nobody there", f"{done.rss_mb:.0f}", "", ""])
     show(
         "resident memory, MB",

@@ -117,15 +117,15 @@ class Session:
             self._sent += 1
             self._highest = max(self._highest, self._sent)
 
-    def hear(self) -> bool:
+    def receive_answers(self) -> bool:
         """Take in the answers; return whether there was one."""
-        heard = False
+        has_answer = False
         while True:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return heard
-            heard = True
+                return has_answer
+            has_answer = True
             match decode(frames).record:
                 case Welcome() | Ack() as answer:
                     self.acked = max(self.acked, answer.acked)
@@ -141,7 +141,7 @@ def run_sender(work: Work, pipe: Pipe) -> None:
     try:
         sessions = [Session(context, work, rank) for rank in work.ranks]
         for session in sessions:
-            if not session.socket.poll(10_000) or not session.hear():
+            if not session.socket.poll(10_000) or not session.receive_answers():
                 raise TimeoutError("no WELCOME")
         pipe.send("welcomed")
         pipe.recv()
@@ -172,7 +172,7 @@ def _send_all(sessions: Sequence[Session]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the receiver stopped acknowledging")
         for socket, _ in poller.poll(POLL_MS):
-            by_socket[socket].hear()
+            by_socket[socket].receive_answers()
         for session in list(by_socket.values()):
             session.fill()
             if session.done:

@@ -110,10 +110,10 @@ def _watch_memory(buffer_bytes: int) -> None:
         aggregator() as server,
         workers(fill, [Filling(server.ingest, buffer_bytes)]) as (worker,),
     ):
-        assert worker.hear() == "attached"
+        assert worker.receive() == "attached"
         server.process.send_signal(signal.SIGSTOP)
         worker.tell("go")
-        growth: Growth = worker.hear()
+        growth: Growth = worker.receive()
     show(
         "memory while the aggregator is stopped",
         ("buffer MB", "growth MB when full", f"filled {FILLS} times over", "collected", "given up"),
@@ -148,7 +148,7 @@ def _measure(worker: Worker, name: str, steps: int) -> Times:
 
 def _conduct(worker: Worker, actions: Mapping[str, Callable[[], None]]) -> Times:
     while True:
-        message = worker.hear()
+        message = worker.receive()
         if isinstance(message, Times):
             return message
         if message in actions:

@@ -25,17 +25,17 @@ WINDOW_STEPS: Final = 16
 
 
 class Killed(BaseException):
-    """The aggregator is gone, in the middle of whatever it did."""
+    """Raised where the aggregator is killed, in the middle of whatever it did."""
 
 
 class World(Protocol):
-    """What the aggregator lives in."""
+    """The surroundings of the aggregator."""
 
     scenario: Scenario
     batch: int
     clock: Clock
     network: Network
-    audit: InvariantChecker
+    invariants: InvariantChecker
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
@@ -75,7 +75,7 @@ class SimulatedIngest(Ingest):
         world = self._world
         world.point("reply")
         if isinstance(record, (Ack, Welcome)):
-            world.audit.acknowledged(session, record.acked)
+            world.invariants.acknowledged(session, record.acked)
         return world.network.reply(
             peer, Envelope(session=session, record=record), world.clock.now_s
         )
@@ -99,7 +99,7 @@ class Stop(threading.Event):
 
 
 class Aggregator:
-    """A data directory, and whoever serves it, if anybody does."""
+    """A data directory, and the process that serves it, if one does."""
 
     def __init__(self, world: World, engine: type[Engine]) -> None:
         self.engine: Engine | None = None
@@ -109,7 +109,7 @@ class Aggregator:
         self._world = world
         self._class = engine
         self.disk = Disk(self._before, self._after)
-        self.store = SimulatedStore(self.disk, world.clock.boot(), world.audit.committed)
+        self.store = SimulatedStore(self.disk, world.clock.boot(), world.invariants.committed)
 
     def _before(self, word: str) -> None:
         self._world.point(f"before {word}")
@@ -130,7 +130,7 @@ class Aggregator:
         clock = world.clock.boot()
         self.num_boots += 1
         try:
-            self.store = SimulatedStore(self.disk, clock, world.audit.committed)
+            self.store = SimulatedStore(self.disk, clock, world.invariants.committed)
             engine = self._class(
                 self.store,
                 SimulatedIngest(world),
@@ -155,7 +155,7 @@ class Aggregator:
             self.disk.rollback()
             return False
         self.engine = engine
-        world.note("aggregator starts,", len(world.audit.entries), "entries")
+        world.note("aggregator starts,", len(world.invariants.entries), "entries")
         return True
 
     def step(self) -> None:
@@ -190,13 +190,13 @@ class Aggregator:
 
     def check(self) -> None:
         """Check what the engine says of itself."""
-        now = (self.num_boots, len(self._world.audit.entries))
+        now = (self.num_boots, len(self._world.invariants.entries))
         if self.engine is None or now == self._checked:
             return
         self._checked = now
         num_errors = self.engine.published.num_apply_errors
         require(not num_errors, "every entry can be applied", num_errors)
-        self._world.audit.check_state(self.engine._state)
+        self._world.invariants.check_state(self.engine._state)
         scenario = self._world.scenario
         bound = max(scenario.max_held, 16 * scenario.world)
         for run in self.engine._state.runs.values():

@@ -51,7 +51,7 @@ class Cluster:
         self.scenario = scenario
         self.batch = scenario.batch
         self.clock = Clock()
-        self.audit = InvariantChecker()
+        self.invariants = InvariantChecker()
         self.trace: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TRACE_LINES)
         self.network = Network(
             random,
@@ -78,7 +78,7 @@ class Cluster:
     # The phases of a run.
 
     def run(self) -> None:
-        """Let faults happen, then let everything heal, and see whether all promises were kept."""
+        """Let faults happen, then end them all, and see whether all promises were kept."""
         for number in range(MAX_TICKS):
             if all(not w.is_alive or w.done for w in self.workers):
                 break
@@ -98,7 +98,7 @@ class Cluster:
         self._check_end()
 
     def _find_orphans(self) -> list[SimulatedOrphan]:
-        """Return what workers that are gone left in their spill files, and nobody sends now."""
+        """Return what killed workers left in their spill files, and nobody sends now."""
         for worker in self.workers:
             spill = worker.account.spill
             gone = not worker.is_alive and not worker.drained
@@ -144,11 +144,11 @@ class Cluster:
         sessions = engine._state.sessions
         for worker in self.workers:
             said_bye = key_of(Bye()) in worker.account.stored
-            # Unless it was a log that is lost which had everything.
+            # Unless a log that had everything was lost.
             orphan = self.orphans.get(worker.session.id)
             sent = worker.drained or (orphan is not None and orphan.is_stored)
             if said_bye or (sent and not worker.account.num_forgotten):
-                self.audit.check_settled(worker.session.id)
+                self.invariants.check_settled(worker.session.id)
             session = sessions.get(worker.session.id)
             if session is not None:
                 right = RankState.ENDED if said_bye else RankState.LOST
@@ -158,15 +158,15 @@ class Cluster:
             require(not run.current.waiting, "every frame is closed in the end", run.name)
 
     def _check_replay(self) -> None:
-        check_store(self.aggregator, self.audit)
-        check_replay(self.aggregator, self.audit.entries)
+        check_store(self.aggregator, self.invariants)
+        check_replay(self.aggregator, self.invariants.entries)
 
     # One tick.
 
     def _tick(self) -> None:
         self._move()
         self._serve()
-        self.audit.check_workers()
+        self.invariants.check_workers()
         self.aggregator.check()
 
     def _move(self) -> None:
@@ -198,7 +198,7 @@ class Cluster:
             if self.faults.chance(self.scenario.amnesia):
                 self.note("the data directory is lost")
                 self.aggregator.disk.wipe()
-                self.audit.forget()
+                self.invariants.forget()
             self._fuse = self._random.randint(1, 2 * self.scenario.crash_points or 1)
             if not self.aggregator.boot():
                 return
@@ -211,7 +211,7 @@ class Cluster:
         else:
             self.aggregator.step()
 
-    # What the aggregator lives in.
+    # The surroundings of the aggregator.
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
@@ -267,7 +267,7 @@ class Cluster:
                     self._random,
                     self.clock,
                     self.network,
-                    self.audit,
+                    self.invariants,
                     self._parts.session,
                     hello,
                     [o.claim() for o in orphans if o.rank == rank and not o.is_locked],

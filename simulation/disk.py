@@ -53,7 +53,7 @@ class Disk(Database):
 
 
 class SimulatedLog(SQLiteLog):
-    """The real log; whoever watches is told of lines as soon as they are committed."""
+    """The real log; a callback gets the lines as soon as they are committed."""
 
     def __init__(self, disk: Disk, on_commit: Callable[[Sequence[Line]], None]) -> None:
         super().__init__(disk)

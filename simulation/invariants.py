@@ -1,4 +1,4 @@
-"""The books kept beside the simulation: what was made, what was promised, what is on the disk.
+"""Checks invariants beside the simulation: what was made, what was promised, what is on disk.
 
 Whatever does not tally is a `Violation`: it names the promise that was broken.
 """
@@ -62,7 +62,7 @@ class Account:
 
     @property
     def num_evicted(self) -> int:
-        """Records that may be gone: they gave way in the send buffer, or a lost log had them."""
+        """Records that may be gone: evicted from the send buffer, or in a log that was lost."""
         return self.outbox.counters["evicted"] + self.num_forgotten
 
     @property
@@ -90,7 +90,7 @@ class Account:
 
 
 class InvariantChecker:
-    """The books of one simulated cluster."""
+    """Accounts for one simulated cluster, record by record."""
 
     def __init__(self) -> None:
         self.accounts: dict[bytes, Account] = {}
@@ -98,7 +98,7 @@ class InvariantChecker:
         self._alert_events: list[AlertEvent] = []  # all that readers may have seen
 
     def committed(self, lines: Sequence[Line]) -> None:
-        """Take down what the disk has for good."""
+        """Note what the disk has for good."""
         for line in lines:
             self.entries.append(line.entry)
             match line.entry.body:
@@ -125,7 +125,7 @@ class InvariantChecker:
         account.stored.add(key)
 
     def forget(self) -> None:
-        """Begin anew with an empty log: what the old one had is owed no more."""
+        """Begin anew with an empty log: what the old one had is no longer expected."""
         self.entries.clear()
         self._alert_events.clear()
         for account in self.accounts.values():
@@ -161,7 +161,7 @@ class InvariantChecker:
         gone = made - account.durable - held
         sums = (name, f"{gone} and {account.num_lost} of {account.num_evicted}")
         tally = gone + account.num_lost <= account.num_evicted
-        require(tally, "what is neither stored nor held gave way", *sums)
+        require(tally, "what is neither stored nor held was evicted", *sums)
 
     def check_state(self, state: State) -> None:
         """Check that the aggregator counts what is committed, and as it is."""

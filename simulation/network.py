@@ -45,7 +45,7 @@ class Pipe(Generic[T]):
         return self._queue.popleft()[1]
 
     def truncate(self, random: Random) -> None:
-        """Lose a tail, or all, or nothing of what is on it."""
+        """Drop the newest messages, or all, or none of what is on it."""
         kept = random.randint(0, len(self._queue))
         while len(self._queue) > kept:
             self._queue.pop()
@@ -107,7 +107,7 @@ class Network:
         return connection, connection.up.get()
 
     def reply(self, peer: bytes, envelope: Envelope, now_s: float) -> bool:
-        """Send to a worker; False when it is gone or does not read."""
+        """Send to a worker; False if it is disconnected or does not read."""
         connection = self.connections.get(peer)
         if connection is None or not connection.is_open:
             return False
@@ -120,7 +120,7 @@ class Network:
             del self.connections[peer]
 
     def restart(self) -> None:
-        """The aggregator is gone, and with it all that it had not read."""
+        """Disconnect the aggregator; what it had not read is lost."""
         for connection in self.connections.values():
             connection.is_open = False
             connection.up.clear()
@@ -168,6 +168,6 @@ class Socket:
         return True
 
     def close(self) -> None:
-        """Be gone; what was sent may still arrive."""
+        """Disconnect; what was sent may still arrive."""
         if self.connection is not None:
             self.connection.close(self._random)

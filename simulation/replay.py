@@ -20,17 +20,17 @@ from simulation.invariants import InvariantChecker, require
 ALL: Final = 1 << 31
 
 
-def check_store(aggregator: Aggregator, audit: InvariantChecker) -> None:
+def check_store(aggregator: Aggregator, invariants: InvariantChecker) -> None:
     """Check that the disk has everything that was ever committed, or a checkpoint of it."""
     on_disk = dict(aggregator.store.log.entries())
     saved = load_checkpoint(aggregator.store.state, WINDOW_STEPS)
-    for offset, entry in enumerate(audit.entries, 1):
+    for offset, entry in enumerate(invariants.entries, 1):
         kept = on_disk.pop(offset, None)
         trimmed = kept is None and offset <= saved.position.start
         require(kept == entry or trimmed, "what is committed is on the disk", offset, entry)
     require(not on_disk, "what is on the disk was committed", on_disk)
     require(not saved.damaged, "every checkpoint can be read", saved.damaged)
-    audit.check_alert_events(alert_events(aggregator))
+    invariants.check_alert_events(alert_events(aggregator))
 
 
 def check_replay(aggregator: Aggregator, committed: Iterable[Entry]) -> None:

@@ -57,7 +57,7 @@ def simulate(seed: int, parts: Parts | None = None) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
             violation = f"nothing fails inside: {error!r}"
             cluster.note(traceback.format_exc())
-    accounts = cluster.audit.accounts.values()
+    accounts = cluster.invariants.accounts.values()
     return Outcome(
         seed=seed,
         violation=violation,

@@ -1,4 +1,4 @@
-"""Spill files without the files: segments of records, of which the oldest gives way."""
+"""Spill files without the files: segments of records, of which the oldest is deleted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SimulatedSpill:
 
 
 class SimulatedOrphan:
-    """The spill files of a worker that is gone, and the lock on them."""
+    """The spill files of a killed worker, and the lock on them."""
 
     def __init__(self, session_id: bytes, hello: Hello, spill: SimulatedSpill) -> None:
         self.rank = hello.rank

@@ -30,7 +30,7 @@ class Worker:
         random: Random,
         clock: Clock,
         network: Network,
-        audit: InvariantChecker,
+        invariants: InvariantChecker,
         session: type[Session[Outbox]],
         hello: Hello,
         orphans: Iterable[SimulatedOrphan],
@@ -44,7 +44,7 @@ class Worker:
         self.hello = hello
         self.socket = Socket(network, random)
         self.account = Account(self.name, outbox, spill, scenario.buffer_bytes)
-        audit.accounts[session_id] = self.account
+        invariants.accounts[session_id] = self.account
         self.step = 0
         self.is_alive = True
         self._orphaned = OrphanedSessions(orphans)
@@ -76,7 +76,7 @@ class Worker:
         self._driver.close(self._clock.now_s)
 
     def leave(self) -> None:
-        """Be gone; what was sent may still arrive."""
+        """End at once, as by SIGKILL; what was sent may still arrive."""
         self.is_alive = False
         self.account.is_over = True
         self._orphaned.close()

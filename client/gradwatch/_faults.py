@@ -24,7 +24,7 @@ class Faults:
         self.last = ""
 
     def note(self, what: str, why: object) -> None:
-        """Count a fault; the log hears of each kind once."""
+        """Count a fault; the first of each kind is logged."""
         self.counts[what] += 1
         self.last = f"{what}: {why}"
         if self.counts[what] == 1:

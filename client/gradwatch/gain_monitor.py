@@ -236,7 +236,7 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
         if not isinstance(module, nn.Module):
             raise TypeError(f"block {index} must be a module, not a {type(module).__name__}")
         if first.setdefault(id(module), index) != index:
-            # Which of its runs a gradient belongs to cannot be told, with recomputation least.
+            # Nothing tells which of its runs a gradient belongs to, least of all recomputation.
             raise ValueError(
                 f"block {index} is the same module as block {first[id(module)]}: name each once"
             )

@@ -64,7 +64,7 @@ def show_health(aggregator: Aggregator) -> None:
     arguments = ["health", RUN, "--url", aggregator.url]
     show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")), pictured=True)
     command = [str(ROOT / GRADWATCH), *arguments]
-    try:  # in colour: whoever shows it drops what it cannot show
+    try:  # in colour: a viewer without colours drops them
         colourful = environment(COLUMNS=WIDTH, FORCE_COLOR=1, TERM="xterm-256color")
         said = subprocess.check_output(command, env=colourful, text=True)
     except subprocess.CalledProcessError as error:

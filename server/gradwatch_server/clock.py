@@ -38,6 +38,6 @@ class Clock:
     def catch_up(self, past_ns: int) -> None:
         """Go on from *past_ns* where the system's clock was set back since then.
 
-        What the log says was an hour from now would otherwise wait for it.
+        Otherwise everything would wait until the latest time that is in the log.
         """
         self._offset_ns += max(0, past_ns - self.now_ns())

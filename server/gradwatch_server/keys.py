@@ -1,4 +1,4 @@
-"""The keys directory: who may send, who may read, and by what they know the aggregator.
+"""The keys directory: who may send, who may read, and the aggregator's own key.
 
     server.key      CURVE key pair of the aggregator
     clients.toml    the clients it knows: name, public key, the runs that each may write
@@ -139,7 +139,7 @@ def add_client(directory: Path, name: str, runs: Sequence[str]) -> Path:
     try:
         known = (directory / CLIENTS).read_text("utf-8")
         _write(path, ClientKey(server=keys.public, public=public, secret=secret).to_toml())
-        # Last, and in one piece: a client that is let in has its file.
+        # Last, and at once: a client that is let in has its file.
         _replace(directory / CLIENTS, known + section)
     except OSError as error:
         raise _unwritable(directory, error) from error

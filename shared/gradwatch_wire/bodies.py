@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from gradwatch_wire.columns import Column
 from gradwatch_wire.errors import ProtocolError
 from gradwatch_wire.limits import (
     BOOT_ID_BYTES,
@@ -23,6 +22,7 @@ from gradwatch_wire.limits import (
     MAX_TEXT_BYTES,
 )
 from gradwatch_wire.names import LayerOrder
+from gradwatch_wire.packed_column import Column
 from gradwatch_wire.reader import (
     Reader,
     checked_array,

@@ -166,6 +166,6 @@ def _unpack(frame: bytes) -> Any:
         raise
     except Exception as error:
         # msgpack raises ValueError and its kin, TypeError and OverflowError, and may add more:
-        # whatever it is, the bytes are not ours, and they must not stop the one who reads them.
+        # whatever it is, the bytes are foreign, and must not stop their reader.
         what = str(error).partition("\n")[0][:120] or type(error).__name__
         raise ProtocolError(expected="valid msgpack", got=what, where="envelope") from error

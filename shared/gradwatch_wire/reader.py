@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gradwatch_wire.columns import ITEMSIZE, Column
 from gradwatch_wire.errors import ProtocolError, describe
 from gradwatch_wire.limits import MAX_ALERT_DEPTH, MAX_NAME_BYTES, MAX_TEXT_BYTES
+from gradwatch_wire.packed_column import ITEMSIZE, Column
 from gradwatch_wire.records import Json, LabelValue
 
 T = TypeVar("T")

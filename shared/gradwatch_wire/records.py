@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
-from gradwatch_wire.columns import Column
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from gradwatch_wire.names import LayerOrder
+from gradwatch_wire.packed_column import Column
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 

@@ -12,7 +12,7 @@ from gradwatch_wire import Stats
 from tests.support.aggregator import Aggregator
 from tests.support.engine import RunningEngine
 from tests.support.listener import Listener
-from tests.support.peer import stats_of
+from tests.support.records import stats_of
 
 
 @pytest.fixture(scope="session")

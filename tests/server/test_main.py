@@ -99,6 +99,7 @@ def test_a_part_of_gradwatch_that_is_missing_is_not_blamed_on_an_extra(stand_in:
     assert "ModuleNotFoundError: No module named 'gradwatch_server.cli.app'" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_a_module() -> None:
     """`python -m gradwatch_server` is the command."""
     result = _python(PACKAGE.parent, "-m", "gradwatch_server", "--version")

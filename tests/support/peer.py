@@ -12,39 +12,20 @@ import zmq
 from gradwatch_wire import (
     Ack,
     Alert,
-    Column,
     Envelope,
     Hello,
-    Manifest,
     Record,
-    Stats,
     Welcome,
     decode,
     encode,
 )
 from gradwatch_wire.keyfile import ClientKey
+from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S
 
 GREET_EVERY_MS: Final = 500
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
-
-
-def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
-    """Return a manifest of layers of 10 elements, in forward order unless told otherwise."""
-    settings: dict[str, Any] = {
-        "manifest_id": 1,
-        "names": tuple(names),
-        "numel": Column.pack("<u8", [10] * len(names)),
-        "dtypes": ("float32",) * len(names),
-        "order": "forward",
-    }
-    return Manifest(**settings | changes)
-
-
-def stats_of(step: int, l2: Sequence[float], **scalars: float) -> Stats:
-    """Return statistics with an L2 norm for each layer."""
-    return Stats(manifest_id=1, step=step, scalars=scalars, columns={"l2": Column.pack("<f8", l2)})
 
 
 class Peer:
@@ -102,15 +83,15 @@ class Peer:
     def say(self, record: Record) -> Record:
         """Send a record without a number, and return the answer."""
         self.send_as(0, 0, record)
-        return self.hear()
+        return self.receive()
 
     def greet(self) -> Welcome:
-        """Say HELLO until it is heard: one may be lost with the connection to an earlier engine."""
+        """Say HELLO until it is answered: one is lost with a connection to an earlier engine."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self.send_as(0, 0, self.greeting)
             while self._socket.poll(GREET_EVERY_MS):
-                answer = self.hear()
+                answer = self.receive()
                 if isinstance(answer, Welcome):
                     return answer
         raise AssertionError("no WELCOME")
@@ -151,23 +132,23 @@ class Peer:
 
     # Receiving
 
-    def hear(self, timeout_s: float = PATIENCE_S) -> Record:
+    def receive(self, timeout_s: float = PATIENCE_S) -> Record:
         """Return the next record that is no alert; alerts are kept in `alerts`."""
         deadline = time.monotonic() + timeout_s
         while self._socket.poll(max(0, round(1000 * (deadline - time.monotonic())))):
-            if (record := self._receive()) is not None:
+            if (record := self._next_record()) is not None:
                 return record
         raise AssertionError("no answer")
 
-    def heard(self) -> list[Record]:
+    def received(self) -> list[Record]:
         """Return the records that have arrived and are no alerts."""
         found = []
         while not self.is_silent():
-            if (record := self._receive()) is not None:
+            if (record := self._next_record()) is not None:
                 found.append(record)
         return found
 
-    def _receive(self) -> Record | None:
+    def _next_record(self) -> Record | None:
         envelope = decode(self._socket.recv_multipart())
         assert envelope.session == self.session
         if not isinstance(envelope.record, Alert):
@@ -182,7 +163,7 @@ class Peer:
     def acked(self, upto: int | None = None) -> Ack:
         """Wait until all, or all up to a number, is acknowledged."""
         while True:
-            answer = self.hear()
+            answer = self.receive()
             assert isinstance(answer, Ack), answer
             if answer.acked >= (self.seq if upto is None else upto):
                 return answer

@@ -1,9 +1,18 @@
-"""Ports that stay free until the process they are meant for binds them."""
+"""Ports that stay free until the process they are meant for binds them, and IPv6."""
 
 from __future__ import annotations
 
 import socket
 import sys
+
+
+def has_ipv6() -> bool:
+    """Tell whether this machine can listen on the IPv6 loopback address."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 class ReservedPort:
@@ -12,7 +21,7 @@ class ReservedPort:
     A port that is only found free may be taken before it is used: by another process, or by a
     client's own attempt to connect to it. This one is bound, which refuses connections, and may be
     bound again by a listener that allows address reuse, as ours do. Only Linux permits that; on
-    other systems the port is found and let go.
+    other systems the port is found and released.
     """
 
     def __init__(self) -> None:
@@ -29,5 +38,5 @@ class ReservedPort:
         return f"tcp://127.0.0.1:{self.number}"
 
     def close(self) -> None:
-        """Let the port go."""
+        """Release the port."""
         self._socket.close()

@@ -39,7 +39,7 @@ def make_model() -> nn.Sequential:
 
 
 def shard(model: nn.Sequential, way: str, world: int) -> None:
-    """Cut the model over the ranks."""
+    """Divide the model over the ranks."""
     if way == "fsdp":
         mesh = init_device_mesh("cpu", (world,))
     elif way == "hsdp":

@@ -14,7 +14,8 @@ import zmq
 from gradwatch_wire import Ack, Envelope, Hello, Record, Welcome, encode
 from tests.support.aggregator import Aggregator
 from tests.support.job import Train
-from tests.support.peer import Context, Peer, manifest_of, stats_of
+from tests.support.peer import Context, Peer
+from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,7 @@ class Client(Peer):
 
     def is_stored(self) -> bool:
         """Listen; tell whether all it sent is acknowledged by now."""
-        for answer in self.heard():
+        for answer in self.received():
             assert isinstance(answer, (Welcome, Ack)), answer
             self.acked_seq = max(self.acked_seq, answer.acked)
         return self.acked_seq == self.seq

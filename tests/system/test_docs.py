@@ -101,6 +101,7 @@ def engine_stub() -> Any:
     return Nothing()
 
 
+@pytest.mark.slow
 def test_the_keys_of_health_are_all_explained(aggregator: Aggregator, peers: NewPeer) -> None:
     """Those of the answer about a run that trains."""
     aggregator.start()

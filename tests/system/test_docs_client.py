@@ -179,6 +179,7 @@ class _Loss(nn.Module):
         return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/client.md"])
 def test_the_example_measures_every_step(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one of the page, as it stands there; nobody listens at the endpoint."""

@@ -34,7 +34,7 @@ def watch(aggregator: Aggregator) -> Iterator[gradwatch.Watch]:
 
 
 def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
-    """How often each sequenced record is in the log that a killed aggregator left behind."""
+    """How often each sequenced record is in the log that a killed aggregator left."""
     found: Counter[tuple[bytes, int]] = Counter()
     log = sqlite3.connect(directory / "gradwatch.db")
     kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)

@@ -184,7 +184,7 @@ class Hoards(Session[Outbox]):
 
 
 class NumbersTwice(Session[Outbox]):
-    """Gives the number of a record that gave way to another one."""
+    """Gives the number of an evicted record to another one."""
 
     def peek(self) -> list[bytes] | None:
         buffer = self.source.buffer
@@ -205,7 +205,7 @@ class NumbersTwice(Session[Outbox]):
         (SkipsSilently, "records are stored once and in order"),
         (NumbersTwice, "what is stored was made"),
         (GivesUpEarly, "only what is gone is declared lost"),
-        (TrustsTheSocket, "what is neither stored nor held gave way"),
+        (TrustsTheSocket, "what is neither stored nor held was evicted"),
         (Hoards, "a send buffer keeps to its budget"),
         (MiscountsLoss, "the API tells what is committed"),
         (KeepsNoTime, "a replay gives the same views"),

@@ -51,7 +51,7 @@ def ranks(aggregator: Aggregator) -> dict[str, Any]:
 def test_what_a_worker_killed_in_an_outage_produced_is_replayed_once(
     aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
-    """The aggregator never heard of it. Replayed twice, nothing is stored twice."""
+    """The aggregator never saw it. Replayed twice, nothing is stored twice."""
     spill = tmp_path / "spill"
     killed_worker(train, spill)
     aggregator.start()

@@ -71,6 +71,7 @@ def bye(extra: bytes) -> bytes:
     return frame.removesuffix(b"\xc0") + extra
 
 
+@pytest.mark.slow
 @OFTEN
 @given(data=st.data())
 def test_mutated_bytes_are_refused_or_read(
@@ -227,7 +228,7 @@ def _peak_bytes(frame: bytes) -> int:
 def test_peak_memory_is_a_small_multiple_of_the_input(name: str) -> None:
     """At most 40 bytes per byte of input and 160 KiB, whatever the input promises or nests."""
     frame = HOSTILE[name]
-    # The interpreter's table of interned strings grows by doubling, now and then, whoever adds to
+    # The interpreter's table of interned strings grows by doubling, now and then, whatever adds to
     # it; that is not what a record costs, and does not happen three times running.
     peak = min(_peak_bytes(frame) for _ in range(3))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gradwatch_wire as wire
 from gradwatch_wire import limits
-from gradwatch_wire.columns import ITEMSIZE
+from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard
 
 BRIEFLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -60,7 +60,7 @@ def _statistics(
 
 
 def _norms(gradients: Sequence[Tensor], order: float, norms: Norms) -> Tensor:
-    """Return (gradients,) float64. A norm of nothing is 0; torch refuses some of those."""
+    """Return (gradients,) float64. The norm of an empty tensor is 0; torch raises for some."""
     short = [g for g in gradients if g.numel() and g.dtype is not torch.float64]
     quick = iter(norms(short, order) if short else ())
     zero = torch.zeros((), dtype=torch.float64, device=gradients[0].device)

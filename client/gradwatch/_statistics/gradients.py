@@ -23,14 +23,14 @@ def dense(gradient: Tensor) -> Tensor:
         return gradient.detach().coalesce().values()
     if is_distributed(gradient):
         local: Tensor = gradient.detach()._local_tensor  # type: ignore[attr-defined]  # a DTensor
-        # Of a reduction over ranks that is still running, to_local() would wait here as well.
+        # to_local() would also wait for a reduction over ranks that is still running.
         return local.wait() if hasattr(local, "wait") else local
     return gradient.detach()
 
 
 def is_distributed(tensor: Tensor) -> bool:
     """Tell whether it is a DTensor."""
-    # Importing that module takes half a second; before anyone has, no tensor is one.
+    # Importing that module takes half a second; if nobody did so far, no tensor is one.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 

@@ -31,13 +31,13 @@ SHARED_ROWS: Final = 512
 """Rows of several small tensors that are reduced at once."""
 
 NORM_ROWS: Final = 4096
-"""Rows reduced at once where one pass is all there is: no cache is needed, fewer calls are."""
+"""Rows reduced at once where there is a single pass: the cache does not matter, fewer calls do."""
 
 DIRECT_ROWS: Final = 32
-"""From this many rows on a tensor is worth calls of its own."""
+"""From this many rows on a tensor is reduced by itself."""
 
 _FLUSH_ROWS: Final = 32_768
-"""Rows whose sums wait for being put together by tensor: 3 MB with their copies."""
+"""Rows whose sums wait to be added up by tensor: 3 MB with their copies."""
 
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
@@ -59,7 +59,7 @@ def row_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[
 
 
 class _Table:
-    """Sums of rows on their way to sums of tensors, for tensors reduced in one dtype."""
+    """Adds sums of rows up to sums of tensors, for tensors reduced in one dtype."""
 
     def __init__(
         self, gradients: Sequence[Tensor], columns: Sequence[str], dtype: torch.dtype
@@ -177,7 +177,7 @@ class _Table:
         self._owners, self._counts, self._num_rows = [], [], 0
 
     def _finish(self) -> dict[str, Tensor]:
-        """Repair what left the range of a row, and count NaN and Inf where there may be any."""
+        """Recompute sums that left float32's range; count NaN and Inf where there may be any."""
         sums = self._sums
         sums[L2].sqrt_()
         if self._zeros:
@@ -201,7 +201,7 @@ class _Table:
 
 
 def _cut(gradient: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (rows, WIDTH) views of what is worth calls of its own, and 1-d rests."""
+    """Yield (rows, WIDTH) views of what is reduced by itself, and 1-d rests."""
     for flat in flats(gradient):
         rows = flat.numel() // WIDTH
         rows = rows if rows >= DIRECT_ROWS else 0

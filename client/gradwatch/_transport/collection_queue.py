@@ -31,7 +31,7 @@ class Collected(Protocol):
 
 
 class CollectionQueue:
-    """A queue that is bounded in number; when it is full, the oldest collection gives way."""
+    """A queue that is bounded in number; when it is full, the oldest collection is dropped."""
 
     def __init__(self) -> None:
         self.num_dropped = 0
@@ -45,7 +45,7 @@ class CollectionQueue:
         return len(self._waiting)
 
     def put(self, collected: Collected) -> bool:
-        """Append a collection; return False if the oldest had to give way for it."""
+        """Append a collection; return False if the oldest was dropped for it."""
         with self._lock:
             self._waiting.append(collected)
             if len(self._waiting) <= MAX_COLLECTIONS:

@@ -42,7 +42,7 @@ class Handshakes:
         return refused
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Stop watching the socket."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
 
@@ -52,7 +52,7 @@ class Handshakes:
         elif event in _GIVEN_UP:
             self._retry_at = now_s + RETRY_S
             return True
-        elif value != errno.EAGAIN:  # which is one that does not answer: stopped, or busy
+        elif value != errno.EAGAIN:  # EAGAIN: the peer does not answer, since it is stopped or busy
             self._num_cut += 1
         return self._num_cut >= PATIENCE
 
@@ -60,6 +60,6 @@ class Handshakes:
         try:
             self._socket.disconnect(self._endpoint)
         except zmq.ZMQError as error:
-            if error.errno != errno.ENOENT:  # it is gone already
+            if error.errno != errno.ENOENT:  # it is closed already
                 raise
         self._socket.connect(self._endpoint)

@@ -177,7 +177,7 @@ class Sender(threading.Thread):
         self._tell()
 
     def _tell(self) -> None:
-        """Pass on what the aggregator said to the person and to the training script."""
+        """Log a refusal, and call `on_alert` for each alert."""
         session = self.session
         if session.phase is Phase.REFUSED and not self._faults.counts["refused"]:
             self._faults.note("refused", f"the aggregator says: {session.refused!a}")

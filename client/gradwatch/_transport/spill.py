@@ -64,7 +64,7 @@ class _Segment:
 
 
 class Spill:
-    """The files of this process's own session, bounded in bytes: the oldest segment gives way."""
+    """The files of this process's own session, bounded in bytes: the oldest segment is deleted."""
 
     def __init__(
         self, directory: Path, session: bytes, hello: Hello, max_bytes: int, faults: Faults
@@ -72,7 +72,7 @@ class Spill:
         self.directory = directory
         self.hello = hello
         self.num_written = 0
-        self.num_dropped = 0  # records that gave way before they were acknowledged
+        self.num_dropped = 0  # records deleted before they were acknowledged
         self._session = session
         self._max_bytes = max_bytes
         self._faults = faults
@@ -99,7 +99,7 @@ class Spill:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what was taken to the system. If the disk will not have it, go on without spill."""
+        """Write what was taken. If that fails, go on without spill files."""
         records, self._buffer, self._buffered_bytes = self._buffer, [], 0
         if not records or self._is_broken:
             return
@@ -123,7 +123,7 @@ class Spill:
             self._manifests.append(record)
 
     def _roll(self) -> None:
-        """Begin a segment; let the oldest go if there are as many as there may be."""
+        """Begin a segment; delete the oldest if there are as many as there may be."""
         if self._lock is None:
             self._lock = SessionLock.take(self.directory, self._session)
         while len(self._segments) >= _SEGMENTS:
@@ -173,7 +173,7 @@ class Spill:
 
 
 def remove_file(path: Path) -> None:
-    """Delete a file if the system lets us: one that stays costs space, and is refused later."""
+    """Delete a file if possible: one that stays takes space, and is found to be stored later."""
     with contextlib.suppress(OSError):
         path.unlink()
 

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from gradwatch_server.storage.store import AlertEvent, AlertEventReader
 
 PING_S: Final = 15.0
-"""A stream says something at least this often, so that neither end takes the other for dead."""
+"""Longest time without a message, so that neither end takes the connection for dead."""
 
 
 class AlertStream:

@@ -19,7 +19,7 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_wire.health import AlertState, RankState, Severity, Status
 
 MAX_LABELLED_RUNS: Final = 50
-"""Runs with numbers of their own, those last heard of: each is a time series for good."""
+"""Runs with numbers of their own, the last active ones: Prometheus keeps each as a time series."""
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

@@ -47,7 +47,7 @@ class ApiState:
 
     @property
     def last_seen(self) -> LastSeen:
-        """When each session was last heard of."""
+        """When each session last gave a sign of life."""
         return self.published.last_seen
 
     def now_ns(self) -> int:
@@ -68,7 +68,7 @@ class ApiState:
         return view
 
     def newest_runs(self) -> list[RunView]:
-        """Return all runs, the one last heard of first."""
+        """Return all runs, the last active one first."""
         runs = self.published.runs.values()
         return sorted(runs, key=lambda view: view.updated_ns, reverse=True)
 

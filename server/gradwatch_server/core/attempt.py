@@ -164,7 +164,7 @@ class Attempt:
             yield from self._close(self._expected(now_ns), now_ns, rules)
 
     def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Close what is open and let all go that only the current attempt needs."""
+        """Close open frames, and free what only the current attempt needs."""
         yield from self._close(set(), now_ns, rules)
         self.retired = True
         self.window = Window(1)

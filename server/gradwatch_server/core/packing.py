@@ -86,5 +86,5 @@ def unpack_flags(packed: Packed) -> BoolArray:
 
 
 def pack_integer(number: int) -> int | str:
-    """Return what msgpack can spell, and `int` reads: sums of counts that clients claim grow."""
+    """Return what msgpack can encode, and `int` reads: sums of counts that clients claim grow."""
     return number if number < _INT64 else str(number)

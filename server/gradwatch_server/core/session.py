@@ -11,12 +11,12 @@ from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack_integer
-from gradwatch_wire import Event, Hello, Stats, names
+from gradwatch_wire import Event, Hello, Stats
 from gradwatch_wire.health import RankState
-from gradwatch_wire.names import EventName
+from gradwatch_wire.names import L2, EventName
 
 MAX_MANIFEST_LAYERS = 1 << 20
-"""Layers of all manifests together that a session may name; the oldest manifests give way."""
+"""Layers of all manifests together that a session may name; the oldest manifests are dropped."""
 
 _HELLO: Final = ("rank", "world", "host", "pid", "versions", "job")
 _PROGRESS: Final = ("last_skipped", "last_step", "reason")
@@ -75,7 +75,7 @@ class Session:
     losses: Losses = field(default_factory=Losses)
 
     def declare(self, number: int, manifest: DeclaredManifest) -> None:
-        """Note what a manifest declared; the oldest give way when they name too many layers."""
+        """Note what a manifest declared; the oldest are dropped when they name too many layers."""
         self.manifests.pop(number, None)
         self.manifests[number] = manifest
         while sum(known.size for known in self.manifests.values()) > MAX_MANIFEST_LAYERS:
@@ -87,7 +87,7 @@ class Session:
         values = {
             name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns
         }
-        l2 = values.get(names.L2)
+        l2 = values.get(L2)
         if known is None or l2 is None or len(l2) != len(known.layout.index):
             return None
         return RankPart(

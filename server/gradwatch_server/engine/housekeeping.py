@@ -46,7 +46,7 @@ class Housekeeping:
         self._add_forgotten(now_ns, batch)
 
     def _silent(self, now_ns: int) -> list[bytes]:
-        """Return the sessions that were not heard of for the session timeout."""
+        """Return the sessions that gave no sign of life for the session timeout."""
         last_seen = self._published.last_seen
         return [
             session.id

@@ -20,7 +20,7 @@ class PublishedState:
 
     Args:
         runs: Name to snapshot of each run; the mapping is replaced, never changed.
-        last_seen: Session to when it was last heard of, nanoseconds since the epoch.
+        last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
         fault: Why nothing is taken in just now, None if all is well.
         cursor: That of the newest alert event.
         num_duplicates: Records that came again, since the start.

@@ -1,1 +1,1 @@
-"""The ingest port: who may send, how much nonsense is put up with, and the messages that came."""
+"""The ingest port: who may send, how many bad messages a peer may send, and the messages."""

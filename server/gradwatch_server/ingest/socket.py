@@ -171,5 +171,5 @@ class Ingest:
 
 
 def _wildcard(endpoint: str) -> str:
-    """Spell port 0, any free port, as ZeroMQ does."""
+    """Write port 0, any free port, as ZeroMQ does."""
     return f"{endpoint[:-2]}:*" if endpoint.endswith(":0") else endpoint

@@ -103,11 +103,11 @@ class AlertEvent:
 
 @dataclass(frozen=True, slots=True)
 class SavedChunk:
-    """A piece of the window of an attempt, encoded.
+    """A chunk of the window of an attempt, encoded.
 
     Args:
         attempt: Number of the attempt.
-        number: Place of the piece in the window.
+        number: Place of the chunk in the window.
         steps: Its steps.
         columns: All else that is in it.
     """

@@ -1,4 +1,4 @@
-"""Sessions whose process is gone, sent by one that lives, over its own connection."""
+"""Sessions whose process has ended, sent by one that lives, over its own connection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OrphanedSessions:
         if self._orphans:
             session = self._orphans[0].session
             session.receive(envelope, now_s)
-            session.alerts.clear()  # nobody trains what they are about
+            session.alerts.clear()  # of a training that has ended
 
     def close(self) -> None:
         """Leave what is not stored to the next process."""

@@ -15,7 +15,7 @@ _ENVELOPE_BYTES: Final = 64
 
 
 class Overflow(Protocol):
-    """Where records are kept too, so that the send buffer may forget them."""
+    """Where records are kept too, so that the send buffer may drop them."""
 
     def add(self, item: BufferedRecord) -> None:
         """Keep a record."""
@@ -44,7 +44,7 @@ class Outbox:
         return len(self.buffer)
 
     def append(self, record: Record, time_ns: int) -> bool:
-        """Number a record and keep it until it is acknowledged or has to give way.
+        """Number a record and keep it until it is acknowledged or evicted.
 
         Return False if it is larger than the aggregator reads; then its number counts as lost.
         """
@@ -64,7 +64,7 @@ class Outbox:
         return True
 
     def skip(self, count: int) -> None:
-        """Number records that will never be, so that the aggregator declares them lost."""
+        """Use up numbers without records, so that the aggregator declares these lost."""
         self.buffer.skip(count)
 
     def get(self, seq: int) -> BufferedRecord | None:

@@ -1,4 +1,4 @@
-"""How a HELLO says that its session is sent from a spill file, after its time."""
+"""How a HELLO says that its session is sent from a spill file, after its process has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from gradwatch_wire.records import Hello
 
 _KEY: Final = "spill"
-"""In `versions`, which old aggregators pass over: the version of the file's format."""
+"""In `versions`, which old aggregators ignore: the version of the file's format."""
 
 
 def as_replayed(hello: Hello) -> Hello:

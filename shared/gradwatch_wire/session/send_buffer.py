@@ -19,9 +19,9 @@ class BufferedRecord:
 
 
 class SendBuffer:
-    """A queue in the order of sequence numbers; when it is full, the oldest give way.
+    """A queue in the order of sequence numbers; when it is full, the oldest are evicted.
 
-    What gives way leaves a hole: its number is never given to another record, or the loss of
+    What is evicted leaves a gap: its number is never given to another record, or the loss of
     one that the aggregator never saw would be hidden.
     """
 
@@ -51,7 +51,7 @@ class SendBuffer:
         return self._next_seq - 1
 
     def append(self, kind: Kind, time_ns: int, body: bytes) -> int:
-        """Number a record and keep it; return how many had to go for it.
+        """Number a record and keep it; return how many were evicted for it.
 
         Manifests stay, for without them no later record could be read. Where they would fill half
         of the buffer, the oldest of them go too.
@@ -75,7 +75,7 @@ class SendBuffer:
         return num_evicted
 
     def skip(self, count: int) -> None:
-        """Give out numbers for records that there will not be: they count as lost."""
+        """Use up numbers without records: they count as lost."""
         self._next_seq += count
 
     def put_back(self, item: BufferedRecord) -> bool:

@@ -119,7 +119,7 @@ class Session(Generic[S]):
             return None
         item = self.source.get(self._cursor)
         if item is None and self._cursor == self._floor:
-            # Nobody can supply these numbers any more: go on after them, and say so by `low`.
+            # No source has these numbers any more: go on after them; `low` tells the aggregator.
             item = self.source.first_from(self._cursor)
             self._floor = self._cursor = self._cursor if item is None else item.seq
         return None if item is None else self._join(item)

@@ -1,4 +1,4 @@
-"""The right to a session's files: its process holds it, or the one that sends what it left."""
+"""The lock on a session's files: held by its process, or by the one that replays them."""
 
 from __future__ import annotations
 

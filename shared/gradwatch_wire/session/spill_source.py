@@ -1,4 +1,4 @@
-"""A session's records from where they lie on disk, for when its process is gone.
+"""A session's records from where they lie on disk, for when its process has ended.
 
 They keep their session and their numbers, so that the aggregator refuses what it has already.
 """

@@ -422,7 +422,7 @@ def test_activation_checkpointing_gives_the_same_norms(reentrant: bool, strict: 
 
 
 def test_frozen_blocks_and_passes_without_grad_give_none() -> None:
-    """A frozen block behind a trained one passes gradients on, and has a norm."""
+    """A frozen block after a trained one passes gradients on, and has a norm."""
     model = chain(1.0, 2.0, 3.0)
     model[0].requires_grad_(False)
     model[2].requires_grad_(False)
@@ -436,7 +436,7 @@ def test_frozen_blocks_and_passes_without_grad_give_none() -> None:
 
 
 def test_a_block_that_no_gradient_reaches_gives_none() -> None:
-    """A function behind it has none to give: PyTorch calls the hook with None."""
+    """A function after it has none to give: PyTorch calls the hook with None."""
 
     class Stop(torch.autograd.Function):
         @staticmethod
@@ -585,6 +585,7 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_blocks_compiled_one_by_one_are_measured_without_a_graph_break() -> None:
@@ -601,6 +602,7 @@ def test_blocks_compiled_one_by_one_are_measured_without_a_graph_break() -> None
         assert monitor.norms() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_model_compiled_whole_after_the_monitor_is_measured() -> None:

@@ -40,7 +40,11 @@ BITS = {torch.float16: 16, torch.bfloat16: 16, torch.float32: 32, torch.float64:
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
 
-@pytest.fixture(params=PATHS)
+# Triton's interpreter takes its time; one test below that is not slow runs the kernel all the same.
+SLOW_TRITON = pytest.param("triton", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=[SLOW_TRITON if name == "triton" else name for name in PATHS])
 def path(request: pytest.FixtureRequest) -> Path:
     """Each path in turn."""
     return PATHS[request.param]
@@ -232,7 +236,7 @@ def test_nothing_has_zero_of_everything(path: Path, shape: tuple[int, ...]) -> N
 
 
 def test_only_empty_tensors_are_measured_too(path: Path) -> None:
-    """A rank may hold the empty piece of every layer."""
+    """A rank may hold the empty shard of every layer."""
     assert columns(path, torch.empty(0), torch.empty(0, 3))["l2"] == [0.0, 0.0]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -36,7 +35,7 @@ from gradwatch_wire import (
 )
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
-from tests.support.ports import ReservedPort
+from tests.support.ports import ReservedPort, has_ipv6
 from tests.support.waiting import PATIENCE_S
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
@@ -152,6 +151,7 @@ def test_what_waits_for_the_device_is_bounded(make_sender: Any, free_endpoint: s
     assert sender.queue.num_dropped == faults.counts["dropped"] == 10
 
 
+@pytest.mark.slow
 def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
     aggregator: Any, make_sender: Any
 ) -> None:
@@ -159,8 +159,10 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
     sender, faults = make_sender(aggregator.endpoint)
 
     class TooLate(Collected):
+        asked_at_the_end = False
+
         def ready(self) -> bool:
-            self.num_asked += 1
+            self.asked_at_the_end = sender._driver.is_closing
             return bool(sender.session.source.buffer.last == 3)  # BYE has its number
 
     late = TooLate(1)
@@ -169,7 +171,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
     sender.start()
     sender.close("closed")
 
-    assert late.num_asked > 5
+    assert late.asked_at_the_end
     assert not sender.is_alive()
     assert [type(e.record) for e in aggregator.stored] == [Event, Bye]
     assert faults.counts["dropped"] == sender.queue.num_dropped == 1
@@ -179,7 +181,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
 def test_each_dropped_collection_is_declared_lost_in_its_place(
     aggregator: Any, make_sender: Any
 ) -> None:
-    """The numbers of those that were sent have a hole where it would have been."""
+    """The numbers of those that were sent have a gap where it would have been."""
     sender, _ = make_sender(aggregator.endpoint)
     for step in range(MAX_COLLECTIONS + 10):
         sender.put(Collected(step))
@@ -226,14 +228,6 @@ def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
     assert second.lost == [(2, 3)]
 
 
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("address", ["ipc", *["tcp://[::1]:*"][: has_ipv6()]])
 def test_other_transports_are_connected_to(
     new_aggregator: Any, tmp_path: Path, address: str
@@ -273,13 +267,13 @@ def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
         peer, *frames = router.recv_multipart()
         for junk in ([b"junk"], [b"\x01", b"\xc1"], [b"\x02", b""], [b"", b"", b""], frames):
             router.send_multipart([peer, *junk])
-        wait_until(lambda: watch.stats()["faults"] == 4, "the junk is heard")
+        wait_until(lambda: watch.stats()["faults"] == 4, "the junk is counted")
         assert str(watch.stats()["last_error"]).startswith("answer not understood: expected")
 
         hello = decode(frames)
         refusal = Envelope(session=hello.session, record=Refuse(reason="enough"))
         router.send_multipart([peer, *encode(refusal)])
-        wait_until(lambda: watch.stats()["faults"] == 5, "an answer is heard all the same")
+        wait_until(lambda: watch.stats()["faults"] == 5, "an answer is read all the same")
         watch.close()
     context.term()
 
@@ -355,7 +349,7 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
 def test_close_gives_up_when_the_callback_hangs(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:
-    """The thread that hears alerts is the one that closes."""
+    """The thread that receives alerts is the one that closes."""
     release, called = threading.Event(), threading.Event()
 
     def hang(alert: object) -> None:

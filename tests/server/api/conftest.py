@@ -1,4 +1,4 @@
-"""The app behind its middleware, in this process."""
+"""The app with its middleware, in this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def make_client(start: Any, clock: Clock) -> Iterator[Callable[..., TestClient]]:
-    """The app behind its middleware: `make_client(tokens=..., bound=..., more=...)`."""
+    """The app with its middleware: `make_client(tokens=..., bound=..., more=...)`."""
     made: list[TestClient] = []
 
     def make(

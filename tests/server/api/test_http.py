@@ -156,7 +156,7 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
     assert report["first_bad"] == {"step": 2, "rank": 0, "layer": "a", "kind": "inf"}
 
 
-def test_all_runs_are_listed_the_last_one_heard_of_first(
+def test_all_runs_are_listed_the_last_active_one_first(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
     """One line each, with what a person looks at first."""

@@ -101,6 +101,7 @@ def test_only_so_many_runs_have_series_of_their_own(metrics: Any, peers: Any) ->
     assert f"run-{wanted - 1}" in labelled
 
 
+@pytest.mark.slow
 def test_each_rank_is_shown_with_what_it_lost(
     service: Any, peers: Any, wait_until: Any, make_stats: Any
 ) -> None:

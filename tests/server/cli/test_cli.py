@@ -10,9 +10,9 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,31 +24,18 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
+from tests.support.aggregator import GRADWATCH
+from tests.support.command import Command, run_command
 from tests.support.waiting import PATIENCE_S
 
-COMMAND = Path(sys.executable).with_name("gradwatch")
 NAN = math.nan
 ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
 
 @pytest.fixture
-def gradwatch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def gradwatch(tmp_path: Path) -> Command:
     """Run a command to its end in an empty folder: `gradwatch("health", "x", URL="...")`."""
-
-    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            [COMMAND, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"COLUMNS": "200"} | environ,
-        )
-        assert "Traceback" not in result.stderr, result.stderr
-        return result
-
-    return run
+    return partial(run_command, tmp_path)
 
 
 @pytest.fixture
@@ -329,7 +316,7 @@ def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
 
 
 def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
-    """Clusters set one for everything; the aggregator is next door."""
+    """Clusters set one for everything; the aggregator is in the same network."""
     result = gradwatch(
         "runs",
         "--url",
@@ -401,7 +388,7 @@ class Tail:
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [COMMAND, "tail", *arguments],
+            [GRADWATCH, "tail", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -505,10 +492,11 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
     """`gradwatch tail | head -1`, with more to say than the pipe holds."""
     peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
-    command = f"{COMMAND} tail --json --after 0 --url {service.url} | head -n 1"
+    command = f"{GRADWATCH} tail --json --after 0 --url {service.url} | head -n 1"
     result = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )

@@ -20,6 +20,8 @@ from gradwatch_wire.session.session_lock import SessionLock
 from gradwatch_wire.session.spill_format import pack_header, pack_record
 from gradwatch_wire.session.spilled_session import segment_name, stem_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def spilled(tmp_path: Path) -> Callable[..., Path]:

@@ -21,24 +21,13 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, Stats
 from gradwatch_wire.names import Scalar
+from tests.support.records import manifest_of
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
 
 
 Numbers = Sequence[float]
-
-
-def manifest_of(names: Sequence[str], **changes: Any) -> Manifest:
-    """Return a manifest of layers of 10 elements, in forward order unless told otherwise."""
-    settings: dict[str, Any] = {
-        "manifest_id": 1,
-        "names": tuple(names),
-        "numel": Column.pack("<u8", [10] * len(names)),
-        "dtypes": ("float32",) * len(names),
-        "order": "forward",
-    }
-    return Manifest(**settings | changes)
 
 
 def stats_of(step: int, l2: Numbers, **changes: Any) -> Stats:

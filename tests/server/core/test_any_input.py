@@ -14,9 +14,9 @@ from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode
-from gradwatch_wire.columns import ITEMSIZE
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_STEP
+from gradwatch_wire.packed_column import ITEMSIZE
 
 SESSION = bytes(16)
 NAMES = st.sampled_from(["a", "b", "c", "", "all", "\x00\x1b[2J", "é" * 200, "\u202e", "l" * 500])

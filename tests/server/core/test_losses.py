@@ -108,7 +108,7 @@ def test_training_after_a_replay_is_a_new_attempt(cluster: Any) -> None:
 
 
 def test_a_known_session_goes_on_where_it_was(cluster: Any) -> None:
-    """Taken for lost, replayed: no new attempt, and its records are judged."""
+    """Taken for lost, replayed: no new attempt, and its records are evaluated."""
     job = cluster().start()
     job.step(0)
     job.lose(0)

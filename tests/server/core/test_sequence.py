@@ -102,6 +102,7 @@ def test_whatever_comes_each_number_is_stored_once_or_lost_once(
         assert everything == list(range(1, tracker.accepted(session) + 1))
 
 
+@pytest.mark.slow
 @given(
     evicted=st.integers(0, 30),
     drops=st.lists(st.integers(0, 3), min_size=40, max_size=40),

@@ -277,7 +277,7 @@ def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.Monk
 
 
 def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest give way: a model that changes its layers all the time is followed still."""
+    """The oldest are dropped: a model that changes its layers all the time is followed still."""
     monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
     job = cluster(names=("a",)).start()
     for number in range(2, 50):
@@ -367,6 +367,7 @@ def facts(state: State) -> Any:
     ]
 
 
+@pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: list[Any]) -> None:
@@ -384,6 +385,7 @@ def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: lis
     assert repr(facts(again)) == repr(facts(job.state))
 
 
+@pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -> None:

@@ -84,7 +84,7 @@ def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> Non
     peer.acked()
     for seq in (1, 2, 2):
         peer.send_as(seq, 1, Event(name="copy", step=0))
-        assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=2)
+        assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=2)
 
     assert running.published.num_duplicates == 3
     assert running.shows(stored=2).events == {}
@@ -95,7 +95,7 @@ def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     peer.send_as(4, 1, Event(name="too early", step=0))
-    assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
+    assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
 
     for seq in (2, 3, 4):
         peer.send_as(seq, 1, Event(name="sent again", step=0))
@@ -110,7 +110,7 @@ def test_a_record_the_client_no_longer_has_is_declared_lost(start: Any, peers: A
     running = start()
     peer = peers(running.endpoint).attach()
     peer.send_as(9, 7, Event(name="x", step=0))
-    assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=6, rewind=True)
+    assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=6, rewind=True)
     for seq in (7, 8, 9):
         peer.send_as(seq, 7, Event(name="x", step=0))
     peer.acked(9)
@@ -137,7 +137,7 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: A
     peer = peers(running.endpoint)
     for record in (Beat(), Bye(), Event(name="x", step=0)):
         peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
-        assert peer.hear() == Ack(boot_id=running.engine.boot_id, acked=0)
+        assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=0)
 
     assert running.published.runs == {}
     assert running.entries() == []
@@ -256,7 +256,8 @@ def test_many_sessions_at_once_are_all_served(start: Any, peers: Any) -> None:
     assert view.series.coverage.tolist() == [1.0] * 20
 
 
-def test_a_session_that_is_not_heard_of_is_lost_and_may_come_back(start: Any, peers: Any) -> None:
+@pytest.mark.slow
+def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Any, peers: Any) -> None:
     """After the timeout it is written to the log; a beat of it is, too."""
     running = start(session_timeout_s=1.0)
     peer = peers(running.endpoint).attach()
@@ -358,7 +359,7 @@ def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)
     peer.send_as(14, 12, Event(name="x", step=9))
-    peer.hear()
+    peer.receive()
     running.shows(lost=2)
     before, events, boot_id = story_of(running), running.events(), running.engine.boot_id
     assert [state for _, _, state in events] == ["firing", "resolved", "firing"]
@@ -461,8 +462,9 @@ def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
     assert len(running.events()) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers: Any) -> None:
-    """Nobody could be heard meanwhile; one that never comes is lost after the timeout."""
+    """It could reach nobody meanwhile; one that never comes is lost after the timeout."""
     running = start()
     ended = peers(running.endpoint, rank=0, world=2).attach()
     peers(running.endpoint, rank=1, world=2).attach()
@@ -477,6 +479,7 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers
     assert running.view().ranks[0].state is RankState.ENDED
 
 
+@pytest.mark.slow
 def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,7 +615,7 @@ def test_a_fault_of_ours_costs_one_entry(
 def test_a_fault_in_the_loop_is_told(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine ends, says so, and whoever started it learns of it: no half-dead process."""
+    """The engine ends, says so, and its service learns of it: nothing half alive goes on."""
     running = start()
     monkeypatch.setattr(running.engine._housekeeping, "add", lambda now_ns, batch: 1 / 0)
 
@@ -636,7 +639,7 @@ def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
         runs["x"] = old
 
 
-# What any client may do, in any order, with a restart anywhere: the books must balance.
+# What any client may do, in any order, with a restart anywhere: the counts must agree.
 
 ACTIONS = st.lists(
     st.one_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,15 @@ import zmq
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import (
+    BATCH_BYTES,
     BATCH_MESSAGES,
     Ingest,
     Message,
 )
 from gradwatch_wire import Ack, Bye, Envelope, Event, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from tests.support.ports import has_ipv6
+from tests.support.waiting import wait_until
 
 SESSION = b"s" * 16
 GOOD = encode(Envelope(session=SESSION, seq=1, low=1, record=Bye()))
@@ -55,10 +57,12 @@ def dealer(ingest: Ingest) -> Iterator[Callable[..., Any]]:
 def received(ingest: Ingest, count: int) -> list[Message]:
     """Receive so many messages that can be read."""
     messages: list[Message] = []
-    deadline = time.monotonic() + 10
-    while len(messages) < count:
-        assert time.monotonic() < deadline
-        messages += ingest.receive(50)
+
+    def all_came() -> bool:
+        messages.extend(ingest.receive(50))
+        return len(messages) >= count
+
+    wait_until(all_came, f"{count} messages")
     return messages
 
 
@@ -120,13 +124,11 @@ def test_a_frame_that_is_too_long_never_comes_in(ingest: Ingest, dealer: Any) ->
     (message,) = received(ingest, 1)
     assert message.raw == GOOD[1]
 
-    deadline = time.monotonic() + 10
-    again: list[Message] = []
-    while not again and time.monotonic() < deadline:
+    def send_again() -> list[Message]:
         peer.send_multipart(GOOD)
-        again += ingest.receive(100)
+        return list(ingest.receive(100))
 
-    assert again
+    wait_until(send_again, "a message over the peer's next connection")
     assert not ingest.refused
 
 
@@ -160,18 +162,18 @@ def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: in
 
 def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
     """One round takes so many messages at most: others have to be acknowledged, too."""
-    peer = dealer()
-    peer.set_hwm(0)
-    for _ in range(BATCH_MESSAGES + 300):
-        peer.send_multipart(GOOD)
-    sizes: list[int] = []
-    deadline = time.monotonic() + 10
-    while sum(sizes) < BATCH_MESSAGES + 300 and time.monotonic() < deadline:
-        time.sleep(0.05)  # let the queues fill
-        sizes.append(len(list(ingest.receive(50))))
+    peers = [dealer() for _ in range(8)]  # the queues of fewer would not hold a whole batch
+    for peer in peers:
+        peer.set_hwm(0)
 
-    assert sum(sizes) == BATCH_MESSAGES + 300
-    assert max(sizes) <= BATCH_MESSAGES
+    def is_full() -> bool:
+        for number in range(2 * BATCH_MESSAGES):  # without a bound all of them come at once
+            peers[number % len(peers)].send_multipart(GOOD)
+        size = len(list(ingest.receive(50)))
+        assert size <= BATCH_MESSAGES
+        return size == BATCH_MESSAGES
+
+    wait_until(is_full, "a batch that is full")
 
 
 def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
@@ -179,15 +181,17 @@ def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
     large = Event(name="x", step=1, data={f"k{i}": "v" * 4_000 for i in range(32)})
     frames = encode(Envelope(session=SESSION, seq=1, low=1, record=large))
     peer = dealer()
-    for _ in range(100):
-        peer.send_multipart(frames)
-    time.sleep(0.5)
-    sizes: list[int] = []
-    while sum(sizes) < 100:
-        sizes.append(len(list(ingest.receive(500))))
+    peer.set_hwm(0)
+    one = len(frames[1])
 
-    assert max(sizes) * len(frames[1]) <= (8 << 20) + len(frames[1])
-    assert len(sizes) > 1
+    def is_full() -> bool:
+        for _ in range(2 * BATCH_BYTES // one):
+            peer.send_multipart(frames)
+        size = one * len(list(ingest.receive(50)))
+        assert size <= BATCH_BYTES + one
+        return size > BATCH_BYTES
+
+    wait_until(is_full, "a batch that is full")
 
 
 def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> None:
@@ -209,10 +213,7 @@ def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> Non
 
     peers[0].close()
     gone = next(m.peer for m in messages if m.envelope.session[0] == 0)
-    deadline = time.monotonic() + 10
-    while ingest.reply(gone, SESSION, Bye()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not ingest.reply(gone, SESSION, Bye()), "an answer that goes nowhere")
 
 
 def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any) -> None:
@@ -263,11 +264,3 @@ def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
             assert len(received(ingest, 1)) == 1
         finally:
             ingest.close()
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False

@@ -1,4 +1,4 @@
-"""The ingest port with keys: whoever has none gets nothing in, and the others notice nothing."""
+"""The ingest port with keys: without one nothing is taken in, and the others notice nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def of_another_server(key: ClientKey) -> ClientKey:
     return ClientKey(server=server, public=key.public, secret=key.secret)
 
 
-def test_a_known_client_is_heard_and_answered_by_name(
+def test_a_known_client_is_read_and_answered_by_name(
     ingest: Ingest, dealer: Any, key: ClientKey, folder: Path
 ) -> None:
     """Each message says whose it is."""
@@ -129,6 +129,7 @@ def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey,
     assert ingest.refused == {}
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_told_once(
     ingest: Ingest, dealer: Any, key: ClientKey, caplog: pytest.LogCaptureFixture
 ) -> None:

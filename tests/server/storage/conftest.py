@@ -16,7 +16,7 @@ from gradwatch_server.storage.store import Store
 
 
 class Killed(BaseException):
-    """The process is gone, in the middle of whatever it did."""
+    """Raised where the process is killed, in the middle of whatever it did."""
 
 
 class Place(Protocol):

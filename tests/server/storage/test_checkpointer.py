@@ -1,4 +1,4 @@
-"""Checkpoints: whatever happens to a process or to a saved row, the log's story stays the same."""
+"""Checkpoints: whatever happens to a process or to a saved row, the state is that of the log."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
 
 
 def story_of_log(own: Aggregator) -> Any:
-    """Fold the whole log anew."""
+    """Apply the whole log anew."""
     state = State(window_steps=own.window_steps)
     for _, entry in own.store.log.entries():
         state.apply(entry)
@@ -400,6 +400,7 @@ def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     """Ingest goes on; the save is done once there is room."""
     own = begin()
@@ -427,6 +428,7 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_work_survives_a_full_disk_and_tells_it_once(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,7 +497,7 @@ WRITER = """
 
 @pytest.mark.slow
 def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
-    """Twelve times, at any moment: what was committed is there, and the story is the log's."""
+    """Twelve times, at any moment: what was committed is there, and the state is the log's."""
     directory = tmp_path / "data"
     for number in range(12):
         process = subprocess.Popen(
@@ -518,7 +520,7 @@ def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_position_says_from_where_on_the_log_is_needed() -> None:
-    """From the run that is farthest behind; from the end without any."""
+    """From the run that lacks most; from the end if none lacks any."""
     assert Position().start == 0
     assert Position(9).start == 9
     assert Position(9, {}, {"x": 4, "y": 7}).start == 4

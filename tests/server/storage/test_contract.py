@@ -343,6 +343,7 @@ CALLS: list[Callable[[Store], object]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_leaves_all_or_nothing_of_a_call(
     make_place: Any, stopped: type[BaseException]
 ) -> None:

@@ -18,11 +18,11 @@ class Others:
     """A session of another process that uses the same connection."""
 
     def __init__(self) -> None:
-        self.heard: list[Envelope] = []
+        self.received: list[Envelope] = []
 
     def receive(self, envelope: Envelope, now_s: float) -> None:
         assert now_s
-        self.heard.append(envelope)
+        self.received.append(envelope)
 
     def send(self, send: Send, now_s: float) -> None:
         assert now_s
@@ -55,7 +55,7 @@ class Process:
     def records(self) -> list[Record]:
         return [decode(frames).record for frames in self.round()]
 
-    def hear(self, record: Record, session: bytes = SESSION) -> None:
+    def receive(self, record: Record, session: bytes = SESSION) -> None:
         self.driver.receive(Envelope(session=session, record=record), self.now_s)
 
     def produce(self, *records: Record) -> None:
@@ -65,7 +65,7 @@ class Process:
     def open(self) -> None:
         """Let the session be welcomed, and its first BEAT be sent."""
         assert [type(record) for record in self.records()] == [Hello]
-        self.hear(Welcome(boot_id=BOOT, acked=0))
+        self.receive(Welcome(boot_id=BOOT, acked=0))
         assert [type(record) for record in self.records()] == [Beat]
 
 
@@ -83,7 +83,7 @@ def test_a_round_sends_hello_then_beats_and_records() -> None:
     process.produce(Event(name="mark", step=1))
     assert [type(record) for record in process.records()] == [Hello]
     assert process.records() == []
-    process.hear(Welcome(boot_id=BOOT, acked=0))
+    process.receive(Welcome(boot_id=BOOT, acked=0))
 
     assert [type(record) for record in process.records()] == [Beat, Event]
 
@@ -121,16 +121,16 @@ def test_a_round_has_an_end_and_a_full_connection_too(process: Process) -> None:
 
 
 def test_other_sessions_use_the_connection_until_this_one_closes() -> None:
-    """They hear what is for them, whenever it comes."""
+    """They get what is for them, whenever it comes."""
     others = Others()
     process = Process(others)
     assert process.round()[1:] == [[b"other"]]
-    process.hear(Ack(boot_id=BOOT, acked=3), session=OTHER)
-    process.hear(Welcome(boot_id=BOOT, acked=0))
+    process.receive(Ack(boot_id=BOOT, acked=3), session=OTHER)
+    process.receive(Welcome(boot_id=BOOT, acked=0))
     process.driver.close(process.now_s)
 
     assert [b"other"] not in process.round()
-    assert [envelope.session for envelope in others.heard] == [OTHER]
+    assert [envelope.session for envelope in others.received] == [OTHER]
 
 
 def test_it_is_closed_once_its_last_record_is_acknowledged(process: Process) -> None:
@@ -140,7 +140,7 @@ def test_it_is_closed_once_its_last_record_is_acknowledged(process: Process) -> 
     process.produce(Bye())
     process.round()
     assert not process.driver.is_closed(process.now_s)
-    process.hear(Ack(boot_id=BOOT, acked=1))
+    process.receive(Ack(boot_id=BOOT, acked=1))
 
     assert process.driver.is_closed(process.now_s)
 

@@ -46,7 +46,7 @@ def sent(sessions: OrphanedSessions) -> list[tuple[bytes, int]]:
     return [(envelope.session, envelope.seq) for envelope in out]
 
 
-def hear(sessions: OrphanedSessions, session_id: bytes, *answers: Record) -> None:
+def receive(sessions: OrphanedSessions, session_id: bytes, *answers: Record) -> None:
     for answer in answers:
         sessions.receive(Envelope(session=session_id, record=answer), 1000.0)
 
@@ -56,12 +56,12 @@ def test_they_are_sent_one_after_the_other() -> None:
     first, second = Orphan(FIRST, 2), Orphan(SECOND, 1)
     sessions = OrphanedSessions([first, second])
     assert sent(sessions) == [(FIRST, 0)]
-    hear(sessions, SECOND, Welcome(boot_id=BOOT, acked=0))
+    receive(sessions, SECOND, Welcome(boot_id=BOOT, acked=0))
     assert sent(sessions) == []
-    hear(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))
+    receive(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))
     assert sent(sessions) == [(FIRST, 1), (FIRST, 2)]
     assert (first.fate, sessions.num_sent) == ("", 0)
-    hear(sessions, FIRST, Ack(boot_id=BOOT, acked=2))
+    receive(sessions, FIRST, Ack(boot_id=BOOT, acked=2))
     assert sent(sessions) == []
     assert (first.fate, sessions.num_sent) == ("finished", 2)
 
@@ -73,7 +73,7 @@ def test_those_that_are_not_stored_are_left_at_the_end() -> None:
     first, second = Orphan(FIRST, 2), Orphan(SECOND, 1)
     sessions = OrphanedSessions([first, second])
     sent(sessions)
-    hear(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))
+    receive(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))
     sent(sessions)
     sessions.close()
 
@@ -84,6 +84,6 @@ def test_those_that_are_not_stored_are_left_at_the_end() -> None:
 def test_alerts_for_them_do_not_pile_up() -> None:
     """Nobody trains what they are about."""
     orphan = Orphan(FIRST, 1)
-    hear(OrphanedSessions([orphan]), FIRST, Alert(alert={"id": "a"}))
+    receive(OrphanedSessions([orphan]), FIRST, Alert(alert={"id": "a"}))
 
     assert orphan.session.alerts == []

@@ -1,4 +1,4 @@
-"""Records wait in a bounded buffer; the oldest give way, except that manifests stay readable."""
+"""Records wait in a bounded buffer; the oldest are evicted, except that manifests stay readable."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_one_record_larger_than_the_buffer_is_kept_alone() -> None:
 
 
 def test_a_manifest_stays_before_the_records_that_refer_to_it() -> None:
-    """Under its own number: what went leaves a hole, which nobody else's number hides."""
+    """Under its own number: what was evicted leaves a gap, which no other number hides."""
     buffer = filled(8, b"M1", b"aa", b"bb", b"cc")
 
     assert buffer.append(Kind.STATS, 0, b"dd") == 1
@@ -87,7 +87,7 @@ def test_manifests_keep_their_order() -> None:
 
 
 def test_manifests_do_not_fill_the_buffer() -> None:
-    """Of many, the oldest give way like any other record."""
+    """Of many, the oldest are evicted like any other record."""
     buffer = filled(12, b"M1", b"M2", b"M3", b"M4", b"M5", b"M6")
 
     assert buffer.append(Kind.STATS, 0, b"a") == 3

@@ -66,14 +66,14 @@ class Client:
         assert isinstance(record, Hello)
         return record
 
-    def hear(self, record: Record, session: bytes = SESSION) -> None:
+    def receive(self, record: Record, session: bytes = SESSION) -> None:
         self.session.receive(Envelope(session=session, record=record), self.now_s)
 
     def welcome(self, acked: int = 0, boot_id: bytes = BOOT, most: int = 1 << 20) -> None:
-        self.hear(Welcome(boot_id=boot_id, acked=acked, max_record_bytes=most))
+        self.receive(Welcome(boot_id=boot_id, acked=acked, max_record_bytes=most))
 
     def ack(self, acked: int, boot_id: bytes = BOOT, *, rewind: bool = False) -> None:
-        self.hear(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
+        self.receive(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
 
     def send(self) -> list[Envelope]:
         """Everything that may go out now."""
@@ -271,7 +271,7 @@ def test_having_nothing_to_send_is_not_silence(welcomed: Client) -> None:
 def test_acknowledgements_that_do_not_move_on_do_not_hide_that_it_is_stuck(
     welcomed: Client,
 ) -> None:
-    """Only progress counts as being heard."""
+    """Only progress counts as an answer."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
     for _ in range(6):
@@ -311,7 +311,7 @@ def test_a_full_buffer_loses_the_oldest_and_says_so() -> None:
 
 
 def test_an_outage_that_evicts_more_than_may_be_on_its_way_comes_to_an_end() -> None:
-    """What gave way is not on its way; counting it would stop the client for ever."""
+    """What was evicted is not on its way; counting it would stop the client for ever."""
     small = Client(max_bytes=20_000)
     small.greeting()
     small.welcome()
@@ -368,7 +368,7 @@ def test_a_new_log_is_told_the_manifests_before_what_refers_to_them(welcomed: Cl
     welcomed.greeting()
     welcomed.welcome(acked=0, boot_id=OTHER_BOOT)
     sent = []
-    for _ in range(3):  # what comes after a hole waits until all before it is acknowledged
+    for _ in range(3):  # what comes after a gap waits until all before it is acknowledged
         sent += welcomed.send()
         welcomed.ack(sent[-1].seq, OTHER_BOOT)
 
@@ -388,7 +388,7 @@ def test_what_comes_after_a_lost_number_waits_for_what_is_before_it(welcomed: Cl
 
 
 def test_a_manifest_does_not_hide_the_loss_of_a_record_that_gave_way() -> None:
-    """The aggregator had stored the manifest, which the client did not hear; not the record."""
+    """The aggregator had stored the manifest, but its answer was lost; not the record."""
     small = Client(max_bytes=1000)
     small.greeting()
     small.welcome()
@@ -466,10 +466,10 @@ def test_what_is_just_small_enough_stays_below_the_limit_on_the_wire(welcomed: C
 
 
 def test_a_refused_session_stops_and_does_not_hold_up_the_end(client: Client) -> None:
-    """The reason is kept; later answers are not heard."""
+    """The reason is kept; later answers are ignored."""
     client.produce(event(1))
     client.greeting()
-    client.hear(Refuse(reason="the run name is taken"))
+    client.receive(Refuse(reason="the run name is taken"))
     client.welcome()
     client.now_s += 100
 
@@ -481,12 +481,12 @@ def test_a_refused_session_stops_and_does_not_hold_up_the_end(client: Client) ->
     assert client.session.beat(1, 0.0, client.now_s) is None
 
 
-def test_answers_for_another_session_are_not_heard(welcomed: Client) -> None:
+def test_answers_for_another_session_are_ignored(welcomed: Client) -> None:
     """An aggregator that mixes sessions up must not make this one lose records."""
     welcomed.produce(event(1))
     welcomed.send()
-    welcomed.hear(Ack(boot_id=BOOT, acked=1), session=b"x" * 16)
-    welcomed.hear(Refuse(reason="no"), session=b"x" * 16)
+    welcomed.receive(Ack(boot_id=BOOT, acked=1), session=b"x" * 16)
+    welcomed.receive(Refuse(reason="no"), session=b"x" * 16)
 
     assert (welcomed.outbox.pending, welcomed.session.phase) == (1, Phase.OPEN)
 
@@ -504,7 +504,7 @@ def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
     """An aggregator that does so is mistaken; what comes next is sent all the same."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
-    welcomed.hear(answer())
+    welcomed.receive(answer())
     welcomed.produce(event(3))
 
     assert seqs(welcomed.send()) == [3]
@@ -512,8 +512,8 @@ def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
 
 def test_alerts_are_kept_for_the_one_who_asks(welcomed: Client) -> None:
     """In the order they came."""
-    welcomed.hear(Alert(alert={"id": "a"}))
-    welcomed.hear(Alert(alert={"id": "b"}))
+    welcomed.receive(Alert(alert={"id": "a"}))
+    welcomed.receive(Alert(alert={"id": "b"}))
 
     assert welcomed.session.alerts == [{"id": "a"}, {"id": "b"}]
 

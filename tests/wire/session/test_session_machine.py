@@ -1,4 +1,4 @@
-"""A session against the aggregator's sequence tracker, through any order of mishaps.
+"""A session against the aggregator's sequence tracker, through faults in any order.
 
 Whatever happens on the way, in the end every record is stored once or declared lost, and what is
 stored can be read.
@@ -10,6 +10,7 @@ import os
 from collections import deque
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -58,12 +59,12 @@ class Server:
             return self._answer(Welcome(boot_id=self.boot_id, acked=self.tracker.accepted(SESSION)))
         if SESSION not in self.tracker:
             return self._answer(Ack(boot_id=self.boot_id, acked=0))
-        judgement = self.tracker.check(SESSION, envelope.seq, envelope.low)
-        if judgement.gap is not None:
-            self.gaps.append(judgement.gap)
-        if judgement.outcome is Outcome.ACCEPT:
+        checked = self.tracker.check(SESSION, envelope.seq, envelope.low)
+        if checked.gap is not None:
+            self.gaps.append(checked.gap)
+        if checked.outcome is Outcome.ACCEPT:
             self.log.append(envelope)
-        rewind = judgement.outcome is Outcome.REWIND
+        rewind = checked.outcome is Outcome.REWIND
         acked = self.tracker.accepted(SESSION)
         return self._answer(Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
 
@@ -261,7 +262,7 @@ class SpillingMachine(Machine):
         assert lost == self.num_skipped
 
 
-TestSession = Machine.TestCase
+TestSession = pytest.mark.slow(Machine.TestCase)
 TestSession.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
-TestSpilling = SpillingMachine.TestCase
+TestSpilling = pytest.mark.slow(SpillingMachine.TestCase)
 TestSpilling.settings = settings(max_examples=75, stateful_step_count=30, deadline=None)

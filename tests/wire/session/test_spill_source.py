@@ -58,22 +58,22 @@ class Sent:
         """Numbers and `low` of what goes out now."""
         return [(e.seq, e.low) for e in self.send()]
 
-    def hear(self, record: Welcome | Ack | Refuse) -> None:
+    def receive(self, record: Welcome | Ack | Refuse) -> None:
         assert self.session.receive(Envelope(session=SESSION, record=record), self.now_s)
 
     def welcome(self, acked: int = 0) -> None:
         assert self.greets()
-        self.hear(Welcome(boot_id=BOOT, acked=acked))
+        self.receive(Welcome(boot_id=BOOT, acked=acked))
 
     def ack(self, acked: int, boot_id: bytes = BOOT, *, rewind: bool = False) -> None:
-        self.hear(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
+        self.receive(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
 
     def greets(self) -> bool:
         return [type(e.record) for e in self.send()] == [Hello]
 
 
 def test_a_replay_greets_and_says_that_it_is_one(tmp_path: Path) -> None:
-    """Once a second, until it is heard."""
+    """Once a second, until it is answered."""
     sent = Sent(tmp_path, 1)
     (greeting,) = sent.send()
     assert isinstance(greeting.record, Hello)
@@ -146,7 +146,7 @@ def test_a_replay_goes_on_after_a_rewind_a_restart_and_a_silence(tmp_path: Path)
 def test_a_refused_replay_is_over_and_says_why(tmp_path: Path) -> None:
     sent = Sent(tmp_path, 1)
     assert sent.greets()
-    sent.hear(Refuse(reason="no"))
+    sent.receive(Refuse(reason="no"))
     sent.now_s += 60
 
     assert sent.send() == []

@@ -16,7 +16,7 @@ from gradwatch_server.api.security.tokens import Access, access_of
 from gradwatch_server.keys import Tokens
 
 PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""What a probe asks without a token; the answers tell nothing of the runs."""
+"""Paths that need no token, for probes: the answers tell nothing of the runs."""
 
 STREAM_SUFFIX: Final = "/alerts/stream"
 """How the paths of alert streams end."""

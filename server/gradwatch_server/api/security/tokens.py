@@ -27,7 +27,7 @@ def access_of(tokens: Tokens, headers: Headers) -> Access:
     scheme, _, token = given[0].partition(" ")
     if scheme.lower() != "bearer":
         return Access.NONE
-    # Both always, and over digests: the time tells neither which nor how much of it was right.
+    # Always both, and as digests, so that the time taken reveals nothing.
     is_write, is_read = _equal(token, tokens.write), _equal(token, tokens.read)
     return Access.WRITE if is_write else Access.READ if is_read else Access.NONE
 

@@ -55,10 +55,10 @@ def layer_kind(frame: Frame, index: int) -> str:
 def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     """Return the ranks where something was non-finite before a reduction could spread it.
 
-    An all-reduce carries one rank's NaN to all, a reduce-scatter to whoever holds that piece. What
+    An all-reduce carries one rank's NaN to all, a reduce-scatter to the holder of the shard. What
     they cannot reach is the rank's gradient before them, its loss, and the probe of its local
     gradient, so these decide. Without them a rank is named only if it is the only one there is, or
-    not every rank is bad, and none of them in a piece of a layer.
+    not every rank is bad, and none of them in a shard of a layer.
     """
     local = ranks_of(part for part in frame.parts if _bad_before_reduction(part, frame))
     local = local or ranks_of(part for part in frame.parts if _bad_loss_or_probe(part))

@@ -60,7 +60,7 @@ class Assembler(Generic[T]):
     def add(
         self, rank: int, item: T, *, step: int, now_ns: int, part: int = 0, parts: int = 1
     ) -> bool:
-        """Take in one record; return False when its step is closed already or has its like."""
+        """Take in one record; return False when its step is closed, or has one like it."""
         if step <= self.last_closed:
             return False
         found = self._open.get(step)
@@ -127,7 +127,7 @@ class Assembler(Generic[T]):
         return made
 
     def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:
-        """Tell whether a rank is to come. With each record this is asked; mostly one answers it."""
+        """Tell whether a rank is missing. Called for each record: tries the last one first."""
         if self._awaited in expected and self._lacks(self._awaited, step, found):
             return True
         for rank in expected:

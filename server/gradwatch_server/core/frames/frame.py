@@ -12,13 +12,24 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
-from gradwatch_wire import names
-from gradwatch_wire.names import Label, Reduction
+from gradwatch_wire.names import (
+    INFS,
+    L1,
+    L2,
+    L2_MAX,
+    LINF,
+    LOCAL_L2,
+    NANS,
+    NONFINITE_COUNTS,
+    ZEROS,
+    Label,
+    Reduction,
+)
 
-COLUMNS_READ: Final = (*FRAME_COLUMNS, names.L2_MAX, names.LOCAL_L2)
+COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2)
 """The columns of a record that the aggregator looks at."""
 
-FIRST_SAVED_COLUMNS: Final = (names.L2, names.L1, names.LINF, names.ZEROS, names.NANS, names.INFS)
+FIRST_SAVED_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
 """What the rows of `Frame.columns` are in checkpoints that do not say it."""
 
 _NUMBERS: Final = (
@@ -51,16 +62,16 @@ class RankPart:
     @property
     def peak(self) -> FloatArray:
         """(own layers,) largest L2 norm of the collections since the last record, NaN first."""
-        l2 = self.values[names.L2]
-        if names.L2_MAX not in self.values:
+        l2 = self.values[L2]
+        if L2_MAX not in self.values:
             return l2
-        return np.maximum(l2, self.values[names.L2_MAX])
+        return np.maximum(l2, self.values[L2_MAX])
 
     @property
     def nonfinite(self) -> BoolArray:
         """(own layers,) whether the layer's gradient has a NaN or an Inf."""
         bad: BoolArray = ~np.isfinite(self.peak)
-        for name in names.NONFINITE_COUNTS:
+        for name in NONFINITE_COUNTS:
             if name in self.values:
                 bad |= self.values[name] > 0
         return bad

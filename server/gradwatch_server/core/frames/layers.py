@@ -68,7 +68,7 @@ class Layers:
         """Return plain data."""
         return {
             "names": self.names,
-            # As float64, for the size of a layer may be 2^64, which msgpack cannot spell.
+            # As float64, for the size of a layer may be 2^64, which msgpack cannot encode.
             "numel": [float(numel) for numel in self.numel],
             "groups": [[name, sorted(members)] for name, members in self._groups.items()],
         }

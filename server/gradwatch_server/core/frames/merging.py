@@ -21,8 +21,8 @@ from gradwatch_server.core.frames.rows import (
     nonfinite,
 )
 from gradwatch_server.core.frames.shards import Block, join
-from gradwatch_wire import names, norms
-from gradwatch_wire.names import Label, Scalar
+from gradwatch_wire import norms
+from gradwatch_wire.names import L2, L2_MAX, Label, Scalar
 
 _SAFE_SQUARES: Final = (1e-200, 1e200)
 """Between these a plain sum of squares has neither overflowed nor lost what matters."""
@@ -40,7 +40,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     for array in (present, bad, rows):
         array.flags.writeable = False  # readers in other threads hold them
     whole = all(part.layout.shards is None for part in parts)
-    l2 = rows[ROW_OF[names.L2]]
+    l2 = rows[ROW_OF[L2]]
     return Frame(
         step=gathered.step,
         bad_step=_bad_step(gathered),
@@ -48,7 +48,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         parts=parts,
         present=present,
         nonfinite=bad,
-        l2_max=rows[ROW_OF[names.L2_MAX]],
+        l2_max=rows[ROW_OF[L2_MAX]],
         l2_min=rows[ROW_OF[L2_MIN]],
         measured=tuple(name for name in FRAME_COLUMNS if name in columns),
         columns=rows[: len(FRAME_COLUMNS)],
@@ -101,9 +101,9 @@ def _merge_alike(parts: list[RankPart]) -> FloatArray:
 
 def _values(parts: list[RankPart], row: str) -> list[FloatArray]:
     """Return what each record has for a row, (own layers,), of those that have something."""
-    if row == names.L2_MAX:
+    if row == L2_MAX:
         return [part.peak for part in parts]
-    column = names.L2 if row == L2_MIN else row
+    column = L2 if row == L2_MIN else row
     return [part.values[column] for part in parts if column in part.values]
 
 
@@ -118,7 +118,7 @@ def _of_ranks(parts: tuple[RankPart, ...]) -> float:
     """Largest over ranks of the L2 norm over all layers, over the parts of each together."""
     layers: dict[int, list[FloatArray]] = {}
     for part in parts:
-        layers.setdefault(part.rank, []).append(part.values[names.L2])
+        layers.setdefault(part.rank, []).append(part.values[L2])
     return _largest(
         [total_norm(own[0] if len(own) == 1 else np.concatenate(own)) for own in layers.values()]
     )

@@ -13,11 +13,18 @@ from typing import Final, TypeVar
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_wire import names
-from gradwatch_wire.names import Combine, StatisticColumn
+from gradwatch_wire.names import (
+    INFS,
+    L2,
+    L2_MAX,
+    MEASURED_COLUMNS,
+    STATISTIC_COLUMNS,
+    Combine,
+    StatisticColumn,
+)
 from gradwatch_wire.norms import LARGEST, combine_norms
 
-FRAME_COLUMNS: Final = names.MEASURED_COLUMNS
+FRAME_COLUMNS: Final = MEASURED_COLUMNS
 """The columns that a frame keeps."""
 
 L2_MIN: Final = "l2_min"
@@ -57,16 +64,16 @@ def _row(column: StatisticColumn) -> Row:
 
 
 def _rows() -> Iterable[Row]:
-    columns = {column.name: column for column in names.STATISTIC_COLUMNS}
+    columns = {column.name: column for column in STATISTIC_COLUMNS}
     yield from (_row(columns[name]) for name in FRAME_COLUMNS)
     yield Row(
         L2_MIN,
-        columns[names.L2].combine,
+        columns[L2].combine,
         np.minimum,
         counts_nonfinite=False,
         nan_is_value=True,
     )
-    yield _row(columns[names.L2_MAX])
+    yield _row(columns[L2_MAX])
 
 
 def _numbers(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, IndexArray]:
@@ -165,13 +172,13 @@ _MERGE_SHARDS: Final[dict[Combine, Callable[[FloatArray, IndexArray], FloatArray
 
 
 def withhold(rows: FloatArray, partial: BoolArray) -> None:
-    """Take back what is not known of a layer when a shard of it is missing.
+    """Clear what is not known of a layer when a shard of it is missing.
 
     What stays is that something was non-finite: no other shard could make it finite.
     """
     rows[np.ix_(_UNKNOWN_IF_PARTIAL, partial)] = np.nan
     norms = rows[np.ix_(_NORMS, partial)]
-    infinite = rows[ROW_OF[names.INFS], partial] > 0
+    infinite = rows[ROW_OF[INFS], partial] > 0
     rows[np.ix_(_NORMS, partial)] = np.where(
         np.isfinite(norms), np.where(infinite, np.inf, np.nan), norms
     )

@@ -1,4 +1,4 @@
-"""The window: the last closed frames of an attempt, in one array that is written in a ring."""
+"""The window: the last closed frames of an attempt, in one array that is a circular buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK_ROWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The rows of a window's ring from `number * CHUNK_ROWS` on, as far as they are written.
+    """The rows of a window's buffer from `number * CHUNK_ROWS` on, as far as they are written.
 
     Args:
         number: Which of them, from 0.
@@ -191,7 +191,7 @@ class Window:
         self._absent.discard(number)
 
     def resized(self, steps: int) -> Window:
-        """Return the same frames, as far as there is room, in a ring of another size."""
+        """Return the same frames, as far as there is room, in a buffer of another size."""
         made = Window(steps)
         order = self._order()[-steps:]
         made._count, made._kept = len(order), self._kept

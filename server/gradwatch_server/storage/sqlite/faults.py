@@ -1,4 +1,4 @@
-"""What an error of SQLite means to whoever uses the store."""
+"""What an error of SQLite means to the users of a store."""
 
 from __future__ import annotations
 

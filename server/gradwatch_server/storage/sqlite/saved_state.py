@@ -1,4 +1,4 @@
-"""The saved state: a table of runs, of their attempts, of pieces of windows, and of the rest.
+"""The saved state: a table of runs, of their attempts, of chunks of windows, and of the rest.
 
 A save is one transaction, so that the rows always belong together. What is in them is encoded by
 `storage.checkpoints`.

@@ -82,7 +82,7 @@ def test_a_lone_rank_with_another_number_is_named_by_it(make_part: Any, make_fra
 def test_a_bad_piece_does_not_tell_whose_fault_it_is(
     make_part: Any, make_frame: Any, world: int
 ) -> None:
-    """A reduce-scatter puts any rank's NaN where the piece lies; the holder is not named."""
+    """A reduce-scatter puts any rank's NaN where the shard lies; the holder is not named."""
     parts = [
         make_part([norm], rank=rank, shards=[f"Shard(0) {rank}/2"], labels={"reduction": "mean"})
         for rank, norm in enumerate((1.0, NAN))

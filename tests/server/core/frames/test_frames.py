@@ -342,7 +342,7 @@ def test_the_loss_is_weighted_by_samples_where_all_count_theirs(
 def test_the_largest_norm_is_that_of_all_collections_since_the_last_record(
     make_part: Any, make_frame: Any
 ) -> None:
-    """An explosion between two reports is judged; what vanishes, and the total, are of the step."""
+    """An explosion between records is evaluated; what vanishes, and the total, are of the step."""
     frame = make_frame(
         make_part([1.0, 2.0, 3.0], l2_max=[1.0, 500.0, 1.0]), make_part([1.0, 1.0, 3.5], rank=1)
     )
@@ -458,6 +458,7 @@ PARTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(parts=PARTS)
 @settings(max_examples=300, deadline=None)
 def test_a_frame_is_what_a_plain_loop_makes_of_its_records(

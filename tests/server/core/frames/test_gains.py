@@ -1,4 +1,4 @@
-"""Gains between blocks: put together over ranks, shown, and judged."""
+"""Gains between blocks: put together over ranks, shown, and evaluated."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_norms_are_means_over_the_ranks_that_have_one(cluster: Any) -> None:
     assert answer["transitions"][0]["gain"] == pytest.approx(4.0 / 6.0)
 
 
-def test_ranks_of_one_step_are_put_together_whoever_is_ahead(cluster: Any) -> None:
+def test_ranks_of_one_step_are_put_together_whichever_is_ahead(cluster: Any) -> None:
     """The step shown is one that all have sent."""
     job = cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)

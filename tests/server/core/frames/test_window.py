@@ -1,4 +1,4 @@
-"""The window: a ring that reads like the list of the last frames."""
+"""The window: a circular buffer that reads like the list of the last frames."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_the_status_is_the_worst_that_holds(
         assert reason.startswith(begin)
 
 
-def test_a_run_of_which_nothing_is_heard_is_stalled(cluster: Any) -> None:
+def test_a_run_without_a_sign_of_life_is_stalled(cluster: Any) -> None:
     """Three beats without a word make a rank silent; one that speaks makes it incomplete."""
     job = cluster(world=2).start()
     job.step(0)
@@ -232,7 +232,7 @@ def test_a_run_of_which_nothing_is_heard_is_stalled(cluster: Any) -> None:
 
 
 def test_an_aggregator_that_takes_nothing_in_blames_itself(cluster: Any) -> None:
-    """While its disk is full the picture is old, and nobody's silence is known."""
+    """While its disk is full the data is old, and no rank is known to be silent."""
     job = cluster(world=2).start()
     healthy(job)
     health = job.health(seconds_later=60, fault="the log cannot be written: full")

@@ -40,7 +40,7 @@ def test_a_reader_cannot_write(store: SQLiteStore) -> None:
 
 
 def test_what_a_reader_cannot_read_is_a_storage_error(store: SQLiteStore) -> None:
-    """Whoever answers requests knows no other."""
+    """Routes know no other."""
     path = Path(store.name)
     store.close()
     path.write_bytes(b"nonsense" * 1000)

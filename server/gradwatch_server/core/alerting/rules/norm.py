@@ -146,7 +146,7 @@ def _ranks_with(
 ) -> tuple[int, ...]:
     """Return the ranks whose gradient of a layer breaks the limit.
 
-    A piece says nothing of the rank that holds it: what is in it came from all.
+    A shard's values come from all ranks, and say nothing of the one that holds it.
     """
     found = []
     for part in frame.parts:

@@ -200,7 +200,7 @@ def test_one_rank_without_its_own_gradient_may_be_the_one(
 def test_a_large_or_small_piece_is_nobodys(
     make_part: Any, make_frame: Any, context_of: Any, rule: NormRule, norm: float
 ) -> None:
-    """It was reduced over all ranks before it was cut."""
+    """It was reduced over all ranks before it was divided."""
 
     def ranks(reduction: str) -> Any:
         parts = [

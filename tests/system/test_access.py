@@ -1,4 +1,4 @@
-"""The doors, with real processes: who gets in, who does not, and what the others notice of it."""
+"""Access, with real processes: who gets in, who does not, and what the others notice of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 import socket
 import subprocess
 import tomllib
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
 import pytest
@@ -22,15 +21,15 @@ from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.command import Command, run_command
 from tests.support.job import Train
-from tests.support.peer import NewPeer, stats_of
+from tests.support.peer import NewPeer
+from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
 NAN = float("nan")
-
-Ask: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -53,23 +52,9 @@ def locked(aggregator: Aggregator, environ: dict[str, str], folder: Path) -> Agg
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(tmp_path: Path) -> Command:
     """Run a command to its end: `ask("runs", TOKEN="...")`."""
-
-    def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            [GRADWATCH, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"COLUMNS": "200"} | environ,
-        )
-        assert "Traceback" not in result.stderr, result.stderr
-        return result
-
-    return run
+    return partial(run_command, tmp_path)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -86,7 +71,7 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
     tokens: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both end well; the aggregator never hears of the second."""
+    """Both end well; the aggregator never sees the second."""
     url = locked.url
     monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
     seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
@@ -158,7 +143,7 @@ def test_a_key_writes_its_own_runs_and_no_other(
         thief.session = other.session
         assert isinstance(thief.say(thief.greeting), Refuse)
         thief.send_as(3, 1, stats_of(1, [NAN]))
-        assert isinstance(thief.hear(), Refuse)
+        assert isinstance(thief.receive(), Refuse)
 
     report = locked.json("/runs/b-1/health", headers=bearer(tokens["read"]))
     assert report["step"] == 0
@@ -180,7 +165,7 @@ def test_a_refused_training_job_trains_on(
     assert output.count("may not write run") == 1
 
 
-def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
+def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(
     aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """The good one's records are stored while the flood lasts, and nothing is lost."""
@@ -205,7 +190,7 @@ def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_heard(
 
 
 def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
-    ask: Ask, aggregator: Aggregator, environ: dict[str, str], tmp_path: Path
+    ask: Command, aggregator: Aggregator, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """`gradwatch keys`, `serve`, and the commands that ask, with a token and without."""
     made = ask("keys", "--dir", "k")
@@ -235,22 +220,22 @@ def test_from_keys_to_a_guarded_service_with_what_the_commands_print(
 
 
 def test_beyond_this_machine_it_starts_with_keys_or_at_ones_own_risk(
-    ask: Ask, folder: Path, tmp_path: Path
+    ask: Command, folder: Path, tmp_path: Path
 ) -> None:
     """Refused with the command that makes keys; told what is open."""
-    doors = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
-    refused = ask("serve", *doors)
+    ports = ("--http", "0.0.0.0:0", "--ingest", "tcp://0.0.0.0:0", "--data", "data")
+    refused = ask("serve", *ports)
     assert refused.returncode == 1
     assert "make keys with 'gradwatch keys' and give --keys-dir" in refused.stderr
-    wrong = ask("serve", *doors, "--keys-dir", str(tmp_path / "none"))
+    wrong = ask("serve", *ports, "--keys-dir", str(tmp_path / "none"))
     assert wrong.returncode == 1
     assert "No such file or directory; " in wrong.stderr
     assert not (tmp_path / "data").exists()
 
-    told = started(*doors, "--insecure", cwd=tmp_path)
+    told = started(*ports, "--insecure", cwd=tmp_path)
     assert "insecure: whoever reaches http at 0.0.0.0:0 gets in" in told
     assert "insecure: whoever reaches ingest at tcp://0.0.0.0:0 gets in" in told
-    told = started(*doors, "--keys-dir", str(folder), cwd=tmp_path)
+    told = started(*ports, "--keys-dir", str(folder), cwd=tmp_path)
     assert "insecure" not in told
     assert "HTTP tokens travel in the clear" in told
 
@@ -275,7 +260,7 @@ def started(*arguments: str, cwd: Path) -> str:
 
 
 def test_tls_is_spoken_with_a_certificate(
-    aggregator: Aggregator, environ: dict[str, str], ask: Ask, tmp_path: Path
+    aggregator: Aggregator, environ: dict[str, str], ask: Command, tmp_path: Path
 ) -> None:
     """The commands trust it by GRADWATCH_CA, and nothing is said in the clear."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -349,7 +334,7 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends(aggregator: Aggrega
 
 
 def test_hostile_names_are_shown_inert_everywhere(
-    aggregator: Aggregator, peers: NewPeer, ask: Ask
+    aggregator: Aggregator, peers: NewPeer, ask: Command
 ) -> None:
     """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
     aggregator.start()
