@@ -99,6 +99,19 @@ class Recorder:
         finally:
             self._given = {}
 
+    def annotate(self, step: int | None, loss: Tensor | float | None) -> None:
+        """Add to the records of the open windows without measuring anything.
+
+        Args:
+            step: Number of the step, None to count.
+            loss: Its loss, None if it is not known.
+        """
+        with self._faults.noting("annotate"):
+            for optimizer in self.windows.annotate(step):
+                known = self._passes.get(optimizer)
+                if known is not None and loss is not None:
+                    known.add_loss(loss, None)
+
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
         sample = self._sample(optimizer, step, point)

@@ -166,6 +166,21 @@ class StepWindows:
                 window.collected = window.passes
                 self._recorder.add_scalars(optimizer, window.step)
 
+    def annotate(self, step: int | None) -> list[int]:
+        """Return the optimizers whose windows are open; the rest of a line search is in none.
+
+        Args:
+            step: Number to give to the step under way, None to count.
+        """
+        found: list[int] = []
+        for optimizer, window in enumerate(self._windows):
+            if window.passes and not window.frozen:
+                found.append(optimizer)
+                if step is not None:
+                    self._steps.set_next(optimizer, step)
+                    window.step = step
+        return found
+
     def _measure_by_hand(self) -> None:
         for optimizer, window in enumerate(self._windows):
             self._begin(optimizer)

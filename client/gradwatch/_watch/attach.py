@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from gradwatch._faults import Faults, logger
 from gradwatch._hooks.blocks import BlockGains
 from gradwatch._hooks.local import LocalNorms
-from gradwatch._hooks.optimizer_steps import unwrapped
+from gradwatch._hooks.optimizer_steps import scaler_of, unwrapped
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._hooks.probe import LocalProbe
 from gradwatch._hooks.training_hooks import TrainingHooks
@@ -124,12 +124,13 @@ def attach(
     """
     if is_disabled():
         return NullWatch()
-    optimizers = [unwrapped(each) for each in checked_optimizers(optimizer)]
+    given = checked_optimizers(optimizer)
+    optimizers = [unwrapped(each) for each in given]
     check_count("every", every, 1)
     check_count("first_step", first_step, 0)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
-    scaler_in_use = checked_scaler(scaler)
+    scaler_in_use = checked_scaler(scaler_of(given) if scaler is None else scaler)
     check_on_alert(on_alert)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
