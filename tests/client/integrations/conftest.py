@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +79,24 @@ def batches() -> Callable[..., list[tuple[Tensor, Tensor]]]:
         return made
 
     return make
+
+
+@pytest.fixture
+def torchrun(aggregator: Any, tmp_path: Path) -> Callable[..., None]:
+    """`torchrun(2, source, *arguments)` runs Python source in so many processes."""
+
+    def run(processes: int, source: str, *arguments: str) -> None:
+        script = tmp_path / "ranks.py"
+        script.write_text(source, encoding="utf-8")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        done = subprocess.run(
+            [*launcher, f"--nproc-per-node={processes}", script, *arguments],
+            env=os.environ | {"GRADWATCH_ENDPOINT": aggregator.endpoint, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run
