@@ -18,7 +18,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import L2, LOCAL_L2
+from gradwatch_wire.names import L2, LOCAL_L2, Scalar
 
 
 class LocalNorms(Observer):
@@ -53,8 +53,15 @@ class LocalNorms(Observer):
         norms, self._norms = self._norms, {}
         for device, places in sample.places.items():
             zero = torch.zeros(1, dtype=torch.float64, device=device)
-            own = [norms.get(sample.layers[place], zero) for place in places]
-            sample.columns[device][LOCAL_L2] = torch.cat(own)
+            own = torch.cat([norms.get(sample.layers[place], zero) for place in places])
+            # They carry the loss scale, whatever was unscaled since.
+            for scale in sample.device_scalars.get(Scalar.LOSS_SCALE, ()):
+                own = own / scale.to(device)
+            sample.columns[device][LOCAL_L2] = own
+
+    def forget(self) -> None:
+        """Drop the norms."""
+        self._norms.clear()
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -51,6 +51,10 @@ class LocalProbe(Observer):
             sample.device_scalars[Scalar.LOCAL_PROBE] = list(self._sums.values())
             self._sums.clear()
 
+    def forget(self) -> None:
+        """Drop the sums."""
+        self._sums.clear()
+
     def close(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:

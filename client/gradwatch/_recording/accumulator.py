@@ -47,12 +47,24 @@ class SampleAccumulator:
                 self.add_loss(loss, weight)
 
     def replace_latest(self, sample: StepSample) -> None:
-        """Put a later measurement of the same pass in place of the last sample."""
+        """Put a later measurement of the same pass in place of the last sample.
+
+        What was seen during the pass itself stays.
+        """
+        if sample.manifest_id == self.latest.manifest_id:
+            _keep_local(self.latest, sample)
         if self.num_samples == 1:
             self.__init__(sample)  # type: ignore[misc]  # as new
             self.add(sample)
         else:
             self.latest = sample
+
+    def divide(self, divisor: Tensor) -> None:
+        """Divide a loss scale, 0-d, out of all samples."""
+        self.latest.divide(divisor)
+        for norms in (self._largest, self._total, self._local):
+            for device in norms:
+                norms[device] = norms[device] / divisor.to(device)
 
     def add_loss(self, loss: Tensor | float, batch_size: float | None) -> None:
         """Take in the loss of a batch; the mean is weighted by the batches' sizes."""
@@ -107,6 +119,14 @@ class SampleAccumulator:
         latest.scalars.pop(Scalar.LOSS, None)
         latest.device_scalars.pop(Scalar.LOSS, None)
         latest.add_scalar(Scalar.LOSS, self._loss / self._weight)
+
+
+def _keep_local(known: StepSample, sample: StepSample) -> None:
+    if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
+        sample.device_scalars[Scalar.LOCAL_PROBE] = probe
+    for device, columns in known.columns.items():
+        if LOCAL_L2 in columns:
+            sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
 
 
 def _added(some: list[Tensor], more: list[Tensor]) -> list[Tensor]:

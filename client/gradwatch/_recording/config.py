@@ -22,6 +22,7 @@ class WatchConfig:
         groups: Named group to indices into `layers`.
         optimizers: Those whose steps are collected.
         scaler: The GradScaler in use, None without one or if it is switched off.
+        is_scaler_given: Whether the script said so; else it is a guess.
         modules: The watched modules themselves.
         first_step: Number of the first step.
         columns: Statistics asked for, None for those that come for free.
@@ -34,6 +35,7 @@ class WatchConfig:
     groups: Mapping[str, frozenset[int]]
     optimizers: Sequence[Optimizer]
     scaler: GradScaler | None
+    is_scaler_given: bool
     modules: Sequence[nn.Module]
     first_step: int
     columns: Sequence[str] | None

@@ -1,11 +1,11 @@
-"""The loss scale of a GradScaler: what it is, and which gradients still carry it."""
+"""The loss scale of a GradScaler: what it is, and which gradients carry it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -14,79 +14,102 @@ from torch.optim import Optimizer
 class LossScale:
     """Reads the scaler's state; neither waits for the device nor changes anything.
 
+    A scaler that was not given is looked for when an optimizer steps for the first time: it is then
+    the one that calls. Until then nobody knows.
+
     Args:
-        scaler: The user's, None without one: then nothing is scaled.
+        scaler: The one in use, None if there is none or if it is not known.
         optimizers: Those that are watched.
-        members: For each of them the indices of the layers that it trains.
+        is_given: Whether it is known to be the one: given by the script, not guessed.
     """
 
     def __init__(
-        self,
-        scaler: GradScaler | None,
-        optimizers: Sequence[Optimizer],
-        members: Sequence[frozenset[int]],
+        self, scaler: GradScaler | None, optimizers: Sequence[Optimizer], *, is_given: bool = True
     ) -> None:
         self._scaler = scaler
         self._optimizers = optimizers
-        self._members = members
+        self._known = {*range(len(optimizers))} if scaler is not None and is_given else set[int]()
+        self._states: dict[int, Mapping[int, dict[str, Any]]] = {}
 
     @property
     def value(self) -> Tensor | None:
-        """The scale, 0-d on its device; None before there is one."""
-        return None if self._scaler is None else self._scaler._scale
+        """A copy of the scale, 0-d on its device; None before there is one."""
+        scale = None if self._scaler is None else self._scaler._scale
+        return None if scale is None else scale.clone()  # the scaler's own is written to
 
-    def divisor(self, optimizer: int | None, layers: Sequence[int]) -> Tensor | None:
-        """Return the scale that these layers' gradients still carry: 0-d, (layers,), or None.
+    def is_known(self, optimizer: int | None) -> bool:
+        """Tell whether it is known if a scaler is in use for an optimizer; None: for the model."""
+        return optimizer is None or optimizer in self._known
 
-        Args:
-            optimizer: Number of the one that trains them; None: of any.
-            layers: Their indices.
-        """
-        scale, optimizers = self.value, self._optimizers
-        if scale is None:
-            return None
-        if optimizer is not None or len(optimizers) < 2:
-            one = optimizers[optimizer or 0] if optimizers else None
-            return scale if self._is_scaled(one) else None
-        scaled = [self._is_scaled(each) for each in optimizers]
-        if all(scaled) or not any(scaled):
-            return scale if scaled[0] else None
-        free = frozenset[int]().union(
-            *(own for own, still in zip(self._members, scaled, strict=True) if not still)
-        )
-        mask = torch.tensor([layer in free for layer in layers])
-        return torch.where(mask.to(scale.device), 1.0, scale)
+    def divisor(self, optimizer: int | None) -> Tensor | None:
+        """Return the scale that an optimizer's gradients still carry: 0-d, or None."""
+        return self.value if self._is_scaled(optimizer) else None
+
+    def note_pass(self, optimizer: int) -> None:
+        """Keep what the scaler will write in the step that this backward pass belongs to."""
+        if self._scaler is not None:
+            # `update` replaces this map, and forgets which steps were skipped.
+            self._states[optimizer] = self._scaler._per_optimizer_states
 
     def was_skipped(self, optimizer: int) -> bool:
-        """Tell whether the scaler has just handled an optimizer's step.
+        """Tell whether the scaler has handled an optimizer's step since its last backward pass.
 
         Of an optimizer whose hooks saw no step that means that it was skipped.
         """
-        state = self._state(optimizer)
+        state = self._states.get(optimizer, {}).get(id(self._optimizers[optimizer]))
         return state is not None and state["stage"].name == "STEPPED"
 
-    def found_inf(self, optimizer: int) -> list[Tensor]:
-        """Return what tells whether a step of a fused optimizer skips itself, 0-d per device.
+    def found_inf(self, optimizer: int, *, taken: bool) -> list[Tensor]:
+        """Return what tells whether a gradient was non-finite, 0-d float32 per device.
 
-        It is known only within the optimizer's step; such an optimizer is called in any case.
+        Args:
+            optimizer: Which one.
+            taken: Whether its `step` was called. A fused one is called in any case and skips the
+                update itself; what tells is known only within its step.
         """
-        found = getattr(self._optimizers[optimizer], "found_inf", None)
-        return [found] if isinstance(found, Tensor) else []
+        if taken:
+            found = getattr(self._optimizers[optimizer], "found_inf", None)
+            return [found] if isinstance(found, Tensor) else []
+        if not self.was_skipped(optimizer):
+            return []
+        state = self._states[optimizer][id(self._optimizers[optimizer])]
+        return [flag.clone() for flag in state["found_inf_per_device"].values()]
 
-    def _state(self, optimizer: int) -> dict[str, Any] | None:
-        """Return the scaler's state of an optimizer without making one."""
-        if self._scaler is None:
-            return None
-        state: dict[str, Any] | None = self._scaler._per_optimizer_states.get(
-            id(self._optimizers[optimizer])
+    def is_used(self, optimizer: int) -> bool:
+        """Tell, at the beginning of an optimizer's step, whether its gradients carried the scale.
+
+        The first time the scaler is looked for among the callers of the step.
+        """
+        stepping = self._optimizers[optimizer]
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self._scaler = _calling_scaler() or self._scaler
+        if self._scaler is None or self._scaler._scale is None:
+            return False
+        state = self._scaler._per_optimizer_states.get(id(stepping))
+        # A fused optimizer is handed the scale, None after `unscale_`.
+        return hasattr(stepping, "grad_scale") or (
+            state is not None and state["stage"].name == "UNSCALED"
         )
-        return state
 
-    def _is_scaled(self, optimizer: Optimizer | None) -> bool:
-        """Tell whether the gradients of *optimizer*, None for any, still carry the scale."""
+    def _is_scaled(self, optimizer: int | None) -> bool:
+        """Tell whether the gradients of an optimizer, None for any, still carry the scale."""
         if self._scaler is None:
             return False
-        states = self._scaler._per_optimizer_states
+        states: Mapping[int, dict[str, Any]] = self._scaler._per_optimizer_states
         if optimizer is not None:
-            states = {key: state for key, state in states.items() if key == id(optimizer)}
+            own = id(self._optimizers[optimizer])
+            states = {key: state for key, state in states.items() if key == own}
         return all(state["stage"].name == "READY" for state in states.values())
+
+
+def _calling_scaler() -> GradScaler | None:
+    """Return the scaler whose `step` is running, None if there is none."""
+    frame = sys._getframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        # Of the type: asking a proxy for its class may wake what it stands for.
+        if issubclass(type(caller), GradScaler) and caller.is_enabled():
+            return caller  # type: ignore[no-any-return]
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return None

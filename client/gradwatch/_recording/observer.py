@@ -21,6 +21,9 @@ class Observer:
     def contribute(self, sample: StepSample) -> None:
         """Add to a sample what was seen since the last one."""
 
+    def forget(self) -> None:
+        """Drop what was seen since the last sample: it belongs to no sample."""
+
     def after_step(self, sample: StepSample) -> None:
         """Do what is due once in each collected step, after its sample was recorded."""
 

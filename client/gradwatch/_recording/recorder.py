@@ -19,7 +19,7 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.sampler import GradientSampler
-from gradwatch._recording.skips import PendingSkip, nonfinite_flags
+from gradwatch._recording.skips import PendingSkip
 from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
@@ -64,8 +64,8 @@ class Recorder:
             self,
             self._steps,
             len(config.optimizers),
-            is_training=lambda: any(module.training for module in config.modules),
-            was_skipped=sampler.loss_scale.was_skipped,
+            lambda: any(module.training for module in config.modules),
+            sampler.loss_scale,
         )
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports: dict[int | None, SampleAccumulator] = {}  # since the last record
@@ -114,51 +114,91 @@ class Recorder:
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
-        sample = self._sample(optimizer, step, point)
-        if sample is None:
-            return False
-        known = self._passes.get(optimizer)
-        if known is None or known.latest.manifest_id != sample.manifest_id:
-            known = self._passes[optimizer] = SampleAccumulator(sample)
-        known.add(sample)
+        try:
+            sample = self._sample(optimizer, step, point)
+            if sample is None:
+                return False
+            known = self._passes.get(optimizer)
+            if known is None or known.latest.manifest_id != sample.manifest_id:
+                known = SampleAccumulator(sample)
+            known.add(sample)
+            self._passes[optimizer] = known
+        except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
+            self._faults.note("measure", repr(error))
         return True
+
+    def pass_over(self) -> None:
+        """Let observers forget a pass that is not measured."""
+        for observer in self._observers:
+            observer.forget()
+
+    def begin_step(self, optimizer: int) -> None:
+        """Settle whether what was measured carried a loss scale: it is known from here on."""
+        loss_scale = self._sampler.loss_scale
+        is_used, known = loss_scale.is_used(optimizer), self._passes.get(optimizer)
+        if known is not None:
+            _settle_scale(known, loss_scale.value if is_used else None)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
 
-    def add_scalars(self, optimizer: int, step: int) -> None:
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
         known = self._passes.get(optimizer)
         if known is None:
             return
         if self._sampler.is_changed(known.latest):
-            again = self._sample(optimizer, step, Point.COLLECT)
-            if again is not None:
-                known.replace_latest(again)
+            self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
         loss, size = self._given.get(Scalar.LOSS), self._given.get(Scalar.BATCH_SIZE)
         if loss is not None:
             known.add_loss(loss, None if size is None else float(size))
 
+    def _measure_again(
+        self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
+    ) -> None:
+        with torch.no_grad():
+            again = self._sampler.sample(step, Point.COLLECT, optimizer)
+        if again is None:
+            return
+        if is_another:
+            known.add(again)
+        else:
+            known.replace_latest(again)
+
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
-        why = "called several times in one optimizer step; the step's record has the last numbers"
+        why = (
+            "called several times in one optimizer step, which is one record with the last "
+            "numbers; backward passes are measured without it"
+        )
         self._faults.note("collect", why)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
         known = self._passes.pop(optimizer, None)
         if known is not None:
-            sample = known.result()
-            sample.step, sample.part, sample.is_complete = step, part, True
-            sample.labels[Label.TAKEN] = taken
-            self._tell_skip(optimizer, sample, taken=taken)
-            self._report(sample, optimizer)
-            if part == 0:
-                self._count(sample, taken=taken)
-        self._activate(step + 1)
+            try:
+                self._report_passes(known, optimizer, (step, part), taken=taken)
+            except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
+                self._faults.note("record", repr(error))
+        self._activate()
+
+    def _report_passes(
+        self, known: SampleAccumulator, optimizer: int, number: tuple[int, int], *, taken: bool
+    ) -> None:
+        sample = known.result()
+        sample.step, sample.part = number
+        sample.is_complete = True
+        sample.labels[Label.TAKEN] = taken
+        if sample.labels[Label.SCALED] is None:
+            self._tell_unknown_scale(sample.step)
+        self._tell_skip(optimizer, sample, taken=taken)
+        self._report(sample, optimizer)
+        if sample.part == 0:
+            self._count(sample, taken=taken)
 
     def is_due(self, step: int) -> bool:
         """Tell whether a step is measured."""
@@ -214,15 +254,22 @@ class Recorder:
 
     def _tell_skip(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
         """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
-        scale = self._sampler.loss_scale.value
-        found = self._sampler.loss_scale.found_inf(optimizer) if taken else nonfinite_flags(sample)
-        if scale is not None and found:
-            given = sample.device_scalars.get(Scalar.LOSS_SCALE) or [scale]
-            self.put(PendingSkip(sample.step, optimizer, found, given[0]))
+        found = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
+        scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
+        if scale and found:
+            self.put(PendingSkip(sample.step, optimizer, found, scale[0]))
 
-    def _activate(self, step: int | None = None) -> None:
+    def _tell_unknown_scale(self, step: int) -> None:
+        why = (
+            f"whether the gradients of step {step} carry a loss scale is not known before the "
+            "first step that is taken; pass attach(scaler=...) if there is a GradScaler"
+        )
+        self._faults.note("loss scale", why)
+
+    def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""
-        due = self.is_due(self._steps.step if step is None else step)
+        steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
+        due = any(map(self.is_due, steps or [self._steps.step]))
         for observer in self._observers:
             observer.active = due
 
@@ -254,3 +301,17 @@ class Recorder:
         if before is not None and sample.step > before[1]:
             seconds = (now - before[0]) / (sample.step - before[1])
             sample.add_scalar(Scalar.STEP_TIME_S, seconds)
+
+
+def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
+    """Correct what was measured before it was known whether it carried a loss scale."""
+    sample = known.latest
+    if scale is None and sample.divisor is not None:
+        known.divide(1 / sample.divisor)
+        sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
+    elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
+        sample.add_scalar(Scalar.LOSS_SCALE, scale)
+        if sample.labels[Label.POINT] == Point.COLLECT:
+            return  # measured before or after `unscale_`
+        known.divide(scale)
+    sample.labels[Label.SCALED] = False

@@ -39,7 +39,9 @@ class GradientSampler:
         self._order = order
         self._faults = faults
         self._members = [config.members(optimizer) for optimizer in config.optimizers]
-        self.loss_scale = LossScale(config.scaler, config.optimizers, self._members)
+        self.loss_scale = LossScale(
+            config.scaler, config.optimizers, is_given=config.is_scaler_given
+        )
         self._manifests = Manifests(config.layers, config.groups)
         self._undeclared: list[Manifest] = []
         self._forward: list[int] = []
@@ -73,7 +75,7 @@ class GradientSampler:
             labels={
                 Label.POINT: point,
                 Label.REDUCTION: self._config.reduction,
-                Label.SCALED: False,
+                Label.SCALED: False if self.loss_scale.is_known(optimizer) else None,
             },
         )
         self._measure(sample, optimizer, gradients)
@@ -107,7 +109,7 @@ class GradientSampler:
     def _measure(
         self, sample: StepSample, optimizer: int | None, gradients: Sequence[Tensor]
     ) -> None:
-        divisor = self.loss_scale.divisor(optimizer, sample.layers)
+        divisor = self.loss_scale.divisor(optimizer)
         declined = sample.measure([dense(g) for g in gradients], self._columns, divisor)
         if declined:
             path = sample.labels[Label.PATH]

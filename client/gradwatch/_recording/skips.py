@@ -8,9 +8,8 @@ from torch import Tensor
 
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
-from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire import Event
-from gradwatch_wire.names import L2, L2_MAX, EventName
+from gradwatch_wire.names import EventName
 
 
 class PendingSkip(PendingRecord):
@@ -33,9 +32,3 @@ class PendingSkip(PendingRecord):
             return None
         data = {"optimizer": self._optimizer, "loss_scale": scale}
         return Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)
-
-
-def nonfinite_flags(sample: StepSample) -> list[Tensor]:
-    """Return for each device whether a gradient in the sample is non-finite, 0-d bool."""
-    columns = sample.columns.values()
-    return [~own.get(L2_MAX, own[L2]).isfinite().all() for own in columns]

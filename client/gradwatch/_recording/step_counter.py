@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+MAX_OPEN_ROUNDS: Final = 16
+"""Steps that a late record may still be a part of."""
+
 
 class StepCounter:
     """Counts training steps from 0.
@@ -15,6 +20,7 @@ class StepCounter:
         self.step = 0
         self._num_optimizers = num_optimizers
         self._stepped: set[int] = set()
+        self._parts: dict[int, int] = {}  # of the last rounds that not all optimizers took part in
 
     def next_of(self, number: int) -> int:
         """Return the step that this optimizer is at."""
@@ -38,8 +44,19 @@ class StepCounter:
 
     def advance(self) -> None:
         """Go on to the next step."""
+        if len(self._stepped) < self._num_optimizers:
+            self._parts[self.step] = len(self._stepped)
+            if len(self._parts) > MAX_OPEN_ROUNDS:
+                del self._parts[min(self._parts)]
         self.step += 1
         self._stepped.clear()
+
+    def late_part(self, step: int) -> int:
+        """Return which part of an earlier step a late record is."""
+        last = self._num_optimizers - 1
+        part = min(self._parts.get(step, last), last)
+        self._parts[step] = part + 1
+        return part
 
     def _end_round_of(self, number: int) -> None:
         if number in self._stepped:

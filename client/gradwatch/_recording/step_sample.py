@@ -31,6 +31,7 @@ class StepSample:
         places: Device to the places of its layers in `layers`.
         versions: What shows whether a few of the gradients were changed since.
         columns: Device to column to (own layers,) float64, the loss scale divided out.
+        divisor: The loss scale that was divided out, 0-d, None if there was none to divide out.
     """
 
     step: int
@@ -45,6 +46,7 @@ class StepSample:
     places: dict[torch.device, list[int]] = field(default_factory=dict)
     versions: tuple[tuple[int, int], ...] = ()
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
+    divisor: Tensor | None = None
 
     def measure(
         self, gradients: Sequence[Tensor], columns: Sequence[str], divisor: Tensor | None
@@ -54,7 +56,7 @@ class StepSample:
         Args:
             gradients: The dense local gradient of each layer, in the order of `layers`.
             columns: Which statistics; see `statistics`.
-            divisor: Loss scale that the gradients still carry, 0-d or (layers,), or None.
+            divisor: Loss scale that the gradients still carry, 0-d, or None.
 
         Returns:
             Why a better path than the one named in the labels did not run, empty if none did.
@@ -65,12 +67,18 @@ class StepSample:
             found = statistics([gradients[place] for place in places], columns)
             self.labels[Label.PATH] = found.path
             declined = found.declined or declined
-            own = divisor if divisor is None or not divisor.dim() else divisor[places]
-            self.columns[device] = {
-                name: values if own is None or name in COUNT_COLUMNS else values / own.to(device)
-                for name, values in found.values.items()
-            }
+            self.columns[device] = dict(found.values)
+        if divisor is not None:
+            self.divide(divisor)
         return declined
+
+    def divide(self, divisor: Tensor) -> None:
+        """Divide the loss scale out of all that was measured."""
+        self.divisor = divisor if self.divisor is None else self.divisor * divisor
+        for device, columns in self.columns.items():
+            own = divisor.to(device)
+            for name in columns.keys() - COUNT_COLUMNS:
+                columns[name] = columns[name] / own
 
     def add_scalar(self, name: str, value: Tensor | float | None) -> None:
         """Add a number of the whole step, from the host or from a device; None adds nothing."""

@@ -23,6 +23,9 @@ class WindowRecorder(Protocol):
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients as they are, as one more pass; False if there are none."""
 
+    def pass_over(self) -> None:
+        """Note a pass whose step is not due."""
+
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
 
@@ -32,11 +35,31 @@ class WindowRecorder(Protocol):
     def is_due(self, step: int) -> bool:
         """Tell whether a step is measured at all."""
 
-    def add_scalars(self, optimizer: int, step: int) -> None:
-        """Add what `collect` was given to what was measured in the window."""
+    def begin_step(self, optimizer: int) -> None:
+        """Note that `step` of an optimizer begins: what was measured is what it uses."""
+
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
+        """Add what `collect` was given, and measure anew if the gradients were changed by hand.
+
+        Args:
+            optimizer: Which one.
+            step: The step that the window belongs to.
+            is_another: Whether changed gradients are those of another micro-batch, and not the
+                last pass's.
+        """
 
     def collected_again(self) -> None:
         """Note that `collect` was called several times in one step."""
+
+
+class SkippedSteps(Protocol):
+    """What knows of steps that a GradScaler skips."""
+
+    def note_pass(self, optimizer: int) -> None:
+        """Note a backward pass of an optimizer's parameters."""
+
+    def was_skipped(self, optimizer: int) -> bool:
+        """Tell whether the step that the last pass belongs to was skipped, if it was not taken."""
 
 
 @dataclass(slots=True)
@@ -55,6 +78,7 @@ class Window:
         evaluations: Evaluations of the closure in the running step.
         frozen: Whether the closure is at a later point of a line search.
         collected: Passes up to the last call of `collect`, 0 without one.
+        is_micro_batch: Whether that call said that the step goes on.
     """
 
     passes: int = 0
@@ -67,6 +91,7 @@ class Window:
     evaluations: int = 0
     frozen: bool = False
     collected: int = 0
+    is_micro_batch: bool = False
 
 
 class StepWindows:
@@ -77,7 +102,7 @@ class StepWindows:
         steps: Counts training steps.
         num_optimizers: How many there are.
         is_training: Tells whether an optimizer's model is in training mode.
-        was_skipped: Tells whether a GradScaler has just skipped an optimizer's step.
+        skipped: Knows of steps that a GradScaler skipped.
     """
 
     def __init__(
@@ -86,17 +111,19 @@ class StepWindows:
         steps: StepCounter,
         num_optimizers: int,
         is_training: Callable[[], bool],
-        was_skipped: Callable[[int], bool] = lambda _: False,
+        skipped: SkippedSteps,
     ) -> None:
         self._recorder = recorder
         self._steps = steps
         self._windows = [Window() for _ in range(num_optimizers)]
         self._is_training = is_training
-        self._was_skipped = was_skipped
+        self._skipped = skipped
         self._num_stepped = 0
 
-    def __getitem__(self, optimizer: int) -> Window:
-        return self._windows[optimizer]
+    def step_of(self, optimizer: int) -> int:
+        """Return the step that the next backward pass of an optimizer belongs to."""
+        window = self._windows[optimizer]
+        return window.step if window.passes else self._steps.next_of(optimizer)
 
     def end_pass(self, reached: Mapping[int, bool]) -> None:
         """Take in a backward pass that has ended.
@@ -130,6 +157,7 @@ class StepWindows:
         self.settle_skipped(but=optimizer)
         window.inside, window.closure = 1, has_closure
         window.evaluations, window.frozen = 0, False
+        self._recorder.begin_step(optimizer)
         if not has_closure and not window.passes:
             self._begin(optimizer)
             self._measure(optimizer, Point.OPTIMIZER_STEP)
@@ -161,10 +189,15 @@ class StepWindows:
             self._measure_by_hand()
         for optimizer, window in enumerate(self._windows):
             if window.passes:
-                if window.collected and not micro_batch:
-                    self._recorder.collected_again()
-                window.collected = window.passes
-                self._recorder.add_scalars(optimizer, window.step)
+                self._collect(optimizer, micro_batch=micro_batch)
+
+    def _collect(self, optimizer: int, *, micro_batch: bool) -> None:
+        window = self._windows[optimizer]
+        if window.collected and not window.is_micro_batch:
+            self._recorder.collected_again()
+        is_another = window.is_micro_batch and window.collected == window.passes
+        window.collected, window.is_micro_batch = window.passes, micro_batch
+        self._recorder.add_scalars(optimizer, window.step, is_another=is_another)
 
     def annotate(self, step: int | None) -> list[int]:
         """Return the optimizers whose windows are open; the rest of a line search is in none.
@@ -191,7 +224,7 @@ class StepWindows:
         """Report the windows whose step a GradScaler has just skipped."""
         for optimizer, window in enumerate(self._windows):
             open_still = optimizer != but and window.passes and not window.inside
-            if open_still and self._was_skipped(optimizer):
+            if open_still and self._skipped.was_skipped(optimizer):
                 self._report(optimizer, taken=False)
 
     def close(self) -> None:
@@ -219,19 +252,24 @@ class StepWindows:
             self._begin(optimizer)
         # Stepped and zeroed within the pass: the step itself was the point.
         if self._measure(optimizer, Point.BACKWARD):
+            self._skipped.note_pass(optimizer)
             window.passes += 1
             window.alone = window.alone or alone
 
     def _begin(self, optimizer: int) -> None:
         window = self._windows[optimizer]
         window.step = self._steps.next_of(optimizer)
-        window.alone, window.training, window.collected = False, self._is_training(), 0
+        window.alone, window.training = False, self._is_training()
+        window.collected, window.is_micro_batch = 0, False
         window.stepped_before = self._num_stepped
 
     def _measure(self, optimizer: int, point: Point) -> bool:
         """Measure if the step is due; False if there was nothing to measure."""
         step = self._windows[optimizer].step
-        return not self._recorder.is_due(step) or self._recorder.measure(optimizer, step, point)
+        if self._recorder.is_due(step):
+            return self._recorder.measure(optimizer, step, point)
+        self._recorder.pass_over()
+        return True
 
     def _settle(self, optimizer: int) -> None:
         """End a window without a step: it was skipped, or never meant to be taken.
@@ -249,8 +287,17 @@ class StepWindows:
 
     def _report(self, optimizer: int, *, taken: bool) -> None:
         window = self._windows[optimizer]
-        step, part = self._steps.begin(optimizer)
-        self._recorder.report(optimizer, step, part, taken=taken)
-        self._steps.end(optimizer)
+        step, part = self._number(optimizer, taken=taken)
         window.passes = window.evaluations = 0
         window.frozen = False
+        self._recorder.report(optimizer, step, part, taken=taken)
+
+    def _number(self, optimizer: int, *, taken: bool) -> tuple[int, int]:
+        """Return the window's step and which part of it this is; the step is counted."""
+        opened = self._windows[optimizer].step
+        if not taken and opened < self._steps.step:
+            # Known only now; the other optimizers have gone on meanwhile.
+            return opened, self._steps.late_part(opened)
+        number = self._steps.begin(optimizer)
+        self._steps.end(optimizer)
+        return number

@@ -143,6 +143,7 @@ def attach(
         groups=named_groups,
         optimizers=optimizers,
         scaler=scaler_in_use,
+        is_scaler_given=True,
         modules=modules,
         first_step=first_step,
         columns=checked_columns(columns),

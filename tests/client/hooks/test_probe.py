@@ -156,26 +156,31 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     assert sums_after(probe, layers, torch.ones(2)) == []
 
 
-@pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone"])
+@pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
-    attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Every third step is, from the first on."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, None if how == "collect alone" else optimizer, every=3)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    parts = list(model) if how == "two optimizers" else [model]
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
+    watch = attach(model, None if how == "collect alone" else optimizers, every=3)
     (probe,) = watch._recorder._observers
     probed = []
     for _ in range(7):
-        model(torch.ones(1, 2)).sum().backward()
-        probed.append(len(sums(probe)))
-        if how != "optimizer step":
-            watch.collect()
-        optimizer.step()
+        for part, optimizer in zip(parts, optimizers, strict=True):
+            probed.append(probe.active)
+            part(torch.ones(1, 2)).sum().backward()
+            if how.startswith("collect"):
+                watch.collect()
+            optimizer.step()
+    sent = aggregator.stats(3 * len(parts))
 
-    assert probed == [2, 0, 0, 2, 0, 0, 2]
+    assert probed[:: len(parts)] == [True, False, False, True, False, False, True]
+    assert [stats.scalars.get("local_probe") is not None for stats in sent] == [True] * len(sent)
+    assert sums(probe) == []
 
 
 def test_a_sparse_gradient_is_passed_over() -> None:

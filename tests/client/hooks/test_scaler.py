@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
-from gradwatch_wire import Event, Stats
+from gradwatch_wire import Event
 
 KINDS = {
     "unfused": lambda parameters: SGD(parameters, lr=0.1),
@@ -77,7 +79,7 @@ def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, colle
     ]
     assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 2048.0, 2048.0]
     assert {stats.labels["scaled"] for stats in sent} == {False}
-    assert {stats.labels["point"] for stats in sent} == {"collect" if collect else "optimizer_step"}
+    assert {stats.labels["point"] for stats in sent} == {"collect" if collect else "backward"}
 
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
@@ -126,19 +128,42 @@ def test_of_two_optimizers_the_skipped_one_is_named(
     assert (event.step, event.data["optimizer"]) == (0, 1)
 
 
-def test_some_optimizers_unscaled_and_others_not(aggregator: Any, attach: Any) -> None:
-    """`collect` between the two: each layer is divided by what it still carries."""
+def test_some_optimizers_unscaled_and_others_not(aggregator: Any, attach: Any, kind: Any) -> None:
+    """`collect` between the two: each layer is divided by what it carried in the pass."""
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
-    optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
+    optimizers = [kind(model[name].parameters()) for name in ("g", "d")]
     scaler = GradScaler("cpu", init_scale=64.0)
     watch = attach(model, optimizers, scaler=scaler)
     scaler.scale(sum(model[name](torch.ones(1, 8)) for name in ("g", "d"))).backward()
     true = norms(model, 64.0)
     scaler.unscale_(optimizers[0])
     watch.collect()
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    first, second = aggregator.stats(2)
+
+    found = aggregator.layers(first) | aggregator.layers(second)
+    assert found == pytest.approx(true, rel=1e-5)
+
+
+def test_gradients_changed_after_unscaling_are_not_divided_again(
+    aggregator: Any, attach: Any, kind: Any
+) -> None:
+    """`collect` after clipping measures what is there then."""
+    model = nn.Linear(8, 3)
+    optimizer = kind(model.parameters())
+    scaler = GradScaler("cpu", init_scale=64.0)
+    watch = attach(model, optimizer, scaler=scaler)
+    scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    watch.collect()
+    scaler.step(optimizer)
     (stats,) = aggregator.stats(1)
 
-    assert aggregator.layers(stats) == pytest.approx(true, rel=1e-5)
+    total = math.hypot(*aggregator.layers(stats).values())
+    assert total == pytest.approx(0.01, rel=1e-3)
+    assert stats.labels["scaled"] is False
 
 
 def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach: Any) -> None:
@@ -156,34 +181,109 @@ def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach
     assert watch.stats()["faults"] == 0
 
 
-def test_what_the_scaler_returns_and_raises_is_the_users(attach: Any) -> None:
-    """The wrapped `step` is as if it were not there, and is gone after the watch is closed."""
+def test_the_scaler_stays_as_it_is(attach: Any) -> None:
+    """Nothing is put in place of its methods: it can be pickled and copied, and two may watch."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
-    watch = attach(model, optimizer, scaler=scaler)
+    before = dict(vars(scaler))
+    attach(model, optimizer, scaler=scaler)
+    assert vars(scaler) == before
     scaler.scale(model(torch.ones(4, 8)).mean()).backward()
     assert scaler.step(optimizer) is None
     with pytest.raises(RuntimeError, match=r"step\(\) has already been called"):
         scaler.step(optimizer)
     scaler.update()
-    assert "step" in vars(scaler)
+    copied = copy.deepcopy(scaler)
 
-    watch.close()
-    assert "step" not in vars(scaler)
-    assert watch.stats()["faults"] == 0
+    assert pickle.loads(pickle.dumps(scaler)).get_scale() == scaler.get_scale()
+    assert copied.step.__self__ is copied
+
+
+def test_of_two_watches_on_one_scaler_one_may_be_closed(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """The other goes on telling of skipped steps."""
+    models = [nn.Linear(8, 3) for _ in range(2)]
+    optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
+    scaler = GradScaler("cpu", init_scale=64.0)
+    attach(models[0], optimizers[0], scaler=scaler)
+    attach(models[1], optimizers[1], scaler=scaler, run="other").close()
+    train(models[0], optimizers[0], scaler, None, overflow=(1,))
+
+    wait_until(lambda: aggregator.of(Event), "the event")
+    assert [event.step for event in aggregator.of(Event)] == [1]
 
 
 def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
     aggregator: Any, attach: Any
 ) -> None:
-    """A script may give a scaler and use it for some steps only."""
+    """A script may give a scaler and use it for some steps only; the others are not divided."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer, scaler=GradScaler("cpu"))
-    model(torch.ones(4, 8)).mean().backward()
-    optimizer.step()
+    scaler = GradScaler("cpu", init_scale=64.0)
+    attach(model, optimizer, scaler=scaler)
+    true = []
+    for uses_scaler in (False, True, False):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8)).mean()
+        (scaler.scale(loss) if uses_scaler else loss).backward()
+        true.append(norms(model, 64.0 if uses_scaler else 1.0))
+        if uses_scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+    sent = aggregator.stats(3)
 
-    (stats,) = aggregator.stats(1)
-    assert isinstance(stats, Stats)
-    assert "loss_scale" not in stats.scalars
+    assert [aggregator.layers(stats) for stats in sent] == [
+        pytest.approx(expected, rel=1e-5) for expected in true
+    ]
+    assert [stats.scalars.get("loss_scale") for stats in sent] == [None, 64.0, None]
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
+    aggregator: Any, attach: Any, kind: Any, passes: int
+) -> None:
+    """It is the one that steps; what was measured before is divided then."""
+    model = nn.Linear(8, 3)
+    optimizer = kind(model.parameters())
+    watch = attach(model, optimizer)
+    scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    true = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+        true.append(norms(model, scaler.get_scale()))
+        scaler.step(optimizer)
+        scaler.update()
+    sent = aggregator.stats(3)
+
+    assert [aggregator.layers(stats) for stats in sent] == [
+        pytest.approx(expected, rel=1e-5) for expected in true
+    ]
+    if passes > 1:
+        largest = [aggregator.layers(stats, "l2_max") for stats in sent]
+        assert largest == [pytest.approx(expected, rel=1e-5) for expected in true]
+    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 2048.0, 4096.0]
+    assert {stats.labels["scaled"] for stats in sent} == {False}
+    assert watch.stats()["faults"] == 0
+
+
+def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
+    aggregator: Any, attach: Any
+) -> None:
+    """A step skipped before that says so, and the log hears once what to do."""
+    model = nn.Linear(8, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    train(model, optimizer, scaler, watch, overflow=(0, 1, 3), steps=6)
+    sent = aggregator.stats(6)
+
+    assert [stats.labels["scaled"] for stats in sent] == [None, None, *[False] * 4]
+    assert [stats.labels["taken"] for stats in sent] == [False, False, True, False, True, True]
+    assert watch.stats()["faults"] == 2
+    assert "attach(scaler=...)" in watch.stats()["last_error"]

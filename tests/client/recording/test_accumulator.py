@@ -75,64 +75,89 @@ def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, atta
     assert [aggregator.layers(stats, "l2_mean")["bias"] for stats in sent] == [2.0, 8.0]
 
 
-def test_micro_batches_go_into_the_maximum_only_when_asked(aggregator: Any, attach: Any) -> None:
-    """One record per optimizer step; the accumulated norm after each micro-batch is in it."""
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
-    for asked in (True, False):
-        for norm in (1.0, 8.0, 3.0):
-            set_gradients(model, norm)
-            if asked and norm != 3.0:
-                watch.collect(micro_batch=True)
-        watch.collect()
-        optimizer.step()
-    asked_for, plain = aggregator.stats(2)
-
-    assert [asked_for.step, plain.step] == [0, 1]
-    assert aggregator.layers(asked_for, "l2_max")["bias"] == 8.0
-    assert aggregator.layers(asked_for)["bias"] == aggregator.layers(plain)["bias"] == 3.0
-    assert asked_for.scalars["collections"] == 3.0
-    assert set(plain.columns) == {"l2"}
-    assert watch.stats()["collected"] == 2
+def backward(model: nn.Module, norm: float) -> None:
+    """Add gradients of that norm to both parameters in a backward pass."""
+    sum(parameter.view(-1)[0] * norm for parameter in model.parameters()).backward()  # type: ignore[union-attr]
 
 
-def test_micro_batches_and_the_optimizers_step_make_one_record(
-    aggregator: Any, attach: Any
-) -> None:
-    """The step may be collected by the optimizer's hook as well."""
+@pytest.mark.parametrize("asked", [True, False])
+def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked: bool) -> None:
+    """One record per optimizer step; what has accumulated after each pass is in it."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
     for _ in range(2):
-        set_gradients(model, 9.0)
-        watch.collect(micro_batch=True)
-        set_gradients(model, 1.0)
+        optimizer.zero_grad()
+        for norm in (1.0, 7.0, -5.0):
+            backward(model, norm)
+            if asked:
+                watch.collect(loss=norm, micro_batch=norm > 0)
         optimizer.step()
     sent = aggregator.stats(2)
 
     assert [stats.step for stats in sent] == [0, 1]
-    assert [aggregator.layers(stats, "l2_max")["bias"] for stats in sent] == [9.0, 9.0]
+    assert [aggregator.layers(stats, "l2_max")["bias"] for stats in sent] == [8.0, 8.0]
+    assert [aggregator.layers(stats, "l2_mean")["bias"] for stats in sent] == [4.0, 4.0]
+    assert [aggregator.layers(stats)["bias"] for stats in sent] == [3.0, 3.0]
+    assert [stats.scalars["collections"] for stats in sent] == [3.0, 3.0]
+    assert [stats.scalars.get("loss") for stats in sent] == [1.0 if asked else None] * 2
+    assert [stats.labels["point"] for stats in sent] == ["collect" if asked else "backward"] * 2
+    assert watch.stats()["collected"] == 2
+    assert watch.stats()["faults"] == 0
 
 
-def test_micro_batches_with_several_optimizers_need_collect_for_the_step(
-    aggregator: Any, attach: Any
-) -> None:
-    """Their parts are records of their own; the maximum would belong to neither."""
+def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach: Any) -> None:
+    """No pass shows them; `collect` does."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for _ in range(2):
+        for norm in (1.0, 8.0, 3.0):
+            set_gradients(model, norm)
+            watch.collect(micro_batch=norm != 3.0)
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [0, 1]
+    assert [aggregator.layers(stats, "l2_max")["bias"] for stats in sent] == [8.0, 8.0]
+    assert [aggregator.layers(stats)["bias"] for stats in sent] == [3.0, 3.0]
+    assert watch.stats()["faults"] == 0
+
+
+def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> None:
+    """Each has its own window and its own record."""
     model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
     optimizers = [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")]
-    watch = attach(model, optimizers)
-    set_gradients(model, 9.0)
-    watch.collect(micro_batch=True)
+    attach(model, optimizers)
+    for norm in (9.0, -8.0):
+        backward(model, norm)
     for optimizer in optimizers:
         optimizer.step()
     sent = aggregator.stats(2)
 
-    assert [set(stats.columns) for stats in sent] == [{"l2"}, {"l2"}]
-    assert [set(aggregator.layers(stats)) for stats in sent] == [
-        {"a.weight", "a.bias"}, {"b.weight", "b.bias"}
+    assert [(stats.step, stats.part) for stats in sent] == [(0, 0), (0, 1)]
+    assert [aggregator.layers(stats, "l2_max") for stats in sent] == [
+        {"a.weight": 9.0, "a.bias": 9.0}, {"b.weight": 9.0, "b.bias": 9.0}
     ]  # fmt: skip
-    assert "has to be collected by collect()" in watch.stats()["last_error"]
+
+
+def test_passes_and_several_steps_make_one_report(aggregator: Any, attach: Any) -> None:
+    """The mean is that of all passes of all steps, the maximum too."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer, report_every=2)
+    for norms in ((1.0, 7.0, -5.0), (2.0,)):
+        optimizer.zero_grad()
+        for norm in norms:
+            backward(model, norm)
+        optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 1
+    assert stats.scalars["collections"] == 4.0
+    assert aggregator.layers(stats)["bias"] == 2.0
+    assert aggregator.layers(stats, "l2_max")["bias"] == 8.0
+    assert aggregator.layers(stats, "l2_mean")["bias"] == 14.0 / 4
 
 
 def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Any, attach: Any) -> None:

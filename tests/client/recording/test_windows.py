@@ -60,6 +60,9 @@ class Norms:
         self.pending[optimizer] = ([*norms, norm], point)
         return True
 
+    def pass_over(self) -> None:
+        """Every step is due."""
+
     def forget(self, optimizer: int) -> None:
         """Drop the window."""
         self.pending.pop(optimizer, None)
@@ -74,8 +77,18 @@ class Norms:
         """Every step is."""
         return True
 
-    def add_scalars(self, optimizer: int, step: int) -> None:
+    def begin_step(self, optimizer: int) -> None:
+        """No loss scale to settle."""
+
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Nothing is given here."""
+
+    def note_pass(self, optimizer: int) -> None:
+        """No scaler is known."""
+
+    def was_skipped(self, optimizer: int) -> bool:
+        """No scaler is known."""
+        return False
 
     def collected_again(self) -> None:
         """Not told here."""
@@ -97,7 +110,7 @@ class Loop:
         self.norms = Norms(list(optimizers))
         self.model = model
         self.windows = StepWindows(
-            self.norms, StepCounter(len(optimizers)), len(optimizers), self._is_training
+            self.norms, StepCounter(len(optimizers)), len(optimizers), self._is_training, self.norms
         )
         self.passes = BackwardPasses(self.windows.end_pass, self.faults)
         for number, optimizer in enumerate(optimizers):

@@ -54,9 +54,15 @@ if __name__ == "__main__":
 """
 
 FORKS = """
+def loop(steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        watch.collect()
+        optimizer.step()
+
 def child_does():
-    train(model, watch, steps=5)
-    optimizer.step()
+    loop(steps=5)
     before = time.monotonic()
     watch.close()
     print(watch.stats()["collected"], time.monotonic() - before < 0.1, flush=True)
@@ -66,7 +72,7 @@ if __name__ == "__main__":
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = gradwatch.attach(model, optimizer, run="test")
-    train(model, watch)
+    loop()
     pid = os.fork()
     if pid == 0:
         child_does()
@@ -75,7 +81,7 @@ if __name__ == "__main__":
     child.start()
     child.join()
     print(child.exitcode, flush=True)
-    train(model, watch)
+    loop()
 """
 
 ATTACHES_IN_FORK = """

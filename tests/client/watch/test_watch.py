@@ -71,27 +71,72 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(
     assert {(stats.scalars["lr"], stats.scalars["batch_size"]) for stats in sent} == {(0.25, 4.0)}
     assert {(stats.part, stats.parts) for stats in sent} == {(0, 1)}
     labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "rows"}
-    assert [stats.labels for stats in sent] == [labels] * 3
+    assert [stats.labels for stats in sent] == [labels | {"taken": True}] * 3
     assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
 
 
-def test_without_collect_the_optimizers_step_is_the_point(aggregator: Any, attach: Any) -> None:
-    """It sees what the optimizer sees: clipped gradients."""
+def test_without_collect_the_end_of_the_backward_pass_is_the_point(
+    aggregator: Any, attach: Any
+) -> None:
+    """It sees the gradients before they are clipped."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer)
     for _ in range(2):
         optimizer.zero_grad()
         backward(model)
+        expected = norms(model)
         nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-        clipped = norms(model)
         optimizer.step()
     sent = aggregator.stats(2)
 
-    assert [stats.labels["point"] for stats in sent] == ["optimizer_step"] * 2
-    assert aggregator.layers(sent[1]) == close(clipped)
-    assert math.hypot(*clipped.values()) == pytest.approx(1e-3, rel=1e-3)
+    assert [stats.labels["point"] for stats in sent] == ["backward"] * 2
+    assert aggregator.layers(sent[1]) == close(expected)
     assert "loss" not in sent[0].scalars
+
+
+def test_gradients_changed_by_hand_are_measured_anew_by_collect(
+    aggregator: Any, attach: Any
+) -> None:
+    """A hand-made all-reduce comes after the pass."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for by_hand in (True, False):
+        optimizer.zero_grad()
+        backward(model)
+        if by_hand:
+            torch._foreach_mul_([p.grad for p in model.parameters()], 0.5)
+            expected = norms(model)
+        watch.collect(loss=0.5)
+        optimizer.step()
+    first, second = aggregator.stats(2)
+
+    assert aggregator.layers(first) == close(expected)
+    assert [stats.labels["point"] for stats in (first, second)] == ["collect"] * 2
+    assert [set(stats.columns) for stats in (first, second)] == [{"l2"}] * 2
+    assert watch.stats()["faults"] == 0
+
+
+def test_collect_several_times_a_step_is_told_once(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The steps are those of the optimizer, whatever is called in between."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for loss in (1.0, 2.0, 6.0):
+            backward(model)
+            watch.collect(loss=loss)
+        optimizer.step()
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert [stats.scalars["loss"] for stats in sent] == [3.0] * 3
+    assert watch.stats()["collected"] == 3
+    assert caplog.text.count("called several times in one optimizer step") == 1
 
 
 def test_a_closure_is_not_called_twice(aggregator: Any, attach: Any) -> None:
@@ -336,9 +381,10 @@ def test_numbers_under_a_loss_scale_are_unscaled(
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=fused)
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    twin = copy.deepcopy(model)
+    backward(twin)
+    expected = norms(twin)
     watch = attach(model, None if given == "alone" else optimizer, scaler=scaler)
-    backward(model)
-    expected = norms(model)
     for _ in range(3):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
@@ -583,7 +629,7 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
     assert [stats.step for stats in sent] == [0, 2]
     assert watch.stats()["collected"] == 2
     assert watch.stats()["faults"] == 1
-    assert str(watch.stats()["last_error"]).startswith("optimizer step: ")
+    assert str(watch.stats()["last_error"]).startswith("measure: ")
 
 
 def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> None:
