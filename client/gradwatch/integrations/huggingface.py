@@ -15,8 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from transformers import (
     Trainer,
     TrainerCallback,
@@ -51,27 +50,20 @@ class GradwatchCallback(TrainerCallback):
         self._loss: Tensor | None = None  # 0-d, the sum over the micro-batches of this step so far
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        optimizer: Optimizer | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Attach to the model as the trainer wrapped it, and to the optimizer."""
         with self._training.faults.noting("trainer"):
+            model = kwargs["model"]
             if self._trainer is None:
                 why = "the loss is not seen; use trainer.add_callback(GradwatchCallback(trainer))"
                 self._training.faults.note("trainer", why)
             else:
                 model = self._trainer.model_wrapped
                 self._watch_training_step(self._trainer)
-            assert model is not None
-            assert optimizer is not None
             self._training.start(
                 model,
-                optimizer,
+                kwargs["optimizer"],
                 run=args.run_name or Path(args.output_dir or "").name,
                 first_step=state.global_step + 1,
             )

@@ -77,7 +77,7 @@ class GradwatchCallback(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Remember the loss: at the end of the backward pass it is known to which step it belongs."""
+        """Remember the loss until the backward pass shows to which step it belongs."""
         self._loss = loss.detach()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

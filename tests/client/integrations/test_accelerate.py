@@ -47,7 +47,7 @@ class Loop:
         model = regression()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-        loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list will do
+        loader: DataLoader[Any] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list will do
         self.model, self.optimizer, self.loader, self.scheduler = self.accelerator.prepare(
             model, optimizer, loader, scheduler
         )

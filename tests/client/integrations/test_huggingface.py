@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny
 def gpt() -> GPT2LMHeadModel:
     """Two layers with tied embeddings, made from config, without dropout."""
     set_seed(0)
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, **dropout)
     return GPT2LMHeadModel(config)
 
@@ -59,7 +59,7 @@ def new_trainer(tmp_path: Path) -> NewTrainer:
         kind: type[Trainer] = Trainer,
         **settings: Any,
     ) -> Trainer:
-        usual = {
+        usual: dict[str, Any] = {
             "output_dir": str(tmp_path / "out put"),
             "use_cpu": True,
             "per_device_train_batch_size": 2,
@@ -105,6 +105,8 @@ def logged(trainer: Trainer) -> list[dict[str, float]]:
 
 
 def assert_same_weights(one: Trainer, other: Trainer) -> None:
+    assert one.model is not None
+    assert other.model is not None
     mine, theirs = one.model.state_dict(), other.model.state_dict()
     assert mine.keys() == theirs.keys()
     assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
@@ -151,7 +153,7 @@ class BadBatch(Trainer):
     """A loss of NaN in the fourth step."""
 
     def compute_loss(self, *arguments: Any, **settings: Any) -> Any:
-        loss = super().compute_loss(*arguments, **settings)
+        loss: Any = super().compute_loss(*arguments, **settings)
         return loss * math.nan if self.state.global_step == 3 else loss
 
 

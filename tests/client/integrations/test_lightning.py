@@ -93,7 +93,7 @@ def fit(tmp_path: Path) -> Fit:
         ckpt_path: str | None = None,
         **settings: Any,
     ) -> Trainer:
-        quiet = {
+        quiet: dict[str, Any] = {
             "accelerator": "cpu",
             "max_epochs": 1,
             "logger": False,
@@ -103,7 +103,7 @@ def fit(tmp_path: Path) -> Fit:
             "default_root_dir": tmp_path,
         }
         trainer = Trainer(callbacks=list(callbacks), **(quiet | settings))
-        loader = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list will do
+        loader: DataLoader[Batch] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list will do
         trainer.fit(module, loader, ckpt_path=ckpt_path, weights_only=False)
         return trainer
 
@@ -223,7 +223,9 @@ class Adversaries(LightningModule):
         self.generator, self.critic = nn.Linear(4, 8), nn.Linear(8, 1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        critic, generator = self.optimizers()
+        optimizers = self.optimizers()
+        assert isinstance(optimizers, list)
+        critic, generator = optimizers
         for optimizer, sign in ((critic, 1.0), (generator, -1.0)):
             fake = self.generator(batch[0][:, :4])
             loss = sign * (self.critic(fake).mean() - self.critic(batch[0]).mean())
