@@ -67,7 +67,7 @@ class Watch:
         )
 
     def annotate(self, *, loss: Tensor | float | None = None, step: int | None = None) -> None:
-        """Give what is known of the step under way; nothing is measured, the gradients are not read.
+        """Give what is known of the step under way, without measuring anything.
 
         Call it between the end of a backward pass and the optimizer's step. A wrong argument is
         logged once and left out.
