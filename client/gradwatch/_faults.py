@@ -10,6 +10,12 @@ from collections.abc import Iterator
 logger = logging.getLogger("gradwatch")
 
 
+def tell(level: int, message: str) -> None:
+    """Log a line; a handler of the training script that raises must not end the training."""
+    with contextlib.suppress(Exception):
+        logger.log(level, "gradwatch: %s", message)
+
+
 class Faults:
     """What went wrong so far."""
 
@@ -22,7 +28,7 @@ class Faults:
         self.counts[what] += 1
         self.last = f"{what}: {why}"
         if self.counts[what] == 1:
-            logger.warning("gradwatch: %s; training goes on (told once)", self.last)
+            tell(logging.WARNING, f"{self.last}; training goes on (told once)")
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:

@@ -95,7 +95,7 @@ class GradientGainMonitor:
         self._classes = [type(module).__name__ for module in modules]
         self._norms: list[Tensor | None] = [None] * len(modules)
         self._handles = [
-            module.register_forward_hook(partial(self._after_forward, index))
+            module.register_forward_hook(_OutputHook(self, index))
             for index, module in enumerate(modules)
         ]
 
@@ -163,7 +163,8 @@ class GradientGainMonitor:
             return f"{HEADING}\n{error}\n"
         return describe_flow(self._classes, self.norm_type, norms, gains(norms, self.eps))
 
-    def _after_forward(self, index: int, _module: nn.Module, _args: Any, output: object) -> None:
+    def after_forward(self, index: int, output: object) -> None:
+        """Watch the output of a block that has just run."""
         # Reentrant checkpointing comes here without gradients first, then once more with them.
         if not torch.is_grad_enabled():
             return
@@ -206,6 +207,21 @@ class GradientGainMonitor:
 
     def _name(self, index: int) -> str:
         return f"block {index} ({self._classes[index]})"
+
+
+class _OutputHook:
+    """Hands a module's output to a monitor; copied or pickled with the module it does nothing."""
+
+    def __init__(self, monitor: GradientGainMonitor | None = None, index: int = 0) -> None:
+        self._monitor = monitor
+        self._index = index
+
+    def __call__(self, _module: nn.Module, _args: Any, output: object) -> None:
+        if self._monitor is not None:
+            self._monitor.after_forward(self._index, output)
+
+    def __reduce__(self) -> tuple[type[_OutputHook], tuple[()]]:
+        return _OutputHook, ()
 
 
 def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:

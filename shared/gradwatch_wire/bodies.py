@@ -14,6 +14,7 @@ from gradwatch_wire.limits import (
     MAX_GROUPS,
     MAX_LABELS,
     MAX_LAYERS,
+    MAX_PARTS,
     MAX_RANKS,
     MAX_RECORD_BYTES,
     MAX_SCALARS,
@@ -208,7 +209,7 @@ def _read_stats(b: Reader) -> Stats:
         raise ProtocolError(
             expected=f"at most {MAX_LAYERS} layers", got=str(max(counts)), where="STATS.columns"
         )
-    parts = b.integer("parts", 1, 64, 1)
+    parts = b.integer("parts", 1, MAX_PARTS, 1)
     return Stats(
         manifest_id=b.integer("manifest", 1, MAX_SEQ),
         step=b.integer("step", 0, MAX_STEP),

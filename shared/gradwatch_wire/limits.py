@@ -11,6 +11,8 @@ MAX_RECORD_BYTES = 2 << 20
 """One encoded record, frame 1 of a message. The aggregator tells its own limit in WELCOME."""
 
 MAX_LAYERS = 32_768
+MAX_PARTS = 64
+"""Records of one step, one per optimizer."""
 MAX_COLUMNS = 32
 MAX_SCALARS = 64
 MAX_LABELS = 32

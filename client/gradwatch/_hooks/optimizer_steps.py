@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -85,15 +84,6 @@ def unwrapped(optimizer: Optimizer) -> Optimizer:
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
-
-
-def scaler_of(optimizers: Sequence[Optimizer]) -> GradScaler | None:
-    """Return the scaler that a wrapper of Accelerate's steps its optimizer with, if one has any."""
-    for optimizer in optimizers:
-        scaler = getattr(optimizer, "scaler", None)
-        if isinstance(scaler, GradScaler):
-            return scaler
-    return None
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from gradwatch._faults import Faults
 from gradwatch._hooks.backward import BackwardPasses
 from gradwatch._hooks.optimizer_steps import OptimizerSteps
@@ -19,11 +21,14 @@ class TrainingHooks:
     """
 
     def __init__(self, config: WatchConfig, windows: StepWindows, faults: Faults) -> None:
-        self._passes = BackwardPasses(windows.end_pass, faults)
-        for number, optimizer in enumerate(config.optimizers):
-            own = [p for group in optimizer.param_groups for p in group["params"]]
-            self._passes.watch(number, own)
-        self._steps = OptimizerSteps(config.optimizers, windows, faults)
+        with ExitStack() as undo:  # what raises here leaves nothing behind
+            self._passes = BackwardPasses(windows.end_pass, faults)
+            undo.callback(self._passes.close)
+            for number, optimizer in enumerate(config.optimizers):
+                own = [p for group in optimizer.param_groups for p in group["params"]]
+                self._passes.watch(number, own)
+            self._steps = OptimizerSteps(config.optimizers, windows, faults)
+            undo.pop_all()
 
     def disable(self) -> None:
         """Do nothing from here on, without touching what this process shares with another."""

@@ -83,6 +83,12 @@ def _check(layer: Layer) -> None:
     if isinstance(parameter, UninitializedParameter):
         msg = f"model: {layer.name} is not initialized; run a forward pass before attach"
         raise ValueError(msg)
+    if not parameter.is_leaf:
+        msg = (
+            f"model: {layer.name} is no parameter of its own but computed from others; leave it "
+            "out with exclude=, and watch the model that has those"
+        )
+        raise ValueError(msg)
     if parameter.is_complex():
         msg = f"model: {layer.name} is {parameter.dtype}; complex gradients cannot be watched"
         raise ValueError(msg)

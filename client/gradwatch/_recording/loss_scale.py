@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, TypeGuard, cast
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
@@ -20,7 +21,7 @@ class LossScale:
     Args:
         scaler: The one in use, None if there is none or if it is not known.
         optimizers: Those that are watched.
-        is_given: Whether it is known to be the one: given by the script, not guessed.
+        is_given: Whether the script said which one it is, or that there is none.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class LossScale:
     ) -> None:
         self._scaler = scaler
         self._optimizers = optimizers
-        self._known = {*range(len(optimizers))} if scaler is not None and is_given else set[int]()
+        self._known = set(range(len(optimizers)) if is_given else ())
         self._states: dict[int, Mapping[int, dict[str, Any]]] = {}
 
     @property
@@ -103,13 +104,18 @@ class LossScale:
         return all(state["stage"].name == "READY" for state in states.values())
 
 
+def is_scaler(candidate: object) -> TypeGuard[GradScaler]:
+    """Tell whether it is a GradScaler that is switched on."""
+    # Of the type: asking a proxy for its class may wake what it stands for.
+    return issubclass(type(candidate), GradScaler) and cast("GradScaler", candidate).is_enabled()
+
+
 def _calling_scaler() -> GradScaler | None:
     """Return the scaler whose `step` is running, None if there is none."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
-        # Of the type: asking a proxy for its class may wake what it stands for.
-        if issubclass(type(caller), GradScaler) and caller.is_enabled():
-            return caller  # type: ignore[no-any-return]
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+        if is_scaler(caller):
+            return caller
+        frame = frame.f_back
     return None

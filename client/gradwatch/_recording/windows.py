@@ -188,7 +188,7 @@ class StepWindows:
         if not any(window.passes for window in self._windows):
             self._measure_by_hand()
         for optimizer, window in enumerate(self._windows):
-            if window.passes:
+            if window.passes and not window.frozen:
                 self._collect(optimizer, micro_batch=micro_batch)
 
     def _collect(self, optimizer: int, *, micro_batch: bool) -> None:

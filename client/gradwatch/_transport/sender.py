@@ -66,6 +66,7 @@ class Sender(threading.Thread):
         self._key = key
         self._driver = SessionDriver(session, time.monotonic())
         self._bye: Bye | None = None
+        self._has_said_bye = False
         self._closing = threading.Event()
 
     def put(self, collected: Collected) -> None:
@@ -79,6 +80,21 @@ class Sender(threading.Thread):
         self._closing.set()
         if threading.current_thread() is not self:  # it is when on_alert closes the watch
             self.join(CLOSE_S + 0.5)
+
+    def describe_undelivered(self) -> str:
+        """Say how many records were not delivered, and why; empty if all were. After `close`."""
+        session = self.session
+        count = session.source.pending - self._has_said_bye
+        if count <= 0:
+            return ""
+        why = {
+            Phase.GREETING: "no aggregator answered; start one there (gradwatch serve), or set "
+            "attach(endpoint=...) or GRADWATCH_ENDPOINT",
+            Phase.REFUSED: f"the aggregator refused: {session.refused!a}",
+            Phase.OPEN: "the aggregator stopped answering",
+        }[session.phase]
+        kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
+        return f"{count} records were not delivered to {self._endpoint}: {why}{kept}"
 
     def run(self) -> None:
         """Own the socket from the first connection to the last acknowledgement."""
@@ -136,7 +152,7 @@ class Sender(threading.Thread):
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
         self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
-            self.session.source.append(self._bye, time.time_ns())
+            self._has_said_bye = self.session.source.append(self._bye, time.time_ns())
         while not self._driver.is_closed(time.monotonic()):
             self._round(socket)
 
@@ -171,7 +187,7 @@ class Sender(threading.Thread):
         for alert in alerts:
             try:
                 self._on_alert(alert)
-            except Exception as error:  # noqa: BLE001 - the user's code
+            except BaseException as error:  # noqa: BLE001 - the user's code, `sys.exit()` too
                 self._faults.note("on_alert", repr(error))
 
     def _gather(self) -> None:

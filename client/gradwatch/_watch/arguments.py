@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._layers.layers import Layer
-from gradwatch_wire.limits import MAX_STEP
+from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
 from gradwatch_wire.names import L2, MEASURED_COLUMNS
 
 LAST_STEP: Final = MAX_STEP // 2
@@ -71,9 +71,22 @@ def checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> lis
             msg = f"optimizer: a torch.optim.Optimizer or a list of them, got {type(item).__name__}"
             raise TypeError(msg)
         optimizers.append(item)
-    if len({id(item) for item in optimizers}) < len(optimizers):
+    if len(optimizers) > MAX_PARTS:
+        msg = (
+            f"optimizer: at most {MAX_PARTS}, got {len(optimizers)}; attach without them and call "
+            "collect() once per step, or train several parameters with each"
+        )
+        raise ValueError(msg)
+    if len({id(unwrapped(item)) for item in optimizers}) < len(optimizers):
         msg = "optimizer: one of them is given twice"
         raise ValueError(msg)
+    for item in optimizers:
+        if not hasattr(unwrapped(item), "_optimizer_step_pre_hooks"):
+            msg = (
+                f"optimizer: {type(item).__name__} is not a complete torch.optim.Optimizer (its "
+                "__init__ never ran); pass the optimizer that it wraps"
+            )
+            raise TypeError(msg)
     return optimizers
 
 
@@ -93,20 +106,6 @@ def check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -
                 "parameter of the model"
             )
             raise ValueError(msg)
-
-
-def checked_scaler(scaler: object) -> GradScaler | None:
-    """Return the scaler, None for one that is switched off.
-
-    Raises:
-        TypeError: If it is no scaler.
-    """
-    if scaler is None:
-        return None
-    if not isinstance(scaler, GradScaler):
-        msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
-        raise TypeError(msg)
-    return scaler if scaler.is_enabled() else None
 
 
 def check_on_alert(on_alert: object) -> None:

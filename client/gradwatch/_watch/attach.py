@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from gradwatch._faults import Faults, logger
+from gradwatch._faults import Faults, tell
 from gradwatch._hooks.blocks import BlockGains
 from gradwatch._hooks.local import LocalNorms
-from gradwatch._hooks.optimizer_steps import scaler_of, unwrapped
+from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._hooks.probe import LocalProbe
 from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
-from gradwatch._layers.layers import Layer, find_layers
+from gradwatch._layers.layers import find_layers
 from gradwatch._layers.names import Patterns
 from gradwatch._layers.wrappers import find_reduction, is_compiled
 from gradwatch._recording.config import WatchConfig
@@ -35,11 +37,11 @@ from gradwatch._watch.arguments import (
     check_on_alert,
     checked_columns,
     checked_optimizers,
-    checked_scaler,
 )
 from gradwatch._watch.endpoint import find_endpoint
 from gradwatch._watch.identity import find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
+from gradwatch._watch.scalers import find_scaler
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
@@ -80,8 +82,10 @@ def attach(
 
     Args:
         model: The model, or a dict of named models (a GAN's two, say).
-        optimizer: Its optimizer or optimizers; each step is collected just before it is taken,
-            unless `Watch.collect` was called before. None: only `collect` collects.
+        optimizer: Its optimizer or optimizers, also as Accelerate or Lightning wrap them. What is
+            measured is measured at the end of each backward pass; a record is made when the
+            optimizer steps, or when it is seen that the step was skipped. None: only `collect`
+            collects.
         run: Name of the run, the same on all ranks. Default: `GRADWATCH_RUN`, else the launcher's
             job id, else, in a single process, a generated one.
         endpoint: Where the aggregator listens. Default: `GRADWATCH_ENDPOINT`, else
@@ -95,7 +99,8 @@ def attach(
         include: Patterns of the layers to watch. Default: all.
         exclude: Patterns of the layers not to watch.
         scaler: The `GradScaler` in use, so that the gradients are reported unscaled, and steps
-            that it skips are. Its `step` is wrapped on this one object.
+            that it skips are told. One that is not given is found when it steps for the first
+            time, with an optimizer; what was skipped before is labelled as unknown.
         blocks: Consecutive modules, input side first, whose output-gradient gains to watch; see
             `GradientGainMonitor`.
         columns: Statistics to collect, of `l2`, `l1`, `linf`, `zeros`, `nans`, `infs`; `l2` always.
@@ -130,7 +135,7 @@ def attach(
     check_count("first_step", first_step, 0)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
-    scaler_in_use = checked_scaler(scaler_of(given) if scaler is None else scaler)
+    scaler_in_use, is_scaler_given = find_scaler(scaler, given)
     check_on_alert(on_alert)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
@@ -143,7 +148,7 @@ def attach(
         groups=named_groups,
         optimizers=optimizers,
         scaler=scaler_in_use,
-        is_scaler_given=True,
+        is_scaler_given=is_scaler_given,
         modules=modules,
         first_step=first_step,
         columns=checked_columns(columns),
@@ -155,31 +160,26 @@ def attach(
     target, key = find_endpoint(endpoint), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
     directory = find_directory(spill)
-    files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
-    session = Session(session_id, hello, Outbox(buffer_bytes, files))
-    sender = Sender(session, target, faults, on_alert, key, files)
-    sampler = GradientSampler(config, ForwardOrder(layers, compiled=is_compiled(modules)), faults)
-    observers = _make_observers(layers, faults, local=bool(local), distributed=identity.world > 1)
-    if named_blocks:
-        observers.append(BlockGains(named_blocks, sender.put, faults))
-    recorder = Recorder(config, sampler, observers, sender.put, faults)
-    watch = Watch(recorder, TrainingHooks(config, recorder.windows, faults), sender, faults)
-    sender.start()
-    logger.info(
-        "gradwatch: run %s, rank %d of %d, %d layers, to %s",
-        identity.run,
-        identity.rank,
-        identity.world,
-        len(layers),
-        target,
-    )
+    with ExitStack() as undo:  # what raises here leaves nothing behind
+        files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
+        session = Session(session_id, hello, Outbox(buffer_bytes, files))
+        sender = Sender(session, target, faults, on_alert, key, files)
+        order = ForwardOrder(layers, compiled=is_compiled(modules))
+        undo.callback(order.close)
+        sampler = GradientSampler(config, order, faults)
+        observers: list[Observer] = []
+        if local or identity.world > 1:
+            observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers))
+        if named_blocks:
+            observers.append(BlockGains(named_blocks, sender.put, faults))
+        for observer in observers:
+            undo.callback(observer.close)
+        recorder = Recorder(config, sampler, observers, sender.put, faults)
+        hooks = TrainingHooks(config, recorder.windows, faults)
+        undo.callback(hooks.close)
+        sender.start()
+        undo.pop_all()
+    watch = Watch(recorder, hooks, sender, faults)
+    what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {len(layers)} layers"
+    tell(logging.INFO, f"{what}, to {target}")
     return watch
-
-
-def _make_observers(
-    layers: Sequence[Layer], faults: Faults, *, local: bool, distributed: bool
-) -> list[Observer]:
-    """Return what looks at this rank's own gradients before the ranks are reduced, if anything."""
-    if local:
-        return [LocalNorms(layers, faults)]
-    return [LocalProbe(layers)] if distributed else []

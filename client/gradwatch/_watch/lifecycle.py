@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dis
 import multiprocessing
 import os
 import sys
@@ -46,9 +47,27 @@ def is_failing() -> bool:
     """Tell whether an exception is on its way through the caller, or ended the interpreter."""
     passing = sys.exc_info()[1]
     if passing is not None:
-        return not isinstance(passing, SystemExit)
+        return not isinstance(passing, (SystemExit, GeneratorExit)) and not _is_handled(passing)
     # An interactive session lives on after an exception that nothing caught.
     return not hasattr(sys, "ps1") and getattr(sys, "last_value", None) is not None
+
+
+def _is_handled(error: BaseException) -> bool:
+    """Tell whether the caller runs in an `except` that ends the exception, and not in a `finally`.
+
+    Both look the same from here but for what comes next: either the exception is raised on, or its
+    handling ends. A branch in the handler that decides between the two is read as it is written.
+    """
+    frame = None if error.__traceback__ is None else error.__traceback__.tb_frame
+    if frame is None:
+        return False
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset > frame.f_lasti:
+            if instruction.opname in {"RERAISE", "RAISE_VARARGS"}:
+                return False
+            if instruction.opname == "POP_EXCEPT":
+                return True
+    return False
 
 
 def _disable_all() -> None:

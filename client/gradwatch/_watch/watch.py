@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -9,12 +10,13 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor
 
-from gradwatch._faults import Faults
+from gradwatch._faults import Faults, tell
 from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._recording.recorder import Recorder
 from gradwatch._transport.sender import Sender
 from gradwatch._watch import lifecycle
 from gradwatch._watch.arguments import checked_loss, checked_size, checked_step
+from gradwatch._watch.null import NullWatch
 from gradwatch_wire.names import Scalar
 
 T = TypeVar("T")
@@ -42,18 +44,21 @@ class Watch:
         batch_size: int | None = None,
         micro_batch: bool = False,
     ) -> None:
-        """Collect here, after backward and before clipping, instead of at the optimizer's step.
+        """Add the loss to the step that is under way, and measure what was changed by hand.
 
-        Call it once per optimizer step. A wrong argument is logged once and left out.
+        Backward passes are measured without it. Call it between the last of them and the
+        optimizer's step; where gradients were changed since (a hand-made all-reduce) they are
+        measured anew. With an optimizer a call is no step; without one each is. A wrong argument
+        is logged once and left out.
 
         Args:
             loss: This rank's own loss, a number or a one-element tensor on any device. A NaN in it
                 names the rank that a NaN gradient came from.
             step: Number of this step, if it is not the count from 0.
             batch_size: Samples in the batch of this rank, by which its loss is weighted.
-            micro_batch: With gradient accumulation: this is after one micro-batch, the step's
-                gradients are not complete. The norms of what has accumulated so far go into the
-                largest and the mean of the step's record (`l2_max`, `l2_mean`).
+            micro_batch: With gradient accumulation: this is after one micro-batch, and more come
+                in this step. Losses of micro-batches are averaged. Needed only where `collect`
+                is called for each, or no optimizer was given.
         """
         if self._closed:
             return
@@ -115,6 +120,10 @@ class Watch:
             "last_error": self._faults.last,
         }
 
+    def __reduce__(self) -> tuple[type[NullWatch], tuple[()]]:
+        """Copy and pickle as a watch that does nothing: what is copied is the user's model."""
+        return NullWatch, ()
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self
@@ -143,6 +152,8 @@ class Watch:
         self._recorder.close()
         lifecycle.forget(self)
         self._sender.close(reason)
+        if undelivered := self._sender.describe_undelivered():
+            tell(logging.WARNING, undelivered)
 
     def _valid(self, check: Callable[[Any], T], given: object) -> T | None:
         """Return what *check* makes of an argument; a wrong one must not cost the gradients."""

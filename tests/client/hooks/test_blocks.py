@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from typing import Any
@@ -116,3 +117,23 @@ def test_closing_removes_the_hooks(attach: Any) -> None:
     attach(model, blocks=blocks).close()
 
     assert all(not block._forward_hooks for block in blocks)
+
+
+def test_a_model_with_watched_blocks_can_be_saved_and_copied(
+    aggregator: Any, attach: Any, tmp_path: Any
+) -> None:
+    """The hooks on its modules go along as ones that do nothing."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    watch = attach(model, blocks=model)
+    torch.save(model, tmp_path / "m")
+    loaded = torch.load(tmp_path / "m", weights_only=False)
+    for other in (copy.deepcopy(model), loaded):
+        other(torch.ones(1, 4)).sum().backward()
+    watch.collect()
+    assert watch.stats()["faults"] == 1  # no gradient: the copies have theirs
+    assert aggregator.of(Gains) == []
+    model(torch.ones(1, 4)).sum().backward()
+    watch.collect()
+
+    aggregator.stats(1)
+    assert len(aggregator.of(Gains)) == 1

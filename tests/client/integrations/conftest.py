@@ -6,18 +6,27 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor
 
 import gradwatch_wire as wire
 
 Said = Mapping[str, float]
 """What a framework logged of one step: `step`, `norm`, `loss`, `lr`, or some of them."""
+
+
+@pytest.fixture(autouse=True)
+def _no_accelerate_state() -> Iterator[None]:
+    """Accelerate keeps what it knows in singletons, and the Trainer uses them."""
+    yield
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._reset_state()
 
 
 @pytest.fixture

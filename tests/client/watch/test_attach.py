@@ -19,6 +19,17 @@ from gradwatch_wire import Manifest, Stats
 
 MODEL = nn.Linear(2, 2)
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+COMPUTED = nn.Linear(2, 2)  # as MAML leaves a model: the weight is a step away from the parameter
+COMPUTED._parameters["weight"] = COMPUTED.weight * 0.9  # type: ignore[assignment]
+
+
+class Imitation(torch.optim.Optimizer):
+    """A wrapper that never ran `Optimizer.__init__`, and wraps nothing that it shows."""
+
+    def __init__(self) -> None:
+        self.param_groups = OPTIMIZER.param_groups
+
+
 STRANGER = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
 
 
@@ -39,6 +50,12 @@ STRANGER = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
             {"optimizer": (OPTIMIZER, STRANGER)},
             *(ValueError, "optimizer: none of the 2 parameters of the optimizer 1 is a watched"),
         ),
+        ({"optimizer": [OPTIMIZER] * 65}, ValueError, "optimizer: at most 64, got 65; attach with"),
+        (
+            {"optimizer": Imitation()},
+            *(TypeError, r"optimizer: Imitation is not a complete torch.optim.Optimizer \(its __i"),
+        ),
+        ({"model": COMPUTED}, ValueError, "model: weight is no parameter of its own but computed"),
         ({"run": 5}, TypeError, "run: a string, got int"),
         ({"run": "a b"}, ValueError, "run: 'a b' is not a run name; allowed are 1 to 128"),
         ({"endpoint": 5}, TypeError, "endpoint: a string, got int"),
@@ -78,6 +95,9 @@ def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
     assert type(caught.value) is error
     assert "\n" not in str(caught.value)
     assert threading.active_count() == threads
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in MODEL.parameters())
+    assert not any(parameter._backward_hooks for parameter in MODEL.parameters())
+    assert not OPTIMIZER._optimizer_step_pre_hooks
     assert not OPTIMIZER._optimizer_step_pre_hooks
     assert not MODEL.weight._post_accumulate_grad_hooks
 
@@ -251,3 +271,57 @@ def test_the_first_fsdp_is_refused(one_process: None) -> None:
 
     with pytest.raises(ValueError, match=r"^model: FullyShardedDataParallel .* use .*fully_shard$"):
         gradwatch.attach(model, run="test")
+
+
+def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when the thread cannot be started."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def no_thread(_: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        gradwatch.attach(model, optimizer, run="test", local=True, blocks=[model, nn.ReLU()])
+
+    assert not model._forward_hooks
+    assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As Accelerate's: an Optimizer by type, with the one that does the work inside."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.optimizer.step(closure)
+
+
+def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
+    """Its steps are those of the one inside."""
+    model = nn.Linear(2, 2)
+    optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=0.1))
+    attach(model, optimizer)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
+
+
+def test_the_first_step_may_be_given(aggregator: Any, attach: Any) -> None:
+    """As a run that resumes counts on."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer, first_step=500)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [500, 501]

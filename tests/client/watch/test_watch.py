@@ -7,6 +7,7 @@ import copy
 import gc
 import logging
 import math
+import sys
 import time
 import weakref
 from typing import Any
@@ -732,6 +733,45 @@ def test_a_refusal_is_told_once_and_ends_sending(
     assert "the run name is taken" in caplog.text
 
 
+def end_in_handler(watch: Any, end: str) -> None:
+    """Close the watch while an exception is handled."""
+
+    def train() -> Any:
+        try:
+            yield 1
+        finally:
+            watch.close()
+
+    def handle() -> None:
+        try:
+            raise ValueError("oops")
+        except ValueError:
+            watch.close()
+
+    def raise_on() -> None:
+        try:
+            raise ValueError("oops")
+        except ValueError:
+            watch.close()
+            raise
+
+    def fall_through() -> None:
+        try:
+            raise ValueError("oops")
+        finally:
+            watch.close()
+
+    if end == "generator that is dropped":
+        steps = train()
+        next(steps)
+        steps.close()
+    elif end == "except":
+        handle()
+    else:
+        with pytest.raises(ValueError, match="oops"):
+            fall_through() if end == "plain finally" else raise_on()
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
@@ -741,6 +781,10 @@ def test_a_refusal_is_told_once_and_ends_sending(
         ("with sys.exit", "closed"),
         ("finally", "exception"),
         ("finally of sys.exit", "closed"),
+        ("except", "closed"),
+        ("except and raise", "exception"),
+        ("plain finally", "exception"),
+        ("generator that is dropped", "closed"),
     ],
 )
 def test_the_goodbye_says_how_training_ended(
@@ -757,6 +801,8 @@ def test_the_goodbye_says_how_training_ended(
     elif end.startswith("with"):
         with pytest.raises(type(error)), watch:
             raise error
+    elif end.startswith(("except", "plain", "generator")):
+        end_in_handler(watch, end)
     else:
         with pytest.raises(type(error)), contextlib.closing(watch):
             raise error
@@ -831,3 +877,86 @@ def test_copies_and_checkpoints_of_a_watched_model_are_plain(
     for other in (clone, loaded):
         assert not any(parameter._post_accumulate_grad_hooks for parameter in other.parameters())
     assert b"gradwatch" not in (tmp_path / "c").read_bytes() + (tmp_path / "m").read_bytes()
+
+
+def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
+    aggregator: Any, attach: Any, tmp_path: Any
+) -> None:
+    """Kept as an attribute of the module it must not be in the way of a checkpoint."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.watch = attach(model, optimizer)
+    torch.save(model, tmp_path / "m")
+    loaded = torch.load(tmp_path / "m", weights_only=False)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    for other in (copy.deepcopy(model), loaded, averaged.module):
+        assert isinstance(other.watch, gradwatch.NullWatch)
+        backward(other)
+        other.watch.collect()
+    backward(model)
+    optimizer.step()
+
+    aggregator.stats(1)
+    assert isinstance(model.watch, gradwatch.Watch)
+
+
+def test_a_log_handler_that_raises_is_not_felt(aggregator: Any, attach: Any) -> None:
+    """Neither in `attach` nor in training."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("disk full")
+
+    handler, logger = Broken(), logging.getLogger("gradwatch")
+    logger.addHandler(handler)
+    try:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        watch = attach(model, optimizer)
+        optimizer.step()
+    finally:
+        logger.removeHandler(handler)
+
+    assert watch.stats()["faults"] == 1
+
+
+def test_a_callback_that_exits_stops_nothing(aggregator: Any, attach: Any, wait_until: Any) -> None:
+    """`sys.exit` in a thread would end that thread without a word."""
+    model = mlp()
+    watch = attach(model, on_alert=lambda _: sys.exit(3))
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    aggregator.send(Alert(alert={"id": "a"}))
+    wait_until(lambda: watch.stats()["faults"] == 1, "the fault")
+    backward(model)
+    watch.collect()
+
+    aggregator.stats(1)
+    assert watch.stats()["last_error"] == "on_alert: SystemExit(3)"
+
+
+def test_what_was_not_delivered_is_told_at_close(caplog: pytest.LogCaptureFixture) -> None:
+    """How many records, to where, and what to do."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = gradwatch.attach(model, optimizer, run="test", endpoint="tcp://127.0.0.1:9")
+    for _ in range(3):
+        backward(model)
+        optimizer.step()
+    watch.close()
+    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+    assert told.startswith("gradwatch: 4 records were not delivered to tcp://127.0.0.1:9: no aggre")
+    assert "gradwatch serve" in told
+
+
+def test_after_all_was_delivered_nothing_is_told(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line is for losses."""
+    model = mlp()
+    watch = attach(model)
+    backward(model)
+    watch.collect()
+    watch.close()
+
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,0 +1,193 @@
+"""Training loops as people write them: the step, the norm and what became of it, from outside."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradwatch_wire import Stats
+
+
+def make() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def loss_of(model: nn.Module, seed: int = 0, scale: float = 1.0) -> Tensor:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+    loss: Tensor = model(x).square().mean() * scale
+    return loss
+
+
+def total(aggregator: Any, stats: Stats) -> float:
+    return math.hypot(*aggregator.layers(stats).values())
+
+
+def true_total(model: nn.Module) -> float:
+    norms = [p.grad.double().norm() for p in model.parameters() if p.grad is not None]
+    return float(torch.stack(norms).norm())
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_closure(aggregator: Any, attach: Any, micro_batches: int, collects: bool) -> None:
+    """The backward pass within `step` is that step's, also the last (C5)."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    true = []
+    for step in range(3):
+        optimizer.zero_grad()
+        for number in range(micro_batches - 1):
+            loss_of(model, 10 * step + number).backward()
+
+        def closure(step: int = step) -> Tensor:
+            loss = loss_of(model, 10 * step + 9)
+            loss.backward()
+            true.append(true_total(model))
+            if collects:
+                watch.collect(loss=loss)
+            return loss
+
+        optimizer.step(closure)
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert [total(aggregator, stats) for stats in sent] == pytest.approx(true, rel=1e-5)
+    assert ["loss" in stats.scalars for stats in sent] == [collects] * 3
+
+
+def test_lbfgs(aggregator: Any, attach: Any) -> None:
+    """Its evaluations are no steps (C5)."""
+    model = make()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+    watch = attach(model, optimizer)
+    norms: list[float] = []
+    first = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        norms.append(true_total(model))
+        watch.collect(loss=loss)
+        return loss
+
+    for _ in range(3):
+        evaluations = len(norms)
+        optimizer.step(closure)
+        first.append(norms[evaluations])
+    sent = aggregator.stats(3)
+
+    assert len(norms) > 3
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert [total(aggregator, stats) for stats in sent] == pytest.approx(first, rel=1e-5)
+    assert watch.stats()["faults"] == 0
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_the_scripts_own_guard(aggregator: Any, attach: Any, to_none: bool) -> None:
+    """A step that is not taken is a record of its own, at its own step (C6)."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    bad = {1, 4, 5, 8, 11}
+    for step in range(12):
+        optimizer.zero_grad(set_to_none=to_none)
+        loss_of(model, step, math.nan if step in bad else 1.0).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if not torch.isfinite(norm):
+            continue
+        optimizer.step()
+    watch.close()
+    sent = aggregator.stats(12)
+
+    assert [stats.step for stats in sent] == list(range(12))
+    assert {s.step for s in sent if math.isnan(total(aggregator, s))} == bad
+    assert {s.step for s in sent if not s.labels["taken"]} == bad
+
+
+def test_clipping(aggregator: Any, attach: Any) -> None:
+    """The norm is that before it (C7)."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    attach(model, optimizer)
+    true = []
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, step, 1e4).backward()
+        true.append(float(nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+
+    assert min(true) > 100
+    sent = aggregator.stats(3)
+    assert [total(aggregator, stats) for stats in sent] == pytest.approx(true, rel=1e-5)
+
+
+def test_collect_for_each_micro_batch(aggregator: Any, attach: Any) -> None:
+    """Forty steps of four micro-batches are forty steps (C8)."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    watch = attach(model, optimizer)
+    for batch in range(160):
+        loss = loss_of(model, batch)
+        loss.backward()
+        watch.collect(loss=loss)
+        if batch % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert [stats.step for stats in aggregator.stats(40)] == list(range(40))
+
+
+def test_two_networks_stepped_at_different_rates(aggregator: Any, attach: Any) -> None:
+    """`collect` before each of their steps makes no more steps than they take (C8)."""
+    models = {"critic": make(), "actor": make()}
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
+    watch = attach(models, optimizers)
+    for step in range(30):
+        optimizers[0].zero_grad()
+        loss_of(models["critic"], step).backward()
+        watch.collect(loss=1.0)
+        optimizers[0].step()
+        if step % 2:
+            optimizers[1].zero_grad()
+            loss_of(models["actor"], step).backward()
+            watch.collect(loss=2.0)
+            optimizers[1].step()
+    sent = aggregator.stats(45)
+
+    assert sorted({stats.step for stats in sent}) == list(range(30))
+    assert {stats.scalars["loss"] for stats in sent if stats.part == 0} == {1.0}
+    assert {stats.scalars["loss"] for stats in sent if stats.part == 1} == {2.0}
+    assert watch.stats()["faults"] == 0
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_two_optimizers_of_which_a_guard_skips_one(
+    aggregator: Any, attach: Any, every: int
+) -> None:
+    """The skipped one's record is a part of its own step, though the other has gone on."""
+    models = {"a": make(), "b": make()}
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
+    watch = attach(models, optimizers, every=every)
+    for step in range(6):
+        for number, (model, optimizer) in enumerate(zip(models.values(), optimizers, strict=True)):
+            optimizer.zero_grad()
+            bad = number == 1 and step in {2, 3}
+            loss_of(model, step, math.nan if bad else 1.0).backward()
+            if not bad:
+                optimizer.step()
+    watch.close()
+    due = [step for step in range(6) if step % every == 0]
+    sent = aggregator.stats(2 * len(due))
+
+    assert sorted((stats.step, stats.part) for stats in sent) == [
+        (step, part) for step in due for part in (0, 1)
+    ]
+    nans = {stats.step for stats in sent if math.isnan(total(aggregator, stats))}
+    assert nans == {2, 3}.intersection(due)
