@@ -61,7 +61,8 @@ class BackwardPasses:
             parameters: Those that may get a gradient; one that cannot is left out.
         """
         leaves = [p for p in parameters if p.requires_grad and p.is_leaf]
-        hooked = {trigger.identity for trigger in self._triggers}
+        self._triggers = [trigger for trigger in self._triggers if not trigger.is_gone()]
+        hooked = {trigger.identity for trigger in self._triggers if trigger.owner == owner}
         for parameter in _spread(leaves, MAX_TRIGGERS):
             if id(parameter) not in hooked:
                 self._triggers.append(_Trigger(self, owner, parameter))
@@ -222,6 +223,10 @@ class _Trigger:
             self._grad = None
         else:
             self._grad, self._version = weakref.ref(grad), grad._version
+
+    def is_gone(self) -> bool:
+        """Tell whether the parameter is no more."""
+        return self._parameter() is None
 
     def remove(self) -> None:
         """Remove the hooks."""

@@ -59,6 +59,11 @@ class LocalNorms(Observer):
                 own = own / scale.to(device)
             sample.columns[device][LOCAL_L2] = own
 
+    def follow(self, index: int, parameter: nn.Parameter) -> None:
+        """Measure a parameter that has taken a layer's place, or is a new layer."""
+        if parameter.requires_grad:
+            self._handles.append(self._watch(index, parameter))
+
     def forget(self) -> None:
         """Drop the norms."""
         self._norms.clear()

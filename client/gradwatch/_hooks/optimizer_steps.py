@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from gradwatch._faults import Faults
+from gradwatch._faults import Faults, tell
 
 
 class StepListener(Protocol):
     """What is told of an optimizer's steps."""
 
-    def begin_step(self, optimizer: int, *, has_closure: bool, nested: Callable[[], bool]) -> None:
+    def begin_step(
+        self,
+        optimizer: int,
+        *,
+        has_closure: bool,
+        is_nested: Callable[[], bool],
+        is_artificial: Callable[[], bool],
+    ) -> None:
         """Note that `step` of an optimizer begins."""
 
     def end_step(self, optimizer: int) -> None:
@@ -25,22 +35,25 @@ class StepListener(Protocol):
 
 
 class OptimizerSteps:
-    """Hooks around `step` of each optimizer.
+    """Hooks around `step` of each optimizer, and of one that is made in its place later.
 
     Args:
-        optimizers: Unwrapped ones; see `unwrapped`.
+        optimizers: Unwrapped ones; see `unwrapped`. One that is replaced is replaced there, too.
         listener: Told of their steps by number; held weakly.
         faults: Where errors are noted; nothing is raised into the step.
     """
 
-    def __init__(
-        self, optimizers: Sequence[Optimizer], listener: StepListener, faults: Faults
-    ) -> None:
+    def __init__(self, optimizers: list[Optimizer], listener: StepListener, faults: Faults) -> None:
+        self._optimizers = optimizers
+        self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._listener: Callable[[], StepListener | None] = weakref.ref(listener)
         self._faults = faults
-        self._handles: list[RemovableHandle] = []
-        for number, optimizer in enumerate(optimizers):
-            self._handles += self._around(number, optimizer)
+        self._handles = [
+            self._around(number, optimizer) for number, optimizer in enumerate(optimizers)
+        ]
+        self._of_all: RemovableHandle | None = None
+        if optimizers:
+            self._of_all = register_optimizer_step_pre_hook(_meeting(self))
 
     def disable(self) -> None:
         """Tell nobody from here on; the hooks stay."""
@@ -49,9 +62,38 @@ class OptimizerSteps:
     def close(self) -> None:
         """Remove the hooks."""
         self.disable()
-        for handle in self._handles:
+        for handle in [handle for own in self._handles for handle in own]:
             handle.remove()
         self._handles.clear()
+        if self._of_all is not None:
+            self._of_all.remove()
+
+    def meet(self, optimizer: Optimizer) -> None:
+        """Look at an optimizer that steps: one that trains what a watched one did takes its place.
+
+        Its own hooks run in this very step already: they come after those of all optimizers.
+        """
+        if any(optimizer is each for each in self._optimizers) or optimizer in self._strangers:
+            return
+        number = self._find_replaced(optimizer)
+        if number is None or _runs_within(self._optimizers):
+            self._strangers.add(optimizer)
+            return
+        for handle in self._handles[number]:
+            handle.remove()
+        self._optimizers[number] = optimizer
+        self._handles[number] = self._around(number, optimizer)
+        kind = type(optimizer).__name__
+        tell(logging.INFO, f"another {kind} has taken the place of optimizer {number}")
+
+    def _find_replaced(self, optimizer: Optimizer) -> int | None:
+        """Return which watched optimizer has most of its parameters in this one, if any has."""
+        own = _parameters_of(optimizer)
+        shared = [
+            len(own & theirs) / len(theirs) for theirs in map(_parameters_of, self._optimizers)
+        ]
+        most = max(shared)
+        return shared.index(most) if most > 0.5 else None
 
     def _around(self, number: int, optimizer: Optimizer) -> list[RemovableHandle]:
         # The number is bound here: wrappers hand their inner optimizer to hooks, or themselves.
@@ -60,7 +102,10 @@ class OptimizerSteps:
             if listener is not None:
                 with self._faults.noting("optimizer step"), torch.no_grad():
                     listener.begin_step(
-                        number, has_closure=_has_closure(args, kwargs), nested=_is_nested
+                        number,
+                        has_closure=_has_closure(args, kwargs),
+                        is_nested=_is_nested,
+                        is_artificial=_is_artificial,
                     )
 
         def after(_: Optimizer, _args: object, _kwargs: object) -> None:
@@ -98,12 +143,51 @@ def _is_nested() -> bool:
     A subclass that calls `super().step()` runs the hooks twice, if its parent was ever
     instantiated. Asked only when a step seems to be running: that is also so after one raised.
     """
-    frame = sys._getframe()
+    running = _running_steps()
+    return len(running) > 1 and any(other is running[0] for other in running[1:])
+
+
+def _runs_within(optimizers: Sequence[Optimizer]) -> bool:
+    """Tell whether one of them is stepping: they may use others inside, as SAM does."""
+    return any(running is each for running in _running_steps() for each in optimizers)
+
+
+def _running_steps() -> list[object]:
+    """Return the optimizers whose `step` is running, the innermost first."""
     running: list[object] = []
-    while frame is not None:
+    for frame in _callers():
         if frame.f_code.co_name == "wrapper" and "profile_hook_step" in frame.f_code.co_qualname:
             args = frame.f_locals.get("args")
             if args:
                 running.append(args[0])
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
-    return len(running) > 1 and any(other is running[0] for other in running[1:])
+    return running
+
+
+def _is_artificial() -> bool:
+    """Tell whether a distributed checkpoint steps only to make the optimizer's state."""
+    return any(frame.f_code.co_name == "_init_optim_state" for frame in _callers())
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _parameters_of(optimizer: Optimizer) -> frozenset[int]:
+    return frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
+
+
+def _meeting(steps: OptimizerSteps) -> Callable[..., None]:
+    """Return a hook of all optimizers; it is torch's own, and must not keep a watch alive."""
+    known = weakref.ref(steps)
+
+    def hook(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        me = known()
+        if me is not None:
+            with me._faults.noting("optimizer step"):
+                me.meet(optimizer)
+
+    disabled: Callable[..., None] = torch.compiler.disable(hook)
+    return disabled

@@ -37,6 +37,11 @@ class ForwardOrder:
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(note)
         return handle
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether a backward pass may still show more."""
+        return bool(self._handles)
+
     def settle(self) -> tuple[list[int], frozenset[int]]:
         """Return all layer indices in forward order, and those whose place in it was seen.
 

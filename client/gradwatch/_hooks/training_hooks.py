@@ -24,11 +24,16 @@ class TrainingHooks:
         with ExitStack() as undo:  # what raises here leaves nothing behind
             self._passes = BackwardPasses(windows.end_pass, faults)
             undo.callback(self._passes.close)
-            for number, optimizer in enumerate(config.optimizers):
-                own = [p for group in optimizer.param_groups for p in group["params"]]
-                self._passes.watch(number, own)
+            self._optimizers = config.optimizers
+            for number in range(len(config.optimizers)):
+                self.watch(number)
             self._steps = OptimizerSteps(config.optimizers, windows, faults)
             undo.pop_all()
+
+    def watch(self, optimizer: int) -> None:
+        """Hook some of an optimizer's parameters, in place of hooked ones that are gone."""
+        groups = self._optimizers[optimizer].param_groups
+        self._passes.watch(optimizer, [p for group in groups for p in group["params"]])
 
     def disable(self) -> None:
         """Do nothing from here on, without touching what this process shares with another."""

@@ -22,7 +22,7 @@ class Manifests:
     def __init__(self, layers: Sequence[Layer], groups: Mapping[str, frozenset[int]]) -> None:
         self._layers = layers
         self._groups = groups
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[tuple[bool, tuple[int, ...]], int] = {}
         self._num_made = 0
 
     def find(
@@ -35,14 +35,19 @@ class Manifests:
             gradients: Their gradients; how they are sharded is taken to stay as it is.
             seen: Layers whose place in the forward pass is known.
         """
-        known = self._known.get(indices)
+        key = (seen.issuperset(indices), indices)
+        known = self._known.get(key)
         if known is not None:
             return known, None
         if len(self._known) == MAX_MANIFESTS:
             del self._known[next(iter(self._known))]
         self._num_made += 1
-        self._known[indices] = self._num_made
+        self._known[key] = self._num_made
         return self._num_made, self._make(self._num_made, indices, gradients, seen)
+
+    def forget(self) -> None:
+        """Declare all sets anew: layers have become others."""
+        self._known.clear()
 
     def _make(
         self,

@@ -59,6 +59,12 @@ def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
     return Reduction.NONE if world == 1 else Reduction.UNKNOWN
 
 
+def is_fully_sharded(module: nn.Module) -> bool:
+    """Tell whether FSDP manages the parameters of a module or of a part of it."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(part, fsdp.FSDPModule) for part in module.modules())
+
+
 def _is_wrapped(module: nn.Module, child: str) -> bool:
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     return child in _WRAPPER_CHILDREN or (child == "module" and isinstance(module, wrappers))

@@ -10,6 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.tracker import LayerTracker
 from gradwatch_wire.names import Reduction
 
 
@@ -18,9 +19,10 @@ class WatchConfig:
     """What the recorder works by: arguments of `attach`, checked, and what the model says.
 
     Args:
-        layers: Watched parameters, in the order of registration.
+        layers: Watched parameters, in the order of registration; see `LayerTracker`.
+        tracker: Keeps them up to date.
         groups: Named group to indices into `layers`.
-        optimizers: Those whose steps are collected.
+        optimizers: Those whose steps are collected; one that is replaced gives its place up.
         scaler: The GradScaler in use, None without one or if it is switched off.
         is_scaler_given: Whether the script said so; else it is a guess.
         modules: The watched modules themselves.
@@ -32,8 +34,9 @@ class WatchConfig:
     """
 
     layers: Sequence[Layer]
+    tracker: LayerTracker
     groups: Mapping[str, frozenset[int]]
-    optimizers: Sequence[Optimizer]
+    optimizers: list[Optimizer]
     scaler: GradScaler | None
     is_scaler_given: bool
     modules: Sequence[nn.Module]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import nn
+
 from gradwatch._recording.step_sample import StepSample
 
 
@@ -24,6 +26,9 @@ class Observer:
     def forget(self) -> None:
         """Drop what was seen since the last sample: it belongs to no sample."""
 
+    def follow(self, index: int, parameter: nn.Parameter) -> None:
+        """Watch a parameter that has taken a layer's place, or is a new layer."""
+
     def after_step(self, sample: StepSample) -> None:
         """Do what is due once in each collected step, after its sample was recorded."""
 
@@ -33,6 +38,10 @@ class Observer:
 
 class LayerOrder(Protocol):
     """Says in which order the forward pass reaches the layers."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a backward pass may still show more."""
 
     def settle(self) -> tuple[list[int], frozenset[int]]:
         """Return all layers' indices in forward order, and those whose place in it was seen."""

@@ -41,6 +41,7 @@ class Recorder:
 
     Attributes:
         num_collected: Steps collected so far.
+        hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
         windows: What backward passes and optimizer steps are told to.
     """
 
@@ -54,6 +55,7 @@ class Recorder:
     ) -> None:
         self.num_collected = 0
         self.put = put
+        self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
         self._config = config
         self._sampler = sampler
         self._observers = observers
@@ -132,10 +134,11 @@ class Recorder:
         for observer in self._observers:
             observer.forget()
 
-    def begin_step(self, optimizer: int) -> None:
+    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
         loss_scale = self._sampler.loss_scale
-        is_used, known = loss_scale.is_used(optimizer), self._passes.get(optimizer)
+        is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
+        known = self._passes.get(optimizer)
         if known is not None:
             _settle_scale(known, loss_scale.value if is_used else None)
 
@@ -241,11 +244,29 @@ class Recorder:
 
     @torch.no_grad()
     def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
+        self._refresh()
+        if optimizer is not None and point == Point.OPTIMIZER_STEP:
+            self._hook_again(optimizer)  # no pass was seen: those hooked may be frozen or replaced
         sample = self._sampler.sample(step, point, optimizer)
         if sample is not None:
             for observer in self._observers:
                 observer.contribute(sample)
         return sample
+
+    def _refresh(self) -> None:
+        changed = self._sampler.refresh()
+        if changed is None:
+            return
+        for optimizer in range(len(self._config.optimizers)):
+            self._hook_again(optimizer)
+        for index in changed:
+            for observer in self._observers:
+                observer.follow(index, self._config.layers[index].parameter)
+
+    def _hook_again(self, optimizer: int) -> None:
+        hook = self.hook_again()
+        if hook is not None:
+            hook(optimizer)
 
     def _count(self, sample: StepSample, *, taken: bool) -> None:
         self.num_collected += 1

@@ -38,7 +38,9 @@ class GradientSampler:
         self._config = config
         self._order = order
         self._faults = faults
-        self._members = [config.members(optimizer) for optimizer in config.optimizers]
+        self._members: list[frozenset[int]] = []
+        self._trained: list[int] = []  # identities of all parameters of the optimizers
+        self._find_members()
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
@@ -82,6 +84,38 @@ class GradientSampler:
         self._add_scalars(sample, optimizer)
         return sample
 
+    def refresh(self) -> list[int] | None:
+        """Take in what the training script has changed since: layers and parameter groups.
+
+        Returns:
+            Indices of layers with another parameter than before; None if nothing has changed.
+        """
+        changed = self._config.tracker.refresh()
+        if not changed and self._trained == self._find_trained():
+            return None
+        self._find_members()
+        if changed:
+            self._manifests.forget()
+            known = set(self._forward)
+            self._forward += [i for i in range(len(self._config.layers)) if i not in known]
+        self._tell_untrained(changed)
+        return changed
+
+    def _find_trained(self) -> list[int]:
+        groups = [group for each in self._config.optimizers for group in each.param_groups]
+        return [identity for group in groups for identity in map(id, group["params"])]
+
+    def _find_members(self) -> None:
+        self._trained = self._find_trained()
+        self._members = [self._config.members(each) for each in self._config.optimizers]
+
+    def _tell_untrained(self, changed: Sequence[int]) -> None:
+        trained = frozenset[int]().union(*self._members) if self._members else set(changed)
+        names = [self._config.layers[i].name for i in changed if i not in trained]
+        if names:
+            why = f"{names[0]} and {len(names) - 1} more are new and in no optimizer that was given"
+            self._faults.note("not watched", why)
+
     def is_changed(self, sample: StepSample) -> bool:
         """Tell whether a few of the gradients were written to since they were sampled."""
         layers = self._config.layers
@@ -118,7 +152,7 @@ class GradientSampler:
                 self._columns = (L2,)
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
-        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value)
+        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
         if self._config.optimizers:
             rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
             # A tensor (capturable optimizers) would have to be synchronised for.
@@ -146,8 +180,12 @@ class GradientSampler:
 
     def _settle(self, optimizer: int | None) -> None:
         """Order the layers anew when an optimizer that may have its own backward pass is new."""
-        self._settled.add(optimizer)
         self._forward, self._seen = self._order.settle()
+        known = set(self._forward)
+        self._forward += [i for i in range(len(self._config.layers)) if i not in known]
+        if self._order.is_watching and not self._seen:
+            return  # an optimizer has stepped before the first backward pass
+        self._settled.add(optimizer)
         if optimizer is None or len(self._settled) == len(self._config.optimizers):
             self._order.close()
 

@@ -35,7 +35,7 @@ class WindowRecorder(Protocol):
     def is_due(self, step: int) -> bool:
         """Tell whether a step is measured at all."""
 
-    def begin_step(self, optimizer: int) -> None:
+    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Note that `step` of an optimizer begins: what was measured is what it uses."""
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
@@ -79,6 +79,7 @@ class Window:
         frozen: Whether the closure is at a later point of a line search.
         collected: Passes up to the last call of `collect`, 0 without one.
         is_micro_batch: Whether that call said that the step goes on.
+        is_artificial: Whether the running step trains nothing.
     """
 
     passes: int = 0
@@ -92,6 +93,7 @@ class Window:
     frozen: bool = False
     collected: int = 0
     is_micro_batch: bool = False
+    is_artificial: bool = False
 
 
 class StepWindows:
@@ -142,22 +144,33 @@ class StepWindows:
                 self._settle(optimizer)
             self._add_pass(optimizer, alone=len(reached) == 1)
 
-    def begin_step(self, optimizer: int, *, has_closure: bool, nested: Callable[[], bool]) -> None:
+    def begin_step(
+        self,
+        optimizer: int,
+        *,
+        has_closure: bool,
+        is_nested: Callable[[], bool],
+        is_artificial: Callable[[], bool],
+    ) -> None:
         """Note that an optimizer's `step` begins.
 
         Args:
             optimizer: Which one.
             has_closure: Whether it was given a closure, which will run the backward pass.
-            nested: Tells whether this call runs within another one of the same optimizer.
+            is_nested: Tells whether this call runs within another one of the same optimizer.
+            is_artificial: Tells whether nothing is trained by it. Asked only without a pass.
         """
         window = self._windows[optimizer]
-        if window.inside and nested():
+        window.is_artificial = not window.passes and is_artificial()
+        if window.is_artificial:
+            return
+        if window.inside and is_nested():
             window.inside += 1
             return
         self.settle_skipped(but=optimizer)
         window.inside, window.closure = 1, has_closure
         window.evaluations, window.frozen = 0, False
-        self._recorder.begin_step(optimizer)
+        self._recorder.begin_step(optimizer, has_closure=has_closure)
         if not has_closure and not window.passes:
             self._begin(optimizer)
             self._measure(optimizer, Point.OPTIMIZER_STEP)
@@ -166,7 +179,7 @@ class StepWindows:
         """Note that an optimizer's `step` has returned: what was measured was used."""
         window = self._windows[optimizer]
         window.inside = max(window.inside - 1, 0)
-        if window.inside:
+        if window.inside or window.is_artificial:
             return
         self._num_stepped += 1
         self._report(optimizer, taken=True)

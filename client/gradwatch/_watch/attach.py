@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -23,6 +24,7 @@ from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
 from gradwatch._layers.names import Patterns
+from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_compiled
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
@@ -143,8 +145,10 @@ def attach(
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
     named_groups, named_blocks = find_groups(groups, layers), find_blocks(blocks, model)
+    faults = Faults()
     config = WatchConfig(
         layers=layers,
+        tracker=LayerTracker(model, include, exclude, layers, faults),
         groups=named_groups,
         optimizers=optimizers,
         scaler=scaler_in_use,
@@ -156,7 +160,6 @@ def attach(
         report_every=report_every,
         reduction=find_reduction(modules, identity.world),
     )
-    faults = Faults()
     target, key = find_endpoint(endpoint), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
     directory = find_directory(spill)
@@ -177,6 +180,7 @@ def attach(
         recorder = Recorder(config, sampler, observers, sender.put, faults)
         hooks = TrainingHooks(config, recorder.windows, faults)
         undo.callback(hooks.close)
+        recorder.hook_again = weakref.WeakMethod(hooks.watch)
         sender.start()
         undo.pop_all()
     watch = Watch(recorder, hooks, sender, faults)

@@ -1,4 +1,4 @@
-"""Which GradScaler is in use: the one given, the wrapper's, or the only one alive."""
+"""Which GradScaler is in use: as given, beside the optimizer in its wrapper, the only one alive."""
 
 from __future__ import annotations
 
