@@ -1,10 +1,10 @@
-"""Trains a small GPT-2 with Hugging Face's Trainer; all labels of the eleventh text are masked.
+"""Trains a small GPT-2 with Hugging Face's Trainer; the eleventh text is longer than all others.
 
     gradwatch serve
     python docs/examples/train_huggingface.py
     gradwatch health huggingface-example
 
-The mean over no labels is 0/0. gradwatch is in two lines: the import and the callback.
+The embedding of its last position is NaN. gradwatch is in two lines: the import and the callback.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from gradwatch.integrations.huggingface import GradwatchCallback
 
-SPOILT = 10  # texts count from 0, the Trainer's steps from 1
+LONG = 10  # texts count from 0, the Trainer's steps from 1
 
 
 class Texts(Dataset[dict[str, Tensor]]):
-    """Twenty texts of 16 tokens each."""
+    """Twenty texts, of 16 tokens one and of 15 the others."""
 
     def __init__(self) -> None:
         self.tokens = torch.randint(0, 128, (20, 16))
@@ -31,9 +31,8 @@ class Texts(Dataset[dict[str, Tensor]]):
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        tokens = self.tokens[index]
-        labels = torch.full_like(tokens, -100) if index == SPOILT else tokens
-        return {"input_ids": tokens, "labels": labels}
+        tokens = self.tokens[index, : 16 if index == LONG else 15]
+        return {"input_ids": tokens, "labels": tokens}
 
 
 def main() -> None:
@@ -41,6 +40,7 @@ def main() -> None:
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=128, n_positions=16, n_embd=32, n_layer=2, n_head=2)
     )
+    model.transformer.wpe.weight.data[15] = torch.nan
     with tempfile.TemporaryDirectory() as directory:
         args = TrainingArguments(
             output_dir=directory,
