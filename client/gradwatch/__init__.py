@@ -8,7 +8,7 @@ Typical use::
     for batch in loader:
         loss = model(batch)
         loss.backward()
-        watch.collect(loss=loss)  # optional: the point before clipping
+        watch.collect(loss=loss)  # optional: whose loss was NaN
         optimizer.step()
     watch.close()
 

@@ -89,9 +89,8 @@ class OptimizerSteps:
     def _find_replaced(self, optimizer: Optimizer) -> int | None:
         """Return which watched optimizer has most of its parameters in this one, if any has."""
         own = _parameters_of(optimizer)
-        shared = [
-            len(own & theirs) / len(theirs) for theirs in map(_parameters_of, self._optimizers)
-        ]
+        watched = map(_parameters_of, self._optimizers)
+        shared = [len(own & theirs) / len(theirs) for theirs in watched]
         most = max(shared)
         return shared.index(most) if most > 0.5 else None
 

@@ -22,7 +22,8 @@ def train(attach: Any, *, accumulate: int, before: bool) -> tuple[list[float], A
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=accumulate, cpu=True)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    loader = torch.utils.data.DataLoader(torch.randn(16, 4), batch_size=2)
+    batches: Any = torch.randn(16, 4)
+    loader: Any = torch.utils.data.DataLoader(batches, batch_size=2)
     if before:
         watch = attach(model, optimizer)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -54,13 +55,12 @@ def test_prepared_objects(aggregator: Any, attach: Any, accumulate: int, before:
 
 def test_the_scaler_of_a_prepared_optimizer_is_found(aggregator: Any, attach: Any) -> None:
     """Beside the optimizer in its wrapper, even where several scalers are alive."""
-    from accelerate.optimizer import AcceleratedOptimizer
-
+    wrapped = pytest.importorskip("accelerate.optimizer").AcceleratedOptimizer
     accelerate.Accelerator(cpu=True)
     model = nn.Linear(4, 1)
     others = [torch.amp.GradScaler("cpu") for _ in range(2)]
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = AcceleratedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
+    optimizer = wrapped(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
     attach(model, optimizer)
     loss = model(torch.ones(2, 4)).sum()
     scaler.scale(loss * math.inf).backward()

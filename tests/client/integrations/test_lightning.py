@@ -15,7 +15,7 @@ lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Plain(lightning.LightningModule):  # type: ignore[misc]
+class Plain(lightning.LightningModule):  # type: ignore[misc, name-defined]
     """A small model that notes the truth: the norm where Lightning itself logs it."""
 
     def __init__(self, aggregator: Any, optimizer: Any = torch.optim.SGD) -> None:
@@ -80,7 +80,8 @@ def fit(model: Any, **settings: Any) -> None:
         enable_model_summary=False,
         **settings,
     )
-    trainer.fit(model, torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=2))
+    batches: Any = torch.randn(24, 4)
+    trainer.fit(model, torch.utils.data.DataLoader(batches, batch_size=2))
 
 
 def totals(aggregator: Any, count: int) -> list[float]:

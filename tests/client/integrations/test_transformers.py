@@ -16,7 +16,7 @@ pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+class Callback(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
     """What a user writes in three lines."""
 
     def __init__(self, aggregator: Any) -> None:

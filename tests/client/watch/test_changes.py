@@ -62,8 +62,10 @@ def test_replaced_parameters_are_watched_under_their_names(
 
     assert [aggregator.layers(stats) for stats in sent] == [close(norms) for norms in true]
     assert [stats.step for stats in sent] == [0, 1, 2, 3]
-    sizes = {m.manifest_id: dict(zip(m.names, m.numel.unpack())) for m in aggregator.of(Manifest)}
-    assert sizes[sent[-1].manifest_id]["head.weight"] == (40 if how == "head" else 16)
+    manifests = {m.manifest_id: m for m in aggregator.of(Manifest)}
+    last = manifests[sent[-1].manifest_id]
+    sizes = dict(zip(last.names, last.numel.unpack(), strict=True))
+    assert sizes["head.weight"] == (40 if how == "head" else 16)
 
 
 def test_a_layer_that_is_gone_is_not_reported(aggregator: Any, attach: Any) -> None:
@@ -204,7 +206,7 @@ def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
         parameter.requires_grad_(False)
     for _ in range(3):
         optimizer.zero_grad()
-        sum(layer(torch.ones(1, 1)).sum() for layer in model).backward()  # type: ignore[union-attr]
+        sum(layer(torch.ones(1, 1)).sum() for layer in model).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
         optimizer.step()
     sent = aggregator.stats(3)

@@ -78,3 +78,39 @@ def test_watching_changes_nothing_for_the_compiler(
     sent = aggregator.stats(6)
     assert aggregator.layers(sent[-1]) == pytest.approx(expected, rel=1e-5)
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["registration"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whole: bool) -> None:
+    """`torch.compile` on the optimizer's step, and on a whole training step."""
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    def count(*, watched: bool) -> tuple[int, int, int, Any]:
+        reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01))
+        watch = attach(model, optimizer) if watched else None
+        own = optimizer.step if whole else torch.compile(optimizer.step, backend=BACKEND)
+
+        def step(x: Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            own()
+
+        compiled = torch.compile(step, backend=BACKEND) if whole else step
+        for _ in range(6):
+            compiled(torch.ones(3, 4))
+        breaks, again = counters["graph_break"], counters["recompiles"]
+        graphs = counters["stats"]["unique_graphs"]
+        return graphs, sum(breaks.values()), sum(again.values()), watch
+
+    *plain, _ = count(watched=False)
+    *with_watch, watch = count(watched=True)
+
+    assert plain[0] >= 1
+    assert all(mine <= other for mine, other in zip(with_watch, plain, strict=True))
+    assert watch.stats()["collected"] == 6
+    assert watch.stats()["faults"] == 0

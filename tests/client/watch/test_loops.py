@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradwatch_wire import Stats
+from gradwatch_wire import Manifest, Stats
 
 
 def make() -> nn.Sequential:
@@ -191,3 +191,72 @@ def test_two_optimizers_of_which_a_guard_skips_one(
     ]
     nans = {stats.step for stats in sent if math.isnan(total(aggregator, stats))}
     assert nans == {2, 3}.intersection(due)
+
+
+# Two ranks: accumulation without sync, clipping, and a guard that skips the step of a bad batch.
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+import gradwatch
+
+def work(rank, path, kind):
+    dist.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=dist.init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch.attach(model, optimizer, run=kind):
+        for step in range(4):
+            optimizer.zero_grad()
+            for micro_batch in range(2):
+                last = micro_batch == 1
+                if kind == "ddp":
+                    model.require_backward_grad_sync = last
+                else:
+                    model.set_requires_gradient_sync(last)
+                batch = torch.randn(8, 4)
+                if rank == 1 and step == 2:
+                    batch[3, 1] = float("nan")
+                model(batch).square().mean().backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            norm = float(norm.full_tensor() if kind == "fsdp" else norm)
+            with open(path + ".norms", "a") as file:
+                file.write(f"{rank} {step} {norm}\\n")
+            if norm == norm:
+                optimizer.step()
+    dist.destroy_process_group()
+
+mp.start_processes(work, args=(sys.argv[1], sys.argv[2]), nprocs=2, start_method="fork")
+"""
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -> None:
+    """The last pass of a window is reduced; a step that the guard skips is seen on all ranks."""
+    result = run_script(RANKS, tmp_path / "group", kind)
+    assert result.returncode == 0, result.stderr
+    lines = [line.split() for line in (tmp_path / "group.norms").read_text().splitlines()]
+    true = {(int(rank), int(step)): float(norm) for rank, step, norm in lines}
+    found: dict[tuple[int, int], float] = {}
+    for session, hello in aggregator.hellos.items():
+        own = [e.record for e in aggregator.stored if e.session == session]
+        manifests = {m.manifest_id: m for m in own if isinstance(m, Manifest)}
+        for stats in (record for record in own if isinstance(record, Stats)):
+            names = manifests[stats.manifest_id].names
+            assert len(names) == 4
+            found[hello.rank, stats.step] = math.hypot(*stats.columns["l2"].unpack())
+            assert stats.labels["taken"] is (stats.step != 2)
+            assert stats.labels["point"] == "backward"
+    if kind == "fsdp":  # each rank has its own half
+        found = {key: math.hypot(found[0, key[1]], found[1, key[1]]) for key in found}
+
+    assert found == pytest.approx(true, rel=1e-5, nan_ok=True)
+    assert len(found) == 8
