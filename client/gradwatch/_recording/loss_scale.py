@@ -30,9 +30,7 @@ class LossScale:
         self._scaler = scaler
         self._optimizers = optimizers
         self._known = set(range(len(optimizers)) if is_given else ())
-        self._without: set[int] = (
-            set()
-        )  # optimizers that step by a closure
+        self._without: set[int] = set()  # optimizers that step by a closure
         self._states: dict[int, Mapping[int, dict[str, Any]]] = {}
 
     @property

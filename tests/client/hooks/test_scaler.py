@@ -261,7 +261,7 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
         optimizer.zero_grad()
         for _ in range(passes - 1):
             backward()
-        optimizer.step(backward)  # type: ignore[arg-type]  # the loss is not needed
+        optimizer.step(backward)
         true.append(norms(model, 1.0))
     sent = aggregator.stats(3)
 
