@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._faults import Faults
@@ -19,6 +20,9 @@ from gradwatch._watch.attach import attach
 from gradwatch._watch.identity import as_run_name
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
+
+NO_SCALER: Final = GradScaler("cpu", enabled=False)
+"""Tells `attach` that there is none, where the framework is certain, so that it looks for none."""
 
 
 class TrainingWatch:

@@ -24,7 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from gradwatch.integrations._training_watch import TrainingWatch
+from gradwatch.integrations._training_watch import NO_SCALER, TrainingWatch
 
 
 class GradwatchCallback(TrainerCallback):
@@ -54,7 +54,7 @@ class GradwatchCallback(TrainerCallback):
     ) -> None:
         """Attach to the model as the trainer wrapped it, and to the optimizer."""
         with self._training.faults.noting("trainer"):
-            model = kwargs["model"]
+            model, optimizer = kwargs["model"], kwargs["optimizer"]
             if self._trainer is None:
                 why = "the loss is not seen; use trainer.add_callback(GradwatchCallback(trainer))"
                 self._training.faults.note("trainer", why)
@@ -63,9 +63,10 @@ class GradwatchCallback(TrainerCallback):
                 self._watch_training_step(self._trainer)
             self._training.start(
                 model,
-                kwargs["optimizer"],
+                optimizer,
                 run=args.run_name or Path(args.output_dir or "").name,
                 first_step=state.global_step + 1,
+                scaler=getattr(optimizer, "scaler", None) or NO_SCALER,
             )
 
     def on_step_begin(

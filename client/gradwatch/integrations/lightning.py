@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from gradwatch.integrations._training_watch import TrainingWatch
+from gradwatch.integrations._training_watch import NO_SCALER, TrainingWatch
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -71,7 +71,9 @@ class GradwatchCallback(Callback):
                 trainer.optimizers,
                 run=run,
                 first_step=_first_step(trainer),
-                scaler=_scaler(trainer),
+                # In manual optimization the module may have one of its own.
+                scaler=_scaler(trainer)
+                or (NO_SCALER if pl_module.automatic_optimization else None),
             )
 
     def on_before_backward(
