@@ -75,6 +75,8 @@ class OptimizerSteps:
         """
         if any(optimizer is each for each in self._optimizers) or optimizer in self._strangers:
             return
+        if self._listener() is None:
+            return
         number = self._find_replaced(optimizer)
         if number is None or _runs_within(self._optimizers):
             self._strangers.add(optimizer)

@@ -36,6 +36,13 @@ def is_compiled(modules: Sequence[nn.Module]) -> bool:
     )
 
 
+def is_autograd_compiled() -> bool:
+    """Tell whether torch is set to compile backward passes: then no hook may be on a parameter."""
+    # Before anyone has imported Dynamo nobody can have set it.
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(getattr(dynamo.config, "compiled_autograd", False))
+
+
 def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
     """Return how the ranks' gradients are put together by the end of the backward pass.
 

@@ -30,6 +30,7 @@ class WatchConfig:
         columns: Statistics asked for, None for those that come for free.
         every: Optimizer steps between collections.
         report_every: Collections per record.
+        is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
     """
 
@@ -44,6 +45,7 @@ class WatchConfig:
     columns: Sequence[str] | None
     every: int
     report_every: int
+    is_autograd_compiled: bool
     reduction: Reduction
 
     def members(self, optimizer: Optimizer) -> frozenset[int]:

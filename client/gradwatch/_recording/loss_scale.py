@@ -40,7 +40,7 @@ class LossScale:
         return None if scale is None else scale.clone()  # the scaler's own is written to
 
     def value_of(self, optimizer: int | None) -> Tensor | None:
-        """The same; None for an optimizer whose steps run a closure without it."""
+        """The same; None for an optimizer that steps by a closure, without the scaler."""
         return None if optimizer in self._without else self.value
 
     def is_known(self, optimizer: int | None) -> bool:
@@ -81,15 +81,25 @@ class LossScale:
         state = self._states[optimizer][id(self._optimizers[optimizer])]
         return [flag.clone() for flag in state["found_inf_per_device"].values()]
 
-    def is_used(self, optimizer: int, *, has_closure: bool) -> bool:
-        """Tell, at the beginning of an optimizer's step, whether its gradients carried the scale.
+    def settle(self, optimizer: int) -> bool:
+        """Look for the scaler among the callers of an optimizer's first step.
 
-        The first time the scaler is looked for among the callers of the step.
+        Returns:
+            Whether it is another than was thought.
+        """
+        if optimizer in self._known:
+            return False
+        self._known.add(optimizer)
+        before = self._scaler
+        self._scaler = _calling_scaler() or before
+        return self._scaler is not before
+
+    def is_used(self, optimizer: int, *, has_closure: bool) -> bool:
+        """Tell, as an optimizer's step begins, whether its gradients carried the scale.
+
+        No scaler steps by a closure: the passes that the closure runs carry no scale either.
         """
         stepping = self._optimizers[optimizer]
-        if optimizer not in self._known:
-            self._known.add(optimizer)
-            self._scaler = _calling_scaler() or self._scaler
         if self._scaler is None or self._scaler._scale is None:
             return False
         state = self._scaler._per_optimizer_states.get(id(stepping))

@@ -136,11 +136,15 @@ class Recorder:
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
-        loss_scale = self._sampler.loss_scale
+        loss_scale, known = self._sampler.loss_scale, self._passes.get(optimizer)
+        is_another = loss_scale.settle(optimizer)
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
-        known = self._passes.get(optimizer)
-        if known is not None:
-            _settle_scale(known, loss_scale.value if is_used else None)
+        if known is None:
+            return
+        if is_another:
+            _settle_scale(known, None)
+            known.latest.labels[Label.SCALED] = None
+        _settle_scale(known, loss_scale.value if is_used else None)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
@@ -329,6 +333,7 @@ def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
     sample = known.latest
     if scale is None and sample.divisor is not None:
         known.divide(1 / sample.divisor)
+        sample.divisor = None
         sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
     elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
         sample.add_scalar(Scalar.LOSS_SCALE, scale)

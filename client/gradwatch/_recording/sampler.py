@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense, is_distributed
 from gradwatch_wire import Manifest
 from gradwatch_wire.names import INFS, L2, MEASURED_COLUMNS, NANS, Label, Point, Scalar
-
-T = TypeVar("T")
 
 FREE_COLUMNS: Final = (L2, NANS, INFS)
 """What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
@@ -65,7 +63,8 @@ class GradientSampler:
             return None
         layers, gradients = self._gradients(optimizer)
         if not gradients:
-            self._faults.note("no gradients", f"at step {step} no watched parameter had one")
+            if point != Point.BACKWARD:  # where the optimizer steps within the pass there is none
+                self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return None
         sample = StepSample(
             step=step,
@@ -117,10 +116,9 @@ class GradientSampler:
             self._faults.note("not watched", why)
 
     def is_changed(self, sample: StepSample) -> bool:
-        """Tell whether a few of the gradients were written to since they were sampled."""
+        """Tell whether any of the gradients was written to or replaced since they were sampled."""
         layers = self._config.layers
-        gradients = [layers[index].parameter.grad for index in _spread(sample.layers)]
-        return sample.versions != tuple(map(_version, gradients))
+        return sample.versions != _versions([layers[i].parameter.grad for i in sample.layers])
 
     def take_manifests(self) -> list[Manifest]:
         """Return the manifests that no record has taken along yet.
@@ -190,15 +188,6 @@ class GradientSampler:
             self._order.close()
 
 
-def _versions(gradients: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    return tuple(_version(gradient) for gradient in _spread(gradients))
-
-
-def _version(gradient: Tensor | None) -> tuple[int, int]:
-    """Return what changes when a gradient is replaced or written to."""
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
-
-
-def _spread(items: Sequence[T]) -> Sequence[T]:
-    """Return at most eight of them, evenly spread."""
-    return items[:: -(-len(items) // 8) or 1]
+def _versions(gradients: Sequence[Tensor | None]) -> list[tuple[int, int]]:
+    """Return for each gradient what changes when it is replaced or written to."""
+    return [(0, 0) if each is None else (id(each), each._version) for each in gradients]

@@ -29,7 +29,7 @@ class StepSample:
         scalars: Numbers of the whole step that the host knows.
         device_scalars: Name to 0-d tensors, each on its device; those of one name are added up.
         places: Device to the places of its layers in `layers`.
-        versions: What shows whether a few of the gradients were changed since.
+        versions: What shows, for each layer, whether its gradient was changed since.
         columns: Device to column to (own layers,) float64, the loss scale divided out.
         divisor: The loss scale that was divided out, 0-d, None if there was none to divide out.
     """
@@ -44,7 +44,7 @@ class StepSample:
     scalars: dict[str, float] = field(default_factory=dict)
     device_scalars: dict[str, list[Tensor]] = field(default_factory=dict)
     places: dict[torch.device, list[int]] = field(default_factory=dict)
-    versions: tuple[tuple[int, int], ...] = ()
+    versions: list[tuple[int, int]] = field(default_factory=list)
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
     divisor: Tensor | None = None
 

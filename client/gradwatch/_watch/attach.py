@@ -25,7 +25,7 @@ from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
 from gradwatch._layers.names import Patterns
 from gradwatch._layers.tracker import LayerTracker
-from gradwatch._layers.wrappers import find_reduction, is_compiled
+from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled, is_compiled
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.recorder import Recorder
@@ -158,6 +158,7 @@ def attach(
         columns=checked_columns(columns),
         every=every,
         report_every=report_every,
+        is_autograd_compiled=is_autograd_compiled(),
         reduction=find_reduction(modules, identity.world),
     )
     target, key = find_endpoint(endpoint), find_key(keys)
@@ -167,11 +168,12 @@ def attach(
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
         session = Session(session_id, hello, Outbox(buffer_bytes, files))
         sender = Sender(session, target, faults, on_alert, key, files)
-        order = ForwardOrder(layers, compiled=is_compiled(modules))
+        hookable = not config.is_autograd_compiled
+        order = ForwardOrder(layers, compiled=is_compiled(modules) or not hookable)
         undo.callback(order.close)
         sampler = GradientSampler(config, order, faults)
         observers: list[Observer] = []
-        if local or identity.world > 1:
+        if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers))
         if named_blocks:
             observers.append(BlockGains(named_blocks, sender.put, faults))

@@ -274,11 +274,18 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
+@pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
-    aggregator: Any, attach: Any, kind: Any, passes: int
+    aggregator: Any, attach: Any, kind: Any, passes: int, others: int
 ) -> None:
-    """It is the one that steps; what was measured before is divided then."""
+    """It is the one that steps; what was measured before is divided then.
+
+    Whatever other scalers are alive, of a training before this one.
+    """
+    alive = [GradScaler("cpu", init_scale=8.0) for _ in range(others)]
+    for other in alive:
+        other.scale(torch.ones(()))
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     watch = attach(model, optimizer)
@@ -301,11 +308,12 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
         assert largest == [pytest.approx(expected, rel=1e-5) for expected in true]
     assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 2048.0, 4096.0]
     assert {stats.labels["scaled"] for stats in sent} == {False}
+    assert {other.get_scale() for other in alive} <= {8.0}
     assert watch.stats()["faults"] == 0
 
 
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
-    aggregator: Any, attach: Any
+    aggregator: Any, attach: Any, wait_until: Any
 ) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)
@@ -317,5 +325,7 @@ def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
 
     assert [stats.labels["scaled"] for stats in sent] == [None, None, *[False] * 4]
     assert [stats.labels["taken"] for stats in sent] == [False, False, True, False, True, True]
+    wait_until(lambda: aggregator.of(Event), "the event")
+    assert [event.step for event in aggregator.of(Event)] == [3]
     assert watch.stats()["faults"] == 2
     assert "attach(scaler=...)" in watch.stats()["last_error"]

@@ -114,3 +114,41 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whol
     assert all(mine <= other for mine, other in zip(with_watch, plain, strict=True))
     assert watch.stats()["collected"] == 6
     assert watch.stats()["faults"] == 0
+
+
+def test_compiled_autograd_keeps_its_graphs(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is hooked; the optimizer's step is the point, and one line says so."""
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch._dynamo.config, "compiled_autograd", True)
+
+    def count(*, watched: bool) -> tuple[list[int], Any]:
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch = attach(model, optimizer, local=True) if watched else None
+
+        @torch.compile(backend=BACKEND)
+        def backward(x: Tensor) -> None:
+            model(x).square().mean().backward()
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(torch.ones(3, 4))
+            optimizer.step()
+        breaks = sum(counters["graph_break"].values())
+        captures = counters["compiled_autograd"]["captures"]
+        return [counters["stats"]["unique_graphs"], breaks, captures], watch
+
+    plain, _ = count(watched=False)
+    watched, watch = count(watched=True)
+
+    assert watched == plain
+    assert [stats.labels["point"] for stats in aggregator.stats(3)] == ["optimizer_step"] * 3
+    assert "compiled_autograd is set" in watch.stats()["last_error"]
+    assert watch.stats()["faults"] == 1

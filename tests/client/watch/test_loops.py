@@ -260,3 +260,47 @@ def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -
 
     assert found == pytest.approx(true, rel=1e-5, nan_ok=True)
     assert len(found) == 8
+
+
+def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None:
+    """One part of the step for each; what was stepped and zeroed is nothing to complain of."""
+    model = make()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step_now(parameter: Tensor) -> None:
+        true.append(float(parameter.grad.norm()))  # type: ignore[union-attr]
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_now)
+    watch = attach(model, list(optimizers.values()))
+    true: list[float] = []
+    for step in range(3):
+        loss_of(model, step).backward()
+    sent = aggregator.stats(12)
+
+    assert [(s.step, s.part) for s in sent] == [(n, part) for n in range(3) for part in range(4)]
+    assert [total(aggregator, stats) for stats in sent] == pytest.approx(true, rel=1e-5)
+    assert {stats.labels["point"] for stats in sent} == {"optimizer_step"}
+    assert watch.stats()["faults"] == 0
+
+
+def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> None:
+    """`every`, `report_every` and accumulation together: the record is that of the due steps."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    attach(model, optimizer, every=2, report_every=2)
+    true = []
+    for step in range(8):
+        optimizer.zero_grad()
+        for number in range(3):
+            loss_of(model, 10 * step + number).backward()
+        true.append(true_total(model))
+        optimizer.step()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [2, 6]
+    found = [total(aggregator, stats) for stats in sent]
+    assert found == pytest.approx([true[2], true[6]], rel=1e-5)
+    assert [stats.scalars["collections"] for stats in sent] == [6.0, 6.0]
