@@ -75,6 +75,27 @@ def test_on_top_of_torch_it_imports_little() -> None:
     assert [name for name in of_torch.split() if name.startswith(heavy)] == []
 
 
+def test_the_frameworks_are_imported_by_who_asks_for_them() -> None:
+    """Not by `gradwatch`, and none by the callback of another."""
+    result = run(
+        "import sys, gradwatch\n"
+        "print([n for n in sys.modules if n.startswith(('gradwatch.integrations', 'lightning',\n"
+        "    'pytorch_lightning', 'transformers', 'accelerate'))])\n"
+        "import gradwatch.integrations.lightning\n"
+        "print('gradwatch.integrations.huggingface' in sys.modules)\n"
+    )
+
+    assert result.stdout.splitlines() == ["[]", "False"], result.stderr
+
+
+def test_without_the_framework_a_callback_says_what_to_install() -> None:
+    """One error with the line for pip."""
+    result = run(WITHOUT + "import gradwatch.integrations.lightning", "lightning,pytorch_lightning")
+
+    assert result.returncode == 1
+    assert result.stderr.endswith("needs Lightning; run: pip install lightning\n")
+
+
 def test_without_torch_it_says_what_to_install() -> None:
     """One error with the line for pip, without the way it came about."""
     result = run(WITHOUT + "import gradwatch", "torch")
@@ -105,7 +126,8 @@ def test_what_it_offers_is_listed() -> None:
 
     thresholds = {name for name, value in vars(gradwatch).items() if isinstance(value, float)}
     modules = {"collector", "gain_monitor"}
-    public = {name for name in dir(gradwatch) if not name.startswith("_")}
+    # An attribute once somebody has imported it.
+    public = {name for name in dir(gradwatch) if not name.startswith("_")} - {"integrations"}
 
     assert set(gradwatch.__all__) == ours | thresholds | {"__version__"}
     assert public == ours | thresholds | modules

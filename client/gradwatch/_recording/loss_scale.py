@@ -30,6 +30,7 @@ class LossScale:
         self._scaler = scaler
         self._optimizers = optimizers
         self._known = set(range(len(optimizers)) if is_given else ())
+        self._without: set[int] = set()  # optimizers that step by a closure
         self._states: dict[int, Mapping[int, dict[str, Any]]] = {}
 
     @property
@@ -37,6 +38,10 @@ class LossScale:
         """A copy of the scale, 0-d on its device; None before there is one."""
         scale = None if self._scaler is None else self._scaler._scale
         return None if scale is None else scale.clone()  # the scaler's own is written to
+
+    def value_of(self, optimizer: int | None) -> Tensor | None:
+        """The same; None for an optimizer that steps by a closure, without the scaler."""
+        return None if optimizer in self._without else self.value
 
     def is_known(self, optimizer: int | None) -> bool:
         """Tell whether it is known if a scaler is in use for an optimizer; None: for the model."""
@@ -89,20 +94,28 @@ class LossScale:
         self._scaler = _calling_scaler() or before
         return self._scaler is not before
 
-    def is_used(self, optimizer: int) -> bool:
-        """Tell, as an optimizer's step begins, whether its gradients carried the scale."""
+    def is_used(self, optimizer: int, *, has_closure: bool) -> bool:
+        """Tell, as an optimizer's step begins, whether its gradients carried the scale.
+
+        No scaler steps by a closure: the passes that the closure runs carry no scale either.
+        """
         stepping = self._optimizers[optimizer]
         if self._scaler is None or self._scaler._scale is None:
             return False
         state = self._scaler._per_optimizer_states.get(id(stepping))
         # A fused optimizer is handed the scale, None after `unscale_`.
-        return hasattr(stepping, "grad_scale") or (
+        is_used = hasattr(stepping, "grad_scale") or (
             state is not None and state["stage"].name == "UNSCALED"
         )
+        if has_closure and not is_used:
+            self._without.add(optimizer)
+        else:
+            self._without.discard(optimizer)
+        return is_used
 
     def _is_scaled(self, optimizer: int | None) -> bool:
         """Tell whether the gradients of an optimizer, None for any, still carry the scale."""
-        if self._scaler is None:
+        if self._scaler is None or optimizer in self._without:
             return False
         states: Mapping[int, dict[str, Any]] = self._scaler._per_optimizer_states
         if optimizer is not None:

@@ -105,6 +105,19 @@ class Recorder:
         """Take the order of the layers from a loss that still has its graph, if it is not known."""
         self._sampler.order.read(loss)
 
+    def annotate(self, step: int | None, loss: Tensor | float | None) -> None:
+        """Add to the records of the open windows without measuring anything.
+
+        Args:
+            step: Number of the step, None to count.
+            loss: Its loss, None if it is not known.
+        """
+        with self._faults.noting("annotate"):
+            for optimizer in self.windows.annotate(step):
+                known = self._passes.get(optimizer)
+                if known is not None and loss is not None:
+                    known.add_loss(loss, None)
+
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
         try:
@@ -125,16 +138,17 @@ class Recorder:
         for observer in self._observers:
             observer.forget()
 
-    def begin_step(self, optimizer: int) -> None:
+    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
         loss_scale, known = self._sampler.loss_scale, self._passes.get(optimizer)
         is_another = loss_scale.settle(optimizer)
+        is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
         if known is None:
             return
         if is_another:
             _settle_scale(known, None)
             known.latest.labels[Label.SCALED] = None
-        _settle_scale(known, loss_scale.value if loss_scale.is_used(optimizer) else None)
+        _settle_scale(known, loss_scale.value if is_used else None)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""

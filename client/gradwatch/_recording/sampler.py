@@ -150,7 +150,7 @@ class GradientSampler:
                 self._columns = (L2,)
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
-        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value)
+        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
         if self._config.optimizers:
             rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
             # A tensor (capturable optimizers) would have to be synchronised for.

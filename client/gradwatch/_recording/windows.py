@@ -35,7 +35,7 @@ class WindowRecorder(Protocol):
     def is_due(self, step: int) -> bool:
         """Tell whether a step is measured at all."""
 
-    def begin_step(self, optimizer: int) -> None:
+    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Note that `step` of an optimizer begins: what was measured is what it uses."""
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
@@ -170,7 +170,7 @@ class StepWindows:
         self.settle_skipped(but=optimizer)
         window.inside, window.closure = 1, has_closure
         window.evaluations, window.frozen = 0, False
-        self._recorder.begin_step(optimizer)
+        self._recorder.begin_step(optimizer, has_closure=has_closure)
         if not has_closure and not window.passes:
             self._begin(optimizer)
             self._measure(optimizer, Point.OPTIMIZER_STEP)
@@ -220,6 +220,21 @@ class StepWindows:
         is_another = window.is_micro_batch and window.collected == window.passes
         window.collected, window.is_micro_batch = window.passes, micro_batch
         self._recorder.add_scalars(optimizer, window.step, is_another=is_another)
+
+    def annotate(self, step: int | None) -> list[int]:
+        """Return the optimizers whose windows are open; the rest of a line search is in none.
+
+        Args:
+            step: Number to give to the step under way, None to count.
+        """
+        found: list[int] = []
+        for optimizer, window in enumerate(self._windows):
+            if window.passes and not window.frozen:
+                found.append(optimizer)
+                if step is not None:
+                    self._steps.set_next(optimizer, step)
+                    window.step = step
+        return found
 
     def _measure_by_hand(self) -> None:
         for optimizer, window in enumerate(self._windows):

@@ -80,7 +80,7 @@ def find_identity(run: str | None) -> Identity:
         raise TypeError(msg)
     rank, world = find_rank()
     job = _first_variable(_JOB_VARIABLES)
-    name = run or os.environ.get("GRADWATCH_RUN") or (_as_run_name(job) if job else "")
+    name = run or os.environ.get("GRADWATCH_RUN") or (as_run_name(job) if job else "")
     if not name:
         if world > 1:
             msg = (
@@ -127,8 +127,9 @@ def _first_variable(names: tuple[str, ...]) -> str:
     return ""
 
 
-def _as_run_name(job: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", job).lstrip("._-")[:128]
+def as_run_name(name: str) -> str:
+    """Return a name as a run name: what is not allowed becomes a dash, empty if nothing is left."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:128]
 
 
 def _short(text: str) -> str:

@@ -18,6 +18,9 @@ class NullWatch:
     ) -> None:
         """Do nothing."""
 
+    def annotate(self, *, loss: object = None, step: object = None) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

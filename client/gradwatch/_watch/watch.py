@@ -72,6 +72,21 @@ class Watch:
             micro_batch=micro_batch,
         )
 
+    def annotate(self, *, loss: Tensor | float | None = None, step: int | None = None) -> None:
+        """Give what is known of the step under way, without measuring anything.
+
+        Call it between the end of a backward pass and the optimizer's step. A wrong argument is
+        logged once and left out.
+
+        Args:
+            loss: This rank's own loss, a number or a one-element tensor on any device. With several
+                calls in one step the record has their mean.
+            step: Number of this step, if it is not the count from `first_step`.
+        """
+        if not self._closed:
+            number = self._valid(checked_step, step)
+            self._recorder.annotate(number, self._valid(checked_loss, loss))
+
     def close(self) -> None:
         """Remove the hooks, send what is left and BYE, in 2.5 s whatever the aggregator does.
 

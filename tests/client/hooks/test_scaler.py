@@ -242,6 +242,38 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
     assert [stats.scalars.get("loss_scale") for stats in sent] == [None, 64.0, None]
 
 
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
+    aggregator: Any, attach: Any, passes: int
+) -> None:
+    """One that is still alive; the last pass runs within the step, as Lightning's does."""
+    old = GradScaler("cpu", init_scale=1024.0)
+    old.scale(torch.ones(()))
+    model = nn.Linear(8, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    attach(model, optimizer)
+    true = []
+
+    def backward() -> None:
+        model(torch.ones(4, 8)).square().mean().backward()
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(passes - 1):
+            backward()
+        optimizer.step(backward)
+        true.append(norms(model, 1.0))
+    sent = aggregator.stats(3)
+
+    assert [aggregator.layers(stats) for stats in sent] == [
+        pytest.approx(expected, rel=1e-5) for expected in true
+    ]
+    if passes > 1:
+        largest = [aggregator.layers(stats, "l2_max") for stats in sent]
+        assert largest == [pytest.approx(expected, rel=1e-5) for expected in true]
+    assert not any("loss_scale" in stats.scalars for stats in sent)
+
+
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(

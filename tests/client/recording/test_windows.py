@@ -77,7 +77,7 @@ class Norms:
         """Every step is."""
         return True
 
-    def begin_step(self, optimizer: int) -> None:
+    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """No loss scale to settle."""
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:

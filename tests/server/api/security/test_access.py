@@ -61,7 +61,7 @@ CLOSED = [
 )
 def test_everything_else_does(locked: TestClient, problem: Any, headers: dict[str, str]) -> None:
     """A 401 that says how, whether there is such a route or not."""
-    encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+    encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     for path in CLOSED:
         response = locked.get(path, headers=encoded)
         status, detail = problem(response)

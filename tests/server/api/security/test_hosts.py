@@ -31,7 +31,7 @@ def test_this_machine_may_be_called_by_its_own_names(client: TestClient, host: s
 def test_a_strange_name_is_a_421(client: TestClient, problem: Any, host: str) -> None:
     """A page whose name resolves to us learns nothing, not by a probe either."""
     for path in ("/runs", "/healthz"):
-        status, detail = problem(client.get(path, headers={"Host": host.encode("latin-1")}))
+        status, detail = problem(client.get(path, headers={b"Host": host.encode("latin-1")}))
         assert status == 421
         assert "http_hosts" in detail
         assert detail.isascii()

@@ -25,7 +25,7 @@ def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
 @pytest.mark.parametrize("length", ["65537", "9" * 30, "-1", "x", "²", ""])
 def test_a_length_that_cannot_be_is_refused(client: TestClient, problem: Any, length: str) -> None:
     """Also where no body is read."""
-    headers = {"Content-Length": length.encode("utf-8")}
+    headers = {b"Content-Length": length.encode("utf-8")}
     assert problem(client.get("/runs", headers=headers))[0] == 413
 
 

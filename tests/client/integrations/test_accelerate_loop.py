@@ -1,0 +1,245 @@
+"""Accelerate: `attach` takes what `prepare` returned; the numbers are those of its own calls."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.utils.data import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of accelerate, about tiny trainings
+
+
+def regression() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+class Loop:
+    """The loop of Accelerate's documentation.
+
+    Attributes:
+        said: What its own calls returned in each step.
+    """
+
+    def __init__(
+        self, batches: list[tuple[Tensor, Tensor]], *, accumulate: int = 1, clip: float = 1e9
+    ) -> None:
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+        model = regression()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        loader: DataLoader[Any] = DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list will do
+        self.model, self.optimizer, self.loader, self.scheduler = self.accelerator.prepare(
+            model, optimizer, loader, scheduler
+        )
+        self.clip = clip
+        self.said: list[dict[str, float]] = []
+
+    def train(self, annotate: Callable[..., None], first_step: int = 0) -> None:
+        losses: list[float] = []
+        for inputs, targets in self.loader:
+            with self.accelerator.accumulate(self.model):
+                loss = nn.functional.mse_loss(self.model(inputs), targets)
+                self.accelerator.backward(loss)
+                losses.append(loss.item())
+                annotate(loss=loss)
+                if self.accelerator.sync_gradients:
+                    norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip)
+                    assert norm is not None
+                    self.said.append(
+                        {
+                            "step": first_step + len(self.said),
+                            "norm": float(norm),
+                            "loss": sum(losses) / len(losses),
+                            "lr": self.optimizer.param_groups[0]["lr"],
+                        }
+                    )
+                    losses.clear()
+                self.optimizer.step()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+
+
+def ignored(**numbers: object) -> None:
+    """Do what an unwatched loop does with its loss."""
+
+
+def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("clip", [1e9, 0.1], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_each_record_is_what_accelerate_returns(
+    attach: Any, check: Any, batches: Any, accumulate: int, clip: float
+) -> None:
+    """Norm before clipping, loss, learning rate and step; the last window is a short one."""
+    watched = Loop(batches(10), accumulate=accumulate, clip=clip)
+    watched.train(attach(watched.model, watched.optimizer).annotate)
+    plain = Loop(batches(10), accumulate=accumulate, clip=clip)
+    plain.train(ignored)
+
+    check(watched.said)
+    assert len(watched.said) == -(-10 // accumulate)
+    assert_same_weights(watched.model, plain.model)
+
+
+def test_attach_alone_is_enough_for_the_norms(attach: Any, aggregator: Any, batches: Any) -> None:
+    """One line, without `annotate`."""
+    loop = Loop(batches(10), accumulate=4, clip=0.1)
+    attach(loop.model, loop.optimizer)
+    loop.train(ignored)
+    sent = aggregator.stats(3)
+    norms = [sum(v**2 for v in aggregator.layers(stats).values()) ** 0.5 for stats in sent]
+
+    assert norms == pytest.approx([said["norm"] for said in loop.said], rel=1e-4)
+    assert {stats.labels["point"] for stats in sent} == {"backward"}
+
+
+def test_a_resumed_run_goes_on_with_the_step_it_is_told(
+    attach: Any, check: Any, batches: Any, tmp_path: Path
+) -> None:
+    """Saved and loaded by Accelerate: the same weights as if it had not been interrupted."""
+    whole = Loop(batches(8))
+    whole.train(ignored)
+    first = Loop(batches(4))
+    first.train(ignored)
+    first.accelerator.save_state(str(tmp_path))
+    second = Loop(batches(8)[4:])
+    second.accelerator.load_state(str(tmp_path))
+    second.train(attach(second.model, second.optimizer, first_step=4).annotate, first_step=4)
+
+    assert [stats.step for stats in check(second.said)] == [4, 5, 6, 7]
+    assert second.said == whole.said[4:]
+    assert_same_weights(second.model, whole.model)
+
+
+def test_a_nan_batch_is_seen_in_its_step(attach: Any, check: Any, batches: Any) -> None:
+    """In the loss and in all norms, and in every step after it."""
+    loop = Loop(batches(8, bad=3))
+    loop.train(attach(loop.model, loop.optimizer).annotate)
+    sent = check(loop.said)
+
+    bad = [stats.step for stats in sent if math.isnan(stats.scalars["loss"])]
+    assert bad == [3, 4, 5, 6, 7]
+
+
+def test_an_explosion_has_its_true_norm_under_clipping(
+    attach: Any, check: Any, aggregator: Any, batches: Any
+) -> None:
+    """The learning rate is raised at step 4; the loop clips to 1."""
+    loop = Loop(batches(8), clip=1.0)
+    watch = attach(loop.model, loop.optimizer)
+
+    def annotate(**numbers: Any) -> None:
+        if len(loop.said) >= 3:
+            loop.scheduler.step = lambda: loop.optimizer.param_groups[0].update(lr=50.0)
+        watch.annotate(**numbers)
+
+    loop.train(annotate)
+    check(loop.said)
+
+    assert max(said["norm"] for said in loop.said[:5]) < 10
+    assert loop.said[5]["norm"] > 100
+
+
+def test_the_scaler_of_a_prepared_optimizer_is_found(
+    attach: Any, aggregator: Any, batches: Any
+) -> None:
+    """Accelerate makes one for fp16, which takes a GPU; here the same class is given one."""
+    Accelerator(cpu=True)
+    model, scaler = regression(), GradScaler("cpu", init_scale=1024.0)
+    optimizer = AcceleratedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
+    attach(model, optimizer)
+    norms = []
+    for inputs, targets in batches(3):
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        scaler.scale(loss).backward()
+        grads = [parameter.grad for parameter in model.parameters()]
+        assert all(grad is not None for grad in grads)
+        total = nn.utils.get_total_norm([grad for grad in grads if grad is not None])
+        norms.append(float(total) / 1024)
+        optimizer.step()
+        optimizer.zero_grad()
+    sent = aggregator.stats(3)
+    found = [sum(v**2 for v in aggregator.layers(stats).values()) ** 0.5 for stats in sent]
+
+    assert found == pytest.approx(norms, rel=1e-4)
+    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0] * 3
+
+
+TWO_RANKS = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+data = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data))
+if sys.argv[2] == "watched":
+    import gradwatch
+    watch = gradwatch.attach(model, optimizer, run="two")
+norms, losses = [], []
+for batch in loader:
+    with accelerator.accumulate(model):
+        loss = model(batch).square().mean()
+        accelerator.backward(loss)
+        losses.append(loss.item())
+        if sys.argv[2] == "watched":
+            watch.annotate(loss=loss)
+        if accelerator.sync_gradients:
+            norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 0.1)))
+        optimizer.step()
+        optimizer.zero_grad()
+if sys.argv[2] == "watched":
+    watch.close()
+rank = accelerator.process_index
+said = {"norms": norms, "losses": losses, "weights": [p.tolist() for p in model.parameters()]}
+path = pathlib.Path(sys.argv[1], f"{sys.argv[2]}-{rank}.json")
+path.write_text(json.dumps(said))
+accelerator.end_training()
+"""
+
+
+def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
+    """DDP over gloo, two micro-batches a step, clipped."""
+    for which in ("watched", "plain"):
+        torchrun(2, TWO_RANKS, str(tmp_path), which)
+
+    def said(which: str, rank: int) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(
+            (tmp_path / f"{which}-{rank}.json").read_text("utf-8")
+        )
+        return found
+
+    aggregator.stats(8)
+    assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
+    for session, hello in aggregator.hellos.items():
+        own = said("watched", hello.rank)
+        mine = [e.record for e in aggregator.stored if e.session == session]
+        sent = [record for record in mine if hasattr(record, "scalars")]
+        norms = [sum(v**2 for v in aggregator.layers(s).values()) ** 0.5 for s in sent]
+        losses = [sum(pair) / 2 for pair in zip(*[iter(own["losses"])] * 2, strict=True)]
+
+        assert [stats.step for stats in sent] == [0, 1, 2, 3]
+        assert norms == pytest.approx(own["norms"], rel=1e-4)
+        assert [stats.scalars["loss"] for stats in sent] == pytest.approx(losses, rel=1e-6)
+        assert {stats.labels["reduction"] for stats in sent} == {"mean"}
+        assert own["weights"] == said("plain", hello.rank)["weights"]

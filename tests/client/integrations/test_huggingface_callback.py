@@ -1,0 +1,336 @@
+"""Hugging Face's Trainer: what is sent is what the Trainer itself logs of each step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from gradwatch.integrations.huggingface import GradwatchCallback
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny trainings
+
+
+def gpt() -> GPT2LMHeadModel:
+    """Two layers with tied embeddings, made from config, without dropout."""
+    set_seed(0)
+    dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, **dropout)
+    return GPT2LMHeadModel(config)
+
+
+def texts(count: int) -> list[dict[str, Tensor]]:
+    """Of different lengths, so that micro-batches have different weights."""
+    generator = torch.Generator().manual_seed(1)
+    made: list[dict[str, Tensor]] = []
+    for number in range(count):
+        ids = torch.randint(0, 64, (12,), generator=generator)
+        labels = ids.clone()
+        labels[: number % 5] = -100
+        made.append({"input_ids": ids, "labels": labels})
+    return made
+
+
+NewTrainer = Callable[..., Trainer]
+
+
+@pytest.fixture
+def new_trainer(tmp_path: Path) -> NewTrainer:
+    """`new_trainer(**settings)`: two samples a batch, every step logged, nothing reported."""
+
+    def make(
+        samples: list[dict[str, Tensor]] | None = None,
+        model: nn.Module | None = None,
+        kind: type[Trainer] = Trainer,
+        **settings: Any,
+    ) -> Trainer:
+        usual: dict[str, Any] = {
+            "output_dir": str(tmp_path / "out put"),
+            "use_cpu": True,
+            "per_device_train_batch_size": 2,
+            "num_train_epochs": 1,
+            "logging_steps": 1,
+            "logging_nan_inf_filter": False,
+            "save_strategy": "no",
+            "report_to": [],
+            "disable_tqdm": True,
+            "learning_rate": 1e-2,
+        }
+        arguments = TrainingArguments(**(usual | settings))
+        data: Any = samples or texts(20)
+        return kind(model=model or gpt(), args=arguments, train_dataset=data)
+
+    return make
+
+
+@pytest.fixture
+def watched(aggregator: Any, new_trainer: NewTrainer) -> NewTrainer:
+    """The same with the callback."""
+
+    def make(*arguments: Any, **settings: Any) -> Trainer:
+        trainer = new_trainer(*arguments, **settings)
+        trainer.add_callback(GradwatchCallback(trainer, endpoint=aggregator.endpoint))
+        return trainer
+
+    return make
+
+
+def logged(trainer: Trainer) -> list[dict[str, float]]:
+    """Return what the Trainer logged of each step."""
+    return [
+        {
+            "step": entry["step"],
+            "norm": entry["grad_norm"],
+            "loss": entry["loss"],
+            "lr": entry["learning_rate"],
+        }
+        for entry in trainer.state.log_history
+        if "grad_norm" in entry
+    ]
+
+
+def assert_same_weights(one: Trainer, other: Trainer) -> None:
+    assert one.model is not None
+    assert other.model is not None
+    mine, theirs = one.model.state_dict(), other.model.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_each_record_is_what_the_trainer_logs(
+    new_trainer: NewTrainer,
+    watched: NewTrainer,
+    check: Any,
+    farewell: Any,
+    accumulate: int,
+    clip: float,
+) -> None:
+    """Norm before clipping, loss, learning rate and step, also of a short last window."""
+    settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": clip}
+    plain, trainer = new_trainer(**settings), watched(**settings)
+    plain.train()
+    trainer.train()
+
+    check(logged(trainer))
+    assert len(logged(trainer)) == -(-10 // accumulate)
+    assert farewell() == "closed"
+    assert_same_weights(trainer, plain)
+    assert "training_step" not in vars(trainer)
+
+
+def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
+    new_trainer: NewTrainer, watched: NewTrainer, check: Any
+) -> None:
+    """The same weights and the same numbers as if it had not been interrupted."""
+    whole = new_trainer(save_strategy="steps", save_steps=4)
+    whole.train()
+    trainer = watched()
+    trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-4")
+
+    sent = check(logged(whole)[4:])
+    assert [stats.step for stats in sent] == [5, 6, 7, 8, 9, 10]
+    assert_same_weights(trainer, whole)
+
+
+class BadBatch(Trainer):
+    """A loss of NaN in the fourth step."""
+
+    def compute_loss(self, *arguments: Any, **settings: Any) -> Any:
+        loss: Any = super().compute_loss(*arguments, **settings)
+        return loss * math.nan if self.state.global_step == 3 else loss
+
+
+def test_a_nan_batch_is_seen_in_its_step(watched: NewTrainer, check: Any) -> None:
+    """In the loss and in all norms, and in every step after it."""
+    trainer = watched(kind=BadBatch)
+    trainer.train()
+    sent = check(logged(trainer))
+
+    bad = [stats.step for stats in sent if math.isnan(stats.scalars["loss"])]
+    assert bad == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_the_loss_is_nan_where_the_trainers_filter_hides_it(
+    watched: NewTrainer, aggregator: Any
+) -> None:
+    """`logging_nan_inf_filter`, on by default, logs the mean of other steps in its place."""
+    trainer = watched(kind=BadBatch, logging_nan_inf_filter=True)
+    trainer.train()
+
+    assert not math.isnan(logged(trainer)[3]["loss"])
+    assert math.isnan(aggregator.stats(10)[3].scalars["loss"])
+
+
+class Explosion(TrainerCallback):
+    """The learning rate is raised to 10 from the fourth step on."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= 3:
+            for group in kwargs["optimizer"].param_groups:
+                group["lr"] = 10.0
+
+
+def test_an_explosion_has_its_true_norm_under_clipping(
+    watched: NewTrainer, aggregator: Any, new_trainer: NewTrainer
+) -> None:
+    """The Trainer clips to 1 by default."""
+    trainer = watched()
+    trainer.add_callback(Explosion())
+    trainer.train()
+    sent = aggregator.stats(10)
+    norms = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
+
+    assert norms == pytest.approx([said["norm"] for said in logged(trainer)], rel=1e-4)
+    assert [stats.scalars["lr"] for stats in sent[3:]] == [10.0] * 7
+    assert max(norms[:4]) < 10 < max(norms[4:])
+
+
+def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
+    new_trainer: NewTrainer, aggregator: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback in `Trainer(callbacks=[...])` cannot see it."""
+    trainer = new_trainer(gradient_accumulation_steps=4)
+    trainer.add_callback(GradwatchCallback(endpoint=aggregator.endpoint))
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        trainer.train()
+    sent = aggregator.stats(3)
+    norms = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
+
+    assert norms == pytest.approx([said["norm"] for said in logged(trainer)], rel=1e-4)
+    assert [stats.step for stats in sent] == [1, 2, 3]
+    assert not any("loss" in stats.scalars for stats in sent)
+    assert sum("GradwatchCallback(trainer)" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"run_name": "my run/2"}, "my-run-2"), ({}, "out-put")],
+    ids=["run_name", "output_dir"],
+)
+def test_the_run_is_called_as_the_trainer_calls_it(
+    watched: NewTrainer, run_name: Any, settings: dict[str, str], name: str
+) -> None:
+    """By the folder of its checkpoints if it has no other name."""
+    watched(texts(2), **settings).train()
+
+    assert run_name() == name
+
+
+def test_an_exception_is_the_users_and_the_run_has_failed(
+    watched: NewTrainer, farewell: Any
+) -> None:
+    """From the forward or the backward pass."""
+
+    class Broken(Trainer):
+        def compute_loss(self, *arguments: Any, **settings: Any) -> Any:
+            if self.state.global_step == 2:
+                raise RuntimeError("mine")
+            return super().compute_loss(*arguments, **settings)
+
+    trainer = watched(kind=Broken)
+    with pytest.raises(RuntimeError, match=r"^mine$"):
+        trainer.train()
+
+    assert farewell() == "exception"
+
+
+def test_what_attach_refuses_does_not_disturb_training(
+    new_trainer: NewTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, with what was wrong."""
+    trainer = new_trainer()
+    trainer.add_callback(GradwatchCallback(trainer, endpoint="nowhere"))
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        trainer.train()
+
+    assert trainer.state.global_step == 10
+    assert ["endpoint: 'nowhere' is not like" in line for line in caplog.messages] == [True]
+
+
+def test_an_unknown_setting_is_refused_at_once() -> None:
+    """Not hours later."""
+    with pytest.raises(TypeError, match="'evry'"):
+        GradwatchCallback(evry=2)
+
+
+def test_a_second_training_is_watched_anew(watched: NewTrainer, aggregator: Any) -> None:
+    """The Trainer counts from the beginning, in a session of its own."""
+    trainer = watched(texts(4))
+    trainer.train()
+    trainer.train()
+
+    assert [stats.step for stats in aggregator.stats(4)] == [1, 2, 1, 2]
+    assert len(aggregator.hellos) == 2
+
+
+TWO_RANKS = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+set_seed(0)
+model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2,
+    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+generator = torch.Generator().manual_seed(1)
+ids = [torch.randint(0, 64, (12,), generator=generator) for _ in range(20)]
+arguments = TrainingArguments(sys.argv[1], use_cpu=True, ddp_backend="gloo", logging_steps=1,
+    per_device_train_batch_size=1, gradient_accumulation_steps=4, num_train_epochs=1,
+    max_grad_norm=0.1, save_strategy="no", report_to=[], disable_tqdm=True, run_name="two")
+trainer = Trainer(model, arguments, train_dataset=[{"input_ids": i, "labels": i} for i in ids])
+if sys.argv[2] == "watched":
+    from gradwatch.integrations.huggingface import GradwatchCallback
+    trainer.add_callback(GradwatchCallback(trainer))
+trainer.train()
+said = {"log": trainer.state.log_history, "rank": arguments.process_index,
+        "weights": {k: v.tolist() for k, v in trainer.model.state_dict().items()}}
+path = pathlib.Path(sys.argv[1], f"{sys.argv[2]}-{arguments.process_index}.json")
+path.parent.mkdir(exist_ok=True)
+path.write_text(json.dumps(said))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
+    """DDP over gloo: norms, and the mean of the ranks' losses, are the logged ones."""
+    for which in ("watched", "plain"):
+        torchrun(2, TWO_RANKS, str(tmp_path / "two"), which)
+
+    def said(which: str, rank: int) -> Mapping[str, Any]:
+        text = (tmp_path / "two" / f"{which}-{rank}.json").read_text("utf-8")
+        found: Mapping[str, Any] = json.loads(text)
+        return found
+
+    log = [entry for entry in said("watched", 0)["log"] if "grad_norm" in entry]
+    sent = sorted(aggregator.stats(2 * len(log)), key=lambda stats: int(stats.step))
+    norms = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
+    losses = [stats.scalars["loss"] for stats in sent]
+
+    assert len(log) == 3
+    assert [stats.step for stats in sent] == [1, 1, 2, 2, 3, 3]
+    assert norms == pytest.approx([e["grad_norm"] for e in log for _ in range(2)], rel=1e-4)
+    assert [sum(pair) / 2 for pair in zip(losses[::2], losses[1::2], strict=True)] == pytest.approx(
+        [entry["loss"] for entry in log], rel=1e-6
+    )
+    assert {stats.labels["reduction"] for stats in sent} == {"mean"}
+    assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
+    assert {hello.run for hello in aggregator.hellos.values()} == {"two"}
+    for rank in (0, 1):
+        assert said("watched", rank)["weights"] == said("plain", rank)["weights"]

@@ -1,0 +1,125 @@
+"""`annotate`: what is known of the step under way, without measuring anything."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, SGD
+
+
+def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
+    loss: Tensor = factor * model(torch.ones(2, 3)).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach: Any) -> None:
+    """The point stays the end of the backward pass, also where gradients were changed since."""
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    losses, norms = [], []
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses.append(float(backward(model)))
+        assert model.weight.grad is not None
+        norms.append(float(model.weight.grad.norm()))
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        watch.annotate(loss=losses[-1])
+        optimizer.step()
+    sent = aggregator.stats(3)
+
+    assert [stats.scalars["loss"] for stats in sent] == losses
+    assert [aggregator.layers(stats)["weight"] for stats in sent] == pytest.approx(norms)
+    assert {stats.labels["point"] for stats in sent} == {"backward"}
+    assert watch.stats()["faults"] == 0
+
+
+def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> None:
+    """One after each micro-batch, on whatever device they are."""
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    losses = []
+    for factor in (1.0, 2.0, 6.0):
+        losses.append(backward(model, factor))
+        watch.annotate(loss=losses[-1])
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.scalars["loss"] == pytest.approx(float(sum(losses)) / 3)
+    assert watch.stats()["faults"] == 0
+
+
+def test_the_step_gets_the_number_and_counting_goes_on_from_it(
+    aggregator: Any, attach: Any
+) -> None:
+    """As with `collect(step=...)`."""
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for step in (None, 70, None):
+        backward(model)
+        watch.annotate(step=step)
+        optimizer.step()
+
+    assert [stats.step for stats in aggregator.stats(3)] == [0, 70, 71]
+
+
+def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) -> None:
+    """It belongs to the gradients that are in the record."""
+    model = nn.Linear(3, 1)
+    optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    watch = attach(model, optimizer)
+    losses: list[list[float]] = []
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = backward(model)
+        watch.annotate(loss=loss)
+        losses[-1].append(float(loss))
+        return losses[-1][-1]
+
+    for _ in range(2):
+        losses.append([])
+        optimizer.step(closure)
+    sent = aggregator.stats(2)
+
+    assert min(map(len, losses)) > 1
+    assert [stats.scalars["loss"] for stats in sent] == [step[0] for step in losses]
+
+
+def test_without_a_pass_there_is_no_step_to_annotate(aggregator: Any, attach: Any) -> None:
+    """Nothing is measured, nothing is kept for later."""
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    watch.annotate(loss=5.0, step=9)
+    backward(model)
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 0
+    assert "loss" not in stats.scalars
+
+
+def test_a_wrong_argument_is_logged_and_left_out(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest of the call counts."""
+    model = nn.Linear(3, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    backward(model)
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        watch.annotate(loss=torch.ones(2), step=4)
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 4
+    assert "loss" not in stats.scalars
+    assert any("one-element tensor" in line for line in caplog.messages)
