@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
@@ -126,8 +126,9 @@ class LossScale:
 
 def is_scaler(candidate: object) -> TypeGuard[GradScaler]:
     """Tell whether it is a GradScaler that is switched on."""
-    # Of the type: asking a proxy for its class may wake what it stands for.
-    return issubclass(type(candidate), GradScaler) and cast("GradScaler", candidate).is_enabled()
+    # Of the type: asking a proxy for its class may wake what it stands for. One that a subclass
+    # has not finished making has no such attribute.
+    return issubclass(type(candidate), GradScaler) and bool(getattr(candidate, "_enabled", False))
 
 
 def _calling_scaler() -> GradScaler | None:

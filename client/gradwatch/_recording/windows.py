@@ -194,15 +194,24 @@ class StepWindows:
             micro_batch: Whether the step goes on after it.
         """
         self.settle_skipped()
-        for optimizer, window in enumerate(self._windows):
-            if step is not None and (window.passes or len(self._windows) == 1):
-                self._steps.set_next(optimizer, step)
-                window.step = step
+        if step is not None:
+            self._set_step(step)
         if not any(window.passes for window in self._windows):
             self._measure_by_hand()
         for optimizer, window in enumerate(self._windows):
             if window.passes and not window.frozen:
                 self._collect(optimizer, micro_batch=micro_batch)
+
+    def _set_step(self, step: int) -> None:
+        """Give the step that is under way another number."""
+        everyone = range(len(self._windows))
+        is_open = [number for number in everyone if self._windows[number].passes]
+        next_of = {number: self._steps.next_of(number) for number in is_open or everyone}
+        # A network that has stepped already may have got gradients from another one's pass.
+        first = min(next_of.values())
+        for number in (number for number, its in next_of.items() if its == first):
+            self._steps.set_next(number, step)
+            self._windows[number].step = step
 
     def _collect(self, optimizer: int, *, micro_batch: bool) -> None:
         window = self._windows[optimizer]

@@ -304,3 +304,27 @@ def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> No
     found = [total(aggregator, stats) for stats in sent]
     assert found == pytest.approx([true[2], true[6]], rel=1e-5)
     assert [stats.scalars["collections"] for stats in sent] == [6.0, 6.0]
+
+
+def test_a_gan_that_gives_its_steps(aggregator: Any, attach: Any) -> None:
+    """`collect(step=...)` before each of two optimizers is one step, with two parts."""
+    torch.manual_seed(0)
+    models = {"generator": nn.Linear(4, 4), "critic": nn.Linear(4, 1)}
+    generator, critic = models.values()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
+    watch = attach(models, optimizers)
+    for step in range(100, 103):
+        optimizers[1].zero_grad()
+        critic(generator(torch.ones(2, 4)).detach()).sum().backward()
+        watch.collect(loss=1.0, step=step)
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        critic(generator(torch.ones(2, 4))).sum().backward()
+        watch.collect(loss=2.0, step=step)
+        optimizers[0].step()
+    sent = aggregator.stats(6)
+
+    expected = [(step, part) for step in range(100, 103) for part in (0, 1)]
+    assert [(stats.step, stats.part) for stats in sent] == expected
+    assert [stats.scalars["loss"] for stats in sent] == [1.0, 2.0] * 3
+    assert watch.stats()["faults"] == 0
