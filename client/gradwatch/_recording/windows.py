@@ -227,13 +227,10 @@ class StepWindows:
         Args:
             step: Number to give to the step under way, None to count.
         """
-        found: list[int] = []
-        for optimizer, window in enumerate(self._windows):
-            if window.passes and not window.frozen:
-                found.append(optimizer)
-                if step is not None:
-                    self._steps.set_next(optimizer, step)
-                    window.step = step
+        windows = enumerate(self._windows)
+        found = [number for number, each in windows if each.passes and not each.frozen]
+        if step is not None and found:
+            self._set_step(step)
         return found
 
     def _measure_by_hand(self) -> None:
