@@ -18,7 +18,7 @@ from benchmarks.client_peers import COLLECT, NORMS, RUN, SIX, unused_endpoint
 from benchmarks.harness import Pipe, workers
 from benchmarks.report import quantile, show, with_range
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 AIM_DEVICE, AIM_STEP = 1.25, "1 %"
 READ: Final = "one read of the bytes"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import gradwatch
 from benchmarks.client_cases import gradients_of
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 Call: TypeAlias = Callable[[], Any]
 

@@ -43,13 +43,13 @@ from gradwatch._collectors.seed_gradients import (
     collect_seed_gradients_async,
     materialize_grad_stats,
 )
+from gradwatch_wire.columns import L2
 from gradwatch_wire.health import (
     EXPLODING_HEALTH_PENALTY,
     EXPLODING_THRESHOLD,
     VANISHING_HEALTH_PENALTY,
     VANISHING_THRESHOLD,
 )
-from gradwatch_wire.names import L2
 from gradwatch_wire.norms import total_norm
 
 __all__ = [

@@ -26,6 +26,7 @@ from gradwatch._collectors.gain_report import HEADING, describe_flow
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.devices import pack, places_by_device
 from gradwatch._statistics.gradients import dense
+from gradwatch_wire.columns import L1, L2
 from gradwatch_wire.gains import (
     GAIN_EPS,
     NORM_TYPES,
@@ -33,7 +34,6 @@ from gradwatch_wire.gains import (
     log_gains,
     summarize_gains,
 )
-from gradwatch_wire.names import L1, L2
 
 OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
 """Where the hidden state is in an output that has names, the most telling first."""

@@ -1,4 +1,4 @@
-"""The vocabulary of records: columns, scalars, labels, events, and where an aggregator listens.
+"""Names on the wire beside the columns: scalars, labels, events; and the default addresses.
 
 Client and aggregator use these names and nothing else; `docs/statistics.md` explains each, and a
 test compares the two.
@@ -6,74 +6,8 @@ test compares the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-
-class Combine(StrEnum):
-    """How the numbers of a layer's shards make that of the whole layer."""
-
-    ROOT_SUM_SQUARES = "root_sum_squares"
-    SUM = "sum"
-    MAX = "max"
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticColumn:
-    """A column of STATS: one number per layer.
-
-    Args:
-        name: Its key in the record.
-        combine: How the shards of a layer are put together.
-        is_count: Whether it counts elements; others are magnitudes.
-        measured: Whether it is computed from one gradient, and can be asked for by
-            `attach(columns=...)`; others are derived from several collections, or local.
-        counts_nonfinite: Whether it counts elements that are NaN or Inf: of a layer that lacks a
-            shard, what the others counted still holds.
-        nan_is_value: Whether NaN is a value like any other, which no number of a replica may
-            hide; in other columns it says that the layer was not measured.
-    """
-
-    name: str
-    combine: Combine
-    is_count: bool = False
-    measured: bool = True
-    counts_nonfinite: bool = False
-    nan_is_value: bool = False
-
-
-L2: Final = "l2"
-L1: Final = "l1"
-LINF: Final = "linf"
-ZEROS: Final = "zeros"
-NANS: Final = "nans"
-INFS: Final = "infs"
-L2_MAX: Final = "l2_max"
-L2_MEAN: Final = "l2_mean"
-LOCAL_L2: Final = "local_l2"
-
-STATISTIC_COLUMNS: Final = (
-    StatisticColumn(L2, Combine.ROOT_SUM_SQUARES, nan_is_value=True),
-    StatisticColumn(L1, Combine.SUM),
-    StatisticColumn(LINF, Combine.MAX),
-    StatisticColumn(ZEROS, Combine.SUM, is_count=True),
-    StatisticColumn(NANS, Combine.SUM, is_count=True, counts_nonfinite=True),
-    StatisticColumn(INFS, Combine.SUM, is_count=True, counts_nonfinite=True),
-    StatisticColumn(L2_MAX, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
-    StatisticColumn(L2_MEAN, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
-    StatisticColumn(LOCAL_L2, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
-)
-"""Every column that a STATS record may carry."""
-
-MEASURED_COLUMNS: Final = tuple(column.name for column in STATISTIC_COLUMNS if column.measured)
-"""The columns that are computed from one gradient, in the order in which they are sent."""
-
-COUNT_COLUMNS: Final = frozenset(column.name for column in STATISTIC_COLUMNS if column.is_count)
-"""The columns that count elements."""
-
-NONFINITE_COUNTS: Final = tuple(c.name for c in STATISTIC_COLUMNS if c.counts_nonfinite)
-"""The columns that count elements that are NaN or Inf."""
 
 
 class Scalar(StrEnum):

@@ -16,7 +16,8 @@ from gradwatch_server.core.alerting.rules.documentation import fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.settings import Settings
 from gradwatch_wire import SEQUENCED, Kind
-from gradwatch_wire.names import STATISTIC_COLUMNS, Label, Scalar
+from gradwatch_wire.columns import STATISTIC_COLUMNS
+from gradwatch_wire.names import Label, Scalar
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
 

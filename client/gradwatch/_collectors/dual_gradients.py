@@ -12,8 +12,8 @@ from torch import Tensor
 from gradwatch._collectors.input import Gradients, check_device, gradients_of
 from gradwatch._collectors.norms import home, measure
 from gradwatch._statistics.devices import pack
+from gradwatch_wire.columns import L2
 from gradwatch_wire.health import normalized_ratio
-from gradwatch_wire.names import L2
 from gradwatch_wire.norms import total_norm
 
 Device = torch.device | str | int

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.statistics import Statistics, statistics
-from gradwatch_wire.names import L2
+from gradwatch_wire.columns import L2
 
 
 def measure(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from gradwatch._collectors.health_stats import (
 from gradwatch._collectors.input import check_thresholds, gradients_of
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.devices import pack
+from gradwatch_wire.columns import INFS, L2, NANS, ZEROS
 from gradwatch_wire.health import (
     EXPLODING_HEALTH_PENALTY,
     EXPLODING_THRESHOLD,
@@ -26,7 +27,6 @@ from gradwatch_wire.health import (
     VANISHING_THRESHOLD,
     health_score,
 )
-from gradwatch_wire.names import INFS, L2, NANS, ZEROS
 from gradwatch_wire.norms import total_norm
 
 

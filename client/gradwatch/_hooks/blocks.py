@@ -16,7 +16,8 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import places_by_device
 from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire import Column, Gains
-from gradwatch_wire.names import L2, Scalar
+from gradwatch_wire.columns import L2
+from gradwatch_wire.names import Scalar
 
 NORM_TYPE: Final = L2
 

@@ -18,7 +18,8 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import L2, LOCAL_L2, Scalar
+from gradwatch_wire.columns import L2, LOCAL_L2
+from gradwatch_wire.names import Scalar
 
 
 class LocalNorms(Observer):

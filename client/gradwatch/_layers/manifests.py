@@ -9,8 +9,9 @@ from torch import Tensor
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.shards import find_shard
 from gradwatch_wire import Column, Manifest
+from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.limits import MAX_MANIFESTS
-from gradwatch_wire.names import STATISTIC_COLUMNS, LayerOrder
+from gradwatch_wire.names import LayerOrder
 
 
 class Manifests:

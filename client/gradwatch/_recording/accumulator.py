@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gradwatch._recording.step_sample import StepSample
-from gradwatch_wire.names import L2, L2_MAX, L2_MEAN, LOCAL_L2, Scalar
+from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
+from gradwatch_wire.names import Scalar
 
 
 class SampleAccumulator:

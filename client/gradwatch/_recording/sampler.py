@@ -17,7 +17,8 @@ from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense, is_distributed
 from gradwatch_wire import Manifest
-from gradwatch_wire.names import INFS, L2, MEASURED_COLUMNS, NANS, Label, Point, Scalar
+from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
+from gradwatch_wire.names import Label, Point, Scalar
 
 FREE_COLUMNS: Final = (L2, NANS, INFS)
 """What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""

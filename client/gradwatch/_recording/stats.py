@@ -13,7 +13,7 @@ from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire import Column, Manifest, Stats
-from gradwatch_wire.names import COUNT_COLUMNS, INFS, NANS
+from gradwatch_wire.columns import COUNT_COLUMNS, INFS, NANS
 
 
 class PendingStats(PendingRecord):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import COUNT_COLUMNS, Label
+from gradwatch_wire.columns import COUNT_COLUMNS
+from gradwatch_wire.names import Label
 from gradwatch_wire.records import LabelValue
 
 

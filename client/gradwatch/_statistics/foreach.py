@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._statistics.gradients import chunks, count_nonfinite
-from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
+from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 Norms = Callable[[Sequence[Tensor], float], Sequence[Tensor]]
 

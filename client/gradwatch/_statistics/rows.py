@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._statistics.gradients import chunks, count_nonfinite, flats
-from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
+from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""

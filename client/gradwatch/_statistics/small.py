@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._statistics.gradients import count_nonfinite
-from gradwatch_wire.names import INFS, L2, NANS
+from gradwatch_wire.columns import INFS, L2, NANS
 
 MAX_ELEMENTS: Final = 1 << 17
 """Elements of all gradients together up to which this path is faster than rows in float32."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
 from gradwatch._statistics.small import is_small, small_statistics
-from gradwatch_wire.names import L2
+from gradwatch_wire.columns import L2
 
 Path = Callable[[Sequence[Tensor], Sequence[str]], dict[str, Tensor]]
 

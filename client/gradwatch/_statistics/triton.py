@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwatch._statistics.gradients import flats
-from gradwatch_wire.names import INFS, L1, L2, LINF, NANS, ZEROS
+from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 TILE: Final = 4096
 """Elements in one tile."""

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._layers.layers import Layer
+from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
-from gradwatch_wire.names import L2, MEASURED_COLUMNS
 
 LAST_STEP: Final = MAX_STEP // 2
 """What may be given: far from where counting on would leave the wire's range."""

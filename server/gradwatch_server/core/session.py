@@ -12,8 +12,9 @@ from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_wire import Event, Hello, Stats
+from gradwatch_wire.columns import L2
 from gradwatch_wire.health import RankState
-from gradwatch_wire.names import L2, EventName
+from gradwatch_wire.names import EventName
 
 MAX_MANIFEST_LAYERS = 1 << 20
 """Layers of all manifests together that a session may name; the oldest manifests are dropped."""

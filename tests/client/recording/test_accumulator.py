@@ -12,7 +12,7 @@ from torch import nn
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
-from gradwatch_wire.names import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 
 def set_gradients(model: nn.Module, norm: float) -> None:

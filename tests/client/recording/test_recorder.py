@@ -11,7 +11,8 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from gradwatch_wire import Manifest, Stats
-from gradwatch_wire.names import MEASURED_COLUMNS, STATISTIC_COLUMNS, Label, Scalar
+from gradwatch_wire.columns import MEASURED_COLUMNS, STATISTIC_COLUMNS
+from gradwatch_wire.names import Label, Scalar
 
 
 def with_gradients() -> nn.Linear:

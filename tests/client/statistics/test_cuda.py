@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.names import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 pytestmark = [
     pytest.mark.cuda,

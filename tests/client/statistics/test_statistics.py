@@ -18,7 +18,7 @@ from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
 from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
 from gradwatch._statistics.small import MAX_ELEMENTS, small_statistics
 from gradwatch._statistics.statistics import Path, statistics
-from gradwatch_wire.names import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 triton = pytest.importorskip("gradwatch._statistics.triton")
 

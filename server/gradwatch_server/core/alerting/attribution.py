@@ -8,8 +8,9 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_wire.columns import LOCAL_L2, NANS
 from gradwatch_wire.health import nonfinite_kind
-from gradwatch_wire.names import LOCAL_L2, NANS, Scalar
+from gradwatch_wire.names import Scalar
 
 
 def ranks_of(parts: Iterable[RankPart]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
-from gradwatch_wire.names import (
+from gradwatch_wire.columns import (
     INFS,
     L1,
     L2,
@@ -22,9 +22,8 @@ from gradwatch_wire.names import (
     NANS,
     NONFINITE_COUNTS,
     ZEROS,
-    Label,
-    Reduction,
 )
+from gradwatch_wire.names import Label, Reduction
 
 COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2)
 """The columns of a record that the aggregator looks at."""

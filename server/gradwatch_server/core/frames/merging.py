@@ -22,7 +22,8 @@ from gradwatch_server.core.frames.rows import (
 )
 from gradwatch_server.core.frames.shards import Block, join
 from gradwatch_wire import norms
-from gradwatch_wire.names import L2, L2_MAX, Label, Scalar
+from gradwatch_wire.columns import L2, L2_MAX
+from gradwatch_wire.names import Label, Scalar
 
 _SAFE_SQUARES: Final = (1e-200, 1e200)
 """Between these a plain sum of squares has neither overflowed nor lost what matters."""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_wire.names import (
+from gradwatch_wire.columns import (
     INFS,
     L2,
     L2_MAX,

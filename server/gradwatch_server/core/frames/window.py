@@ -11,7 +11,7 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import FIRST_SAVED_COLUMNS, Frame
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
-from gradwatch_wire.names import L2
+from gradwatch_wire.columns import L2
 
 WINDOW_STEPS: Final = 512
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_wire.columns import L2
 from gradwatch_wire.health import normalized_ratio
-from gradwatch_wire.names import L2
 
 
 @dataclass(frozen=True, slots=True)

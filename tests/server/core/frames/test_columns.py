@@ -16,7 +16,7 @@ from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.packing import pack, unpack
-from gradwatch_wire.names import STATISTIC_COLUMNS, Combine
+from gradwatch_wire.columns import STATISTIC_COLUMNS, Combine
 
 NAN = math.nan
 
@@ -28,8 +28,8 @@ import json
 import msgpack
 import numpy as np
 
-from gradwatch_wire import names
-from gradwatch_wire.names import Combine, StatisticColumn
+from gradwatch_wire import columns
+from gradwatch_wire.columns import Combine, StatisticColumn
 
 new = {
     "cubes": StatisticColumn("cubes", Combine.SUM),
@@ -37,8 +37,8 @@ new = {
     "norm": StatisticColumn("norm", Combine.ROOT_SUM_SQUARES, nan_is_value=True),
     "odd": StatisticColumn("odd", Combine.SUM, is_count=True, counts_nonfinite=True),
 }
-names.STATISTIC_COLUMNS += tuple(new.values())
-names.MEASURED_COLUMNS += tuple(new)
+columns.STATISTIC_COLUMNS += tuple(new.values())
+columns.MEASURED_COLUMNS += tuple(new)
 
 unwritten = np.empty
 

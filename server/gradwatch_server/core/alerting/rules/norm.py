@@ -22,8 +22,8 @@ from gradwatch_server.core.alerting.rules.base import (
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_wire.columns import L2, LOCAL_L2
 from gradwatch_wire.health import EXPLODING_THRESHOLD, VANISHING_THRESHOLD, Severity
-from gradwatch_wire.names import L2, LOCAL_L2
 
 STANDS_OUT: Final = 10.0
 """A rank's own gradient is the origin if it is this many times the median of all ranks'."""

@@ -31,7 +31,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import load_settings
-from gradwatch_wire.names import ZEROS
+from gradwatch_wire.columns import ZEROS
 
 
 class ManyZerosRule(LayerRule):
