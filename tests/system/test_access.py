@@ -154,7 +154,7 @@ def test_a_key_writes_its_own_runs_and_no_other(
 def test_a_refused_training_job_trains_on(
     locked: Aggregator, train: Train, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It logs the reason once."""
+    """It logs the reason once, and at its end how many records that cost."""
     path = add_client(folder, "team-a", ["a-*"])
     locked.stop()
     locked.start()
@@ -162,7 +162,9 @@ def test_a_refused_training_job_trains_on(
     job = train(1, "--run", "b-1", "--steps", "20", "--pause-s", "0.02")
 
     output = "".join(str(part) for part in job.wait())
-    assert output.count("may not write run") == 1
+    assert output.count("the aggregator says") == 1
+    assert output.count("may not write run") == 2
+    assert "the aggregator refused" in output
 
 
 def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(

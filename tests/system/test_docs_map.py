@@ -20,11 +20,6 @@ PAGES: Final = sorted(
 )
 TOP: Final = "client|server|shared|tests|simulation|benchmarks|scripts|docs"
 
-COMING: Final = {
-    "client/gradwatch/integrations",
-}
-"""Folders that pages name and that do not exist yet."""
-
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -91,13 +86,8 @@ def test_tests_and_paths_that_are_named_exist(page: Path) -> None:
     for code in _code(page):
         if name := re.search(r"\btest_\w+\.py\b", code):
             assert name.group() in tests, code
-        if re.fullmatch(rf"(?:{TOP})/[\w./-]+", code) and code not in COMING:
+        if re.fullmatch(rf"(?:{TOP})/[\w./-]+", code):
             assert (ROOT / code).exists(), code
-
-
-def test_nothing_that_is_there_is_called_coming() -> None:
-    """Else a misspelt path would not be noticed."""
-    assert not {path for path in COMING if (ROOT / path).exists()}
 
 
 def test_the_picture_fetches_nothing_from_elsewhere() -> None:
