@@ -16,12 +16,16 @@ from tests.support.waiting import wait_until  # noqa: E402
 STARTS_PROCESSES = {"gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 
+SLOW_PLACES = {"integrations", "test_compile.py", "test_module_hook.py", "test_origin_layer.py"}
+"""Folders and files in which nearly every test trains in a framework, or compiles."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for one of those fixtures."""
+    """Mark the tests that ask for one of those fixtures, or are in one of those files."""
     for item in items:
-        if STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+        starts = STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ()))
+        if starts or SLOW_PLACES.intersection(item.path.parts):
             item.add_marker(pytest.mark.slow)
 
 
