@@ -109,7 +109,7 @@ class BackwardPasses:
             _queue(partial(self._later, task, 1))
 
     def _later(self, task: int, again: int) -> None:
-        """Run in the engine once the pass is over, or behind the callbacks that ran at its end."""
+        """Run in the engine once the pass is over, or after the callbacks that ran at its end."""
         if again:
             _queue(partial(self._later, task, again - 1))
             return
