@@ -21,7 +21,7 @@ from gradwatch_wire.columns import (
     LOCAL_L2,
     NANS,
     NONFINITE_COUNTS,
-    NOT_LOCAL,
+    UNKNOWN,
     ZEROS,
 )
 from gradwatch_wire.names import Label, Reduction
@@ -84,7 +84,7 @@ class RankPart:
         """
         if LOCAL_L2 not in self.values:
             return None
-        return np.where(self.layout.is_sharded, NOT_LOCAL, self.values[LOCAL_L2])
+        return np.where(self.layout.is_sharded, UNKNOWN, self.values[LOCAL_L2])
 
     @property
     def reduced(self) -> bool:
