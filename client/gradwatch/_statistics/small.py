@@ -19,13 +19,14 @@ MAX_ELEMENTS: Final = 1 << 17
 """Elements of all gradients together up to which this path is faster than rows in float32."""
 
 _COLUMNS: Final = frozenset({L2, NANS, INFS})
+_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def is_small(gradients: Sequence[Tensor], columns: Sequence[str]) -> bool:
     """Tell whether these tensors and columns are for this path."""
     return (
         _COLUMNS.issuperset(columns)
-        and all(gradient.dtype is not torch.float64 for gradient in gradients)
+        and all(gradient.dtype in _DTYPES for gradient in gradients)
         and sum(gradient.numel() for gradient in gradients) <= MAX_ELEMENTS
     )
 

@@ -222,7 +222,7 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
             device_scalars={"loss": loss, "local_probe": loss},
         )
         gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
-        sample.measure(gradients, MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.measure(gradients, lambda _: MEASURED_COLUMNS, torch.ones((), device=device))
         sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
         accumulator = accumulator or SampleAccumulator(sample)
         accumulator.add(sample)
