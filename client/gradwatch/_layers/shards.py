@@ -31,7 +31,8 @@ def find_shard(gradient: Any) -> str:
 
 def is_replicated(tensor: Any) -> bool:
     """Tell whether every rank holds all of a DTensor."""
-    return all(placement.is_replicate() for placement in tensor.placements)
+    placements = enumerate(tensor.placements)
+    return all(each.is_replicate() or tensor.device_mesh.size(dim) == 1 for dim, each in placements)
 
 
 def is_partial(gradient: Any) -> bool:

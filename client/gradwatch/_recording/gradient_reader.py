@@ -33,10 +33,9 @@ class ReadGradients:
     def without(self, layers: Collection[int]) -> ReadGradients:
         """Return those of other layers."""
         return ReadGradients(
-            *(
-                {layer: value for layer, value in each.items() if layer not in layers}
-                for each in (self.given, self.stored, self.unstored)
-            )
+            {layer: given for layer, given in self.given.items() if layer not in layers},
+            {layer: stored for layer, stored in self.stored.items() if layer not in layers},
+            {layer: count for layer, count in self.unstored.items() if layer not in layers},
         )
 
 
