@@ -119,7 +119,8 @@ class Refusing(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in {"__get__", "detach", "numel", "backward"}:
-            return super().__torch_function__(func, types, args, kwargs or {})
+            done: Any = super()
+            return done.__torch_function__(func, types, args, kwargs or {})
         msg = f"no {getattr(func, '__name__', func)} here"
         raise TypeError(msg)
 
@@ -151,15 +152,16 @@ def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
     aggregator: Any, attach: Any, factor: float, zeros: int
 ) -> None:
     """C10: those that are not stored, and those that are."""
-    model = nn.ModuleDict({"sparse": nn.Embedding(50, 4, sparse=True), "plain": nn.Linear(4, 2)})
+    sparse, plain = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 2)
+    model = nn.ModuleDict({"sparse": sparse, "plain": plain})
     watch = attach(model, columns=["l2", "zeros"])
-    looked_up = model["sparse"](torch.tensor([3, 3, 7]))
-    (looked_up.sum() * factor + model["plain"](torch.zeros(1, 4)).sum()).backward()
+    looked_up = sparse(torch.tensor([3, 3, 7]))
+    (looked_up.sum() * factor + plain(torch.zeros(1, 4)).sum()).backward()
     watch.collect()
     (stats,) = aggregator.stats(1)
-    dense = model["sparse"].weight.grad.to_dense()
 
-    assert int((dense == 0).sum()) == zeros
+    assert sparse.weight.grad is not None
+    assert int((sparse.weight.grad.to_dense() == 0).sum()) == zeros
     found = aggregator.layers(stats, "zeros")
     assert found == {"sparse.weight": zeros, "plain.weight": 8, "plain.bias": 0}
 
