@@ -7,7 +7,6 @@ after, when hooks of the training script have changed it.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,6 +22,9 @@ class OwnGradientHook:
 
     Args:
         parameter: A plain one: the gradient of a DTensor is there only after a reduction.
+        current: Returns it, None if another has taken its place. It must not be held by what this
+            returns it from: a hook that holds its parameter is never freed. A weak reference to a
+            parameter would make `torch.utils.swap_tensors` refuse it.
         read: Returns some numbers of a gradient, None if they are not wanted.
         keep: Takes them once the gradient was accumulated, and whether one was there before.
     """
@@ -30,14 +32,14 @@ class OwnGradientHook:
     def __init__(
         self,
         parameter: nn.Parameter,
+        current: Callable[[], nn.Parameter | None],
         read: Callable[[Tensor], Numbers | None],
         keep: Callable[[Numbers, bool], None],
     ) -> None:
         found: list[Numbers | None] = []  # of a pass that adds; `autograd.grad` leaves its own
-        known = weakref.ref(parameter)  # a hook that holds its parameter is never freed
 
         def before(gradient: Tensor) -> None:
-            own = known()
+            own = current()
             found.clear()
             if own is not None and own.grad is not None:
                 # It has a graph with `create_graph=True` only.
@@ -45,6 +47,8 @@ class OwnGradientHook:
 
         def after(ready: Tensor) -> None:
             adds = bool(found)
+            if ready is not current():
+                return  # `torch.utils.swap_tensors` leaves this hook with what was swapped out
             numbers = found.pop() if adds else None if ready.grad is None else read(ready.grad)
             if numbers is not None:
                 keep(numbers, adds)

@@ -164,6 +164,7 @@ def _local_explosion(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
     for part in frame.parts:
         if (norms := part.local_l2) is not None:
             own = norms[part.layout.index == index]
+            # Negative: not known there.
             local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
     breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
     if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
