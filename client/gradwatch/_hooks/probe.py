@@ -75,8 +75,8 @@ class LocalProbe(Observer):
 def safe_sum(gradient: Tensor) -> Tensor:
     """Return a number that is finite exactly if all elements are: 0-d float64, their sum.
 
-    In a shorter type the sum may overflow on finite gradients. That of a float64 gradient may in any
-    type: in its place it is zero, or NaN if not all elements are finite.
+    In a shorter type the sum may overflow on finite gradients. That of a float64 gradient may in
+    any type: in its place it is zero, or NaN if not all elements are finite.
     """
     if gradient.dtype is not torch.float64:
         return gradient.sum(dtype=torch.float64)
