@@ -31,6 +31,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
+from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._watch.arguments import (
@@ -131,6 +132,7 @@ def attach(
     """
     if is_disabled():
         return NullWatch()
+    check_room()  # before anything else: what is imported late takes descriptors, too
     given = checked_optimizers(optimizer)
     optimizers = [unwrapped(each) for each in given]
     check_count("every", every, 1)
