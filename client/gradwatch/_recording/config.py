@@ -48,6 +48,10 @@ class WatchConfig:
     is_autograd_compiled: bool
     reduction: Reduction
 
+    def identities(self) -> frozenset[int]:
+        """Return the identities of the watched parameters."""
+        return frozenset(id(layer.parameter) for layer in self.layers)
+
     def members(self, optimizer: Optimizer) -> frozenset[int]:
         """Return the indices of the layers that *optimizer* trains."""
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}

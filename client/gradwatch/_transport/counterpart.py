@@ -8,7 +8,6 @@ from gradwatch._faults import Faults
 from gradwatch._transport.handshakes import Doubt, Handshakes
 from gradwatch._transport.peer import Peer, Speaks, look_at
 from gradwatch_wire import ProtocolError
-from gradwatch_wire.names import DEFAULT_ENDPOINT
 
 LOOK_EVERY_S: Final = 30.0
 """How often what does not answer is looked at, until it is known what it is."""
@@ -73,8 +72,8 @@ class Counterpart:
             return f"a ZeroMQ socket there does not answer: it hangs, or is no aggregator; {_HINT}"
         if self._is_connected and self._peer is not None:
             is_silent = self._peer.speaks in {Speaks.SILENCE, Speaks.ROUTER}
-            which = "it hangs, or is no aggregator" if is_silent else "no aggregator"
-            return f"what listens there is {self._peer.what}: {which}; {_HINT}"
+            which = "it hangs, or is no aggregator" if is_silent else "that is no aggregator"
+            return f"{self._peer.what} listens there, {which}; {_HINT}"
         return (
             "no aggregator answered; start one there (gradwatch serve), or set "
             "attach(endpoint=...) or GRADWATCH_ENDPOINT"
@@ -89,10 +88,7 @@ class Counterpart:
             why = "does not ask for keys; leave keys= and GRADWATCH_KEYS out, or give it --keys-dir"
             self._note("not let in", f"the aggregator at {self._endpoint} {why}")
         elif peer.speaks in {Speaks.HTTP, Speaks.ZEROMQ, Speaks.OTHER}:
-            why = f"what listens at {self._endpoint} is {peer.what}; {_HINT}"
-            if peer.speaks is Speaks.HTTP:
-                why += f", {DEFAULT_ENDPOINT} by default, not its HTTP address"
-            self._note("no aggregator", why)
+            self._note("no aggregator", f"at {self._endpoint} listens {peer.what}; {_HINT}")
 
     def _note(self, what: str, why: str) -> None:
         self._is_known = True

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gradwatch_wire.names import DEFAULT_ENDPOINT
+
 _CONNECT_S: Final = 0.5
 _ANSWER_S: Final = 0.25
 
@@ -55,7 +57,8 @@ def look_at(endpoint: str) -> Peer:
     if first.startswith(b"SSH-"):
         return Peer(Speaks.OTHER, "an SSH server")
     if first.startswith(b"HTTP/") or (_ask(endpoint, (_HTTP, 5)) or b"").startswith(b"HTTP/"):
-        return Peer(Speaks.HTTP, "an HTTP server")
+        where = f"records go to another address, {DEFAULT_ENDPOINT} by default"
+        return Peer(Speaks.HTTP, f"an HTTP server ({where})")
     if not first:
         return Peer(Speaks.SILENCE, "something that takes connections and does not answer")
     return Peer(Speaks.OTHER, f"a server that says {first[:24]!r}")

@@ -44,7 +44,7 @@ class Sender(threading.Thread):
         self.queue = CollectionQueue()
         self.spill = spill
         self.orphaned: OrphanedSessions | None = None
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
         self._key = key
@@ -66,7 +66,7 @@ class Sender(threading.Thread):
         Raises:
             ValueError: If there is no room for the connection, or no thread can be started.
         """
-        self._connection = Connection(self._endpoint, self._key)
+        self._connection = Connection(self.endpoint, self._key)
         try:
             super().start()
         except RuntimeError as error:
@@ -100,7 +100,7 @@ class Sender(threading.Thread):
             why = f"the aggregator refused: {session.refused!a}"
         else:
             why = self._counterpart.describe(time.monotonic())
-        return f"{count} records were not delivered to {self._endpoint}: {why}{kept}"
+        return f"{count} records were not delivered to {self.endpoint}: {why}{kept}"
 
     def run(self) -> None:
         """Own the connection from here to the last acknowledgement."""

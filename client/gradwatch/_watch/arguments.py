@@ -108,6 +108,17 @@ def check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -
             raise ValueError(msg)
 
 
+def find_untrained(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> list[str]:
+    """Return the names of layers that require a gradient and that no optimizer trains.
+
+    None if there are no optimizers: then `collect` measures all layers.
+    """
+    groups = [group for each in optimizers for group in each.param_groups]
+    trained = {id(p) for group in groups for p in group["params"]}
+    left = [l for l in layers if l.parameter.requires_grad and id(l.parameter) not in trained]
+    return [layer.name for layer in left] if optimizers else []
+
+
 def check_on_alert(on_alert: object) -> None:
     """Refuse what cannot be called.
 

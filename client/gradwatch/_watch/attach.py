@@ -40,9 +40,10 @@ from gradwatch._watch.arguments import (
     check_on_alert,
     checked_columns,
     checked_optimizers,
+    find_untrained,
 )
 from gradwatch._watch.endpoint import find_endpoint
-from gradwatch._watch.identity import find_identity, is_disabled
+from gradwatch._watch.identity import Identity, find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.scalers import find_scaler
 from gradwatch._watch.watch import Watch
@@ -187,7 +188,24 @@ def attach(
         recorder.hook_again = weakref.WeakMethod(hooks.watch)
         sender.start()
         undo.pop_all()
-    watch = Watch(recorder, hooks, sender, faults)
-    what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {len(layers)} layers"
-    tell(logging.INFO, f"{what}, to {target}")
+    watch = Watch(recorder, hooks, sender, faults, identity)
+    _tell_start(identity, len(layers), target)
+    _tell_untrained(find_untrained(optimizers, layers), faults)
     return watch
+
+
+def _tell_start(identity: Identity, num_layers: int, target: str) -> None:
+    what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {num_layers} layers"
+    if identity.is_generated:  # a name that nobody chose has to be seen, also in a notebook
+        how = "pass attach(run=...) or set GRADWATCH_RUN for another name"
+        tell(logging.WARNING, f"{what}, to {target}; {how}")
+    else:
+        tell(logging.INFO, f"{what}, to {target}")
+
+
+def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
+    if names:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        why = "require a gradient and are in no optimizer that was given, so they are not watched"
+        what = f"optimizer: {len(names)} parameters ({some}) {why}"
+        faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")

@@ -278,14 +278,20 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def no_thread(_: threading.Thread) -> None:
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
+    start = threading.Thread.start
 
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    def no_more(thread: threading.Thread) -> None:
+        if thread.name == "gradwatch-sender":
+            msg = "can't start new thread"
+            raise RuntimeError(msg)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(ValueError, match="^threads: the background thread cannot be started: can"):
         gradwatch.attach(model, optimizer, run="test", local=True, blocks=[model, nn.ReLU()])
 
+    assert sorted(os.listdir("/proc/self/fd")) == before
     assert not model._forward_hooks
     assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
     assert not optimizer._optimizer_step_pre_hooks
