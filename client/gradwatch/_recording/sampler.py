@@ -43,7 +43,7 @@ class GradientSampler:
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
-        self._manifests = Manifests(config.layers, config.groups)
+        self._manifests = Manifests(config.layers, config.groups, config.num_pieces)
         self._undeclared: list[Manifest] = []
         self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
         self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
@@ -71,6 +71,7 @@ class GradientSampler:
             manifest_id=self._find_manifest(layers, gradients, ordered=ordered),
             layers=layers,
             parts=1 if optimizer is None else len(self._config.optimizers),
+            num_pieces=self._config.num_pieces,
             is_complete=optimizer is None,
             versions=_versions(gradients),
             labels={
@@ -134,9 +135,8 @@ class GradientSampler:
     def _find_manifest(
         self, layers: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> int:
-        manifest_id, manifest = self._manifests.find(layers, gradients, ordered=ordered)
-        if manifest is not None:
-            self._undeclared.append(manifest)
+        manifest_id, manifests = self._manifests.find(layers, gradients, ordered=ordered)
+        self._undeclared += manifests
         return manifest_id
 
     def _measure(

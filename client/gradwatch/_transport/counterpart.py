@@ -46,7 +46,7 @@ class Counterpart:
         self._faults.note("answer not understood", error)
 
     def check(self, handshakes: Handshakes, now_s: float, *, is_last: bool = False) -> None:
-        """Look at what is there if it is doubtful, or *is_last*, and tell it."""
+        """Look at what is there if it is doubtful, and tell it; *is_last*: for `describe`."""
         doubt = handshakes.check(now_s)
         self._is_connected = handshakes.is_connected
         self._has_shaken_hands = handshakes.has_succeeded
@@ -57,7 +57,8 @@ class Counterpart:
             return
         self._looked_s = now_s
         self._peer = look_at(self._endpoint)
-        self._tell(self._peer, doubt)
+        if not is_last:  # the end has a line of its own
+            self._tell(self._peer, doubt)
 
     def describe(self, now_s: float) -> str:
         """Say why records are left."""
@@ -82,7 +83,7 @@ class Counterpart:
     def _tell(self, peer: Peer, doubt: Doubt) -> None:
         """Tell what is certain; a peer that only hangs may be an aggregator after all."""
         is_cut = doubt is Doubt.CUT
-        if peer.speaks is Speaks.CURVE and is_cut:
+        if peer.speaks is Speaks.CURVE and (is_cut or not self._has_key):
             self._note("not let in", self._whose_key())
         elif peer.speaks is Speaks.ROUTER and is_cut and self._has_key:
             why = "does not ask for keys; leave keys= and GRADWATCH_KEYS out, or give it --keys-dir"

@@ -24,6 +24,7 @@ from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
 from gradwatch._layers.names import Patterns
+from gradwatch._layers.pieces import find_pieces
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
@@ -163,6 +164,7 @@ def attach(
         report_every=report_every,
         is_autograd_compiled=is_autograd_compiled(),
         reduction=find_reduction(modules, identity.world),
+        num_pieces=find_pieces(layers, len(named_groups), len(optimizers)),
     )
     target, key = find_endpoint(endpoint), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
