@@ -104,8 +104,8 @@ class OptimizerSteps:
         if count:
             self._faults.tell_once(
                 "another optimizer",
-                f"optimizer: a {type(optimizer).__name__} that attach was not given steps {count} "
-                "of the model's parameters, and its steps are not seen; pass it too",
+                f"optimizer: one that attach was not given, {type(optimizer).__name__}, steps "
+                f"{count} of the model's parameters, and its steps are not seen; pass it too",
             )
 
     def _find_replaced(self, optimizer: Optimizer) -> int | None:

@@ -36,7 +36,9 @@ from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._watch.arguments import (
+    LAST_STEP,
     check_count,
+    check_flag,
     check_membership,
     check_on_alert,
     checked_columns,
@@ -138,11 +140,12 @@ def attach(
     given = checked_optimizers(optimizer)
     optimizers = [unwrapped(each) for each in given]
     check_count("every", every, 1)
-    check_count("first_step", first_step, 0)
+    check_count("first_step", first_step, 0, LAST_STEP)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     scaler_in_use, is_scaler_given = find_scaler(scaler, given)
     check_on_alert(on_alert)
+    check_flag("local", local)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
     check_membership(optimizers, layers)
