@@ -63,7 +63,9 @@ class RecordingAggregator(threading.Thread):
                 return
             self._tracker.open(session)
             acked = self._tracker.accepted(session)
-            self._reply(peer, session, wire.Welcome(boot_id=self.boot_id, acked=acked, **self.welcome))
+            self._reply(
+                peer, session, wire.Welcome(boot_id=self.boot_id, acked=acked, **self.welcome)
+            )
             return
         rewind = False
         if isinstance(record, wire.Beat):

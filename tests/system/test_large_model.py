@@ -26,7 +26,7 @@ def ended(url: str) -> Any:
 def test_thirty_thousand_layers_with_long_names_are_read(
     aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C45: neither the names nor six columns fit into one record; NaN and norms arrive all the same."""
+    """C45: neither the names nor six columns fit into one record; all arrives, and is placed."""
     aggregator.start()
     model = nn.Module()
     for number in range(NUM_LAYERS):

@@ -42,7 +42,7 @@ class Manifests:
     def find(
         self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> tuple[int, list[Manifest]]:
-        """Return the id of a set of layers, and its manifests if it is new and they have to be sent.
+        """Return the id of a set of layers, and its manifests if they have to be sent: it is new.
 
         The id is that of the manifest of its first piece; those of the others follow it.
 

@@ -27,8 +27,8 @@ from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
 
 _CHANGED: Final = (
-    "gradients were changed between the end of the backward pass and collect(), which measured them "
-    "anew: these norms may be after clipping; call collect() before it, or not at all"
+    "gradients were changed between the end of the backward pass and collect(), which measured "
+    "them anew: these norms may be after clipping; call collect() before it, or not at all"
 )
 _UNSEEN: Final = (
     "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "

@@ -12,7 +12,9 @@ from gradwatch_wire import ProtocolError
 LOOK_EVERY_S: Final = 30.0
 """How often what does not answer is looked at, until it is known what it is."""
 
-_HINT: Final = "set attach(endpoint=...) or GRADWATCH_ENDPOINT to where gradwatch serve takes records"
+_HINT: Final = (
+    "set attach(endpoint=...) or GRADWATCH_ENDPOINT to where gradwatch serve takes records"
+)
 
 
 class Counterpart:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection

@@ -115,8 +115,11 @@ def find_untrained(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> 
     """
     groups = [group for each in optimizers for group in each.param_groups]
     trained = {id(p) for group in groups for p in group["params"]}
-    left = [l for l in layers if l.parameter.requires_grad and id(l.parameter) not in trained]
-    return [layer.name for layer in left] if optimizers else []
+    return [
+        layer.name
+        for layer in layers
+        if optimizers and layer.parameter.requires_grad and id(layer.parameter) not in trained
+    ]
 
 
 def check_on_alert(on_alert: object) -> None:

@@ -10,7 +10,7 @@ _BOUND: Final = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):([
 
 
 def find_url(bound: str, endpoint: str, run: str) -> str | None:
-    """Return the URL of a run; None where the aggregator's HTTP address cannot be reached from here.
+    """Return the URL of a run; None where the HTTP address cannot be reached from here.
 
     Args:
         bound: Where the aggregator answers HTTP, as it is bound, such as `http://0.0.0.0:8420`;

@@ -132,5 +132,7 @@ def test_more_pieces_than_a_step_may_have_are_refused() -> None:
     """Said with what makes them so many."""
     layers = [Layer(f"{number:0>500}", nn.Parameter(torch.ones(1))) for number in range(20_000)]
 
-    with pytest.raises(ValueError, match="^model: 20000 layers with names of up to 500 .* include="):
+    with pytest.raises(
+        ValueError, match=r"^model: 20000 layers with names of up to 500 .*include="
+    ):
         find_pieces(layers, 0, 20)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
 
 from gradwatch._transport.room import THREADS, check_room
+from tests.support.descriptors import descriptors
 
 
 def test_where_there_is_room_nothing_is_left() -> None:
     """Neither open nor running."""
-    threads, before = threading.active_count(), os.listdir("/proc/self/fd")
+    threads, before = threading.active_count(), descriptors()
     check_room()
 
-    assert (threading.active_count(), os.listdir("/proc/self/fd")) == (threads, before)
+    assert (threading.active_count(), descriptors()) == (threads, before)
 
 
 @pytest.mark.parametrize("free", range(THREADS))

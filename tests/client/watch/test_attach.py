@@ -16,6 +16,7 @@ from torch import nn
 import gradwatch
 from gradwatch_wire import Manifest, Stats
 
+
 def test_the_aggregator_hears_who_attached(
     aggregator: Any, attach: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,8 @@
-"""Whatever `attach` is given wrongly: one line that says what was wrong, and nothing left behind."""
+"""Whatever `attach` is given wrongly: one line says what was wrong, and nothing is left behind."""
 
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ import gradwatch
 from gradwatch._transport.spill import MIN_SPILL_BYTES
 from gradwatch._watch.arguments import LAST_STEP
 from gradwatch._watch.attach import MIN_BUFFER_BYTES
+from tests.support.descriptors import descriptors
 
 MODEL = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
@@ -149,8 +149,14 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
 
 # What has to be made for the whole of `attach`, so that each failure comes as late as it can.
 EVERYTHING: Final[dict[str, Any]] = {
-    **{"model": MODEL, "optimizer": OPTIMIZER, "run": "test", "scaler": SCALER, "local": True},
-    **{"blocks": [MODEL[0], MODEL[1]], "groups": {"all": "*"}, "on_alert": print},
+    "model": MODEL,
+    "optimizer": OPTIMIZER,
+    "run": "test",
+    "scaler": SCALER,
+    "local": True,
+    "blocks": [MODEL[0], MODEL[1]],
+    "groups": {"all": "*"},
+    "on_alert": print,
 }
 
 
@@ -163,11 +169,12 @@ def left_behind() -> dict[str, Any]:
         if "hook" in name
     }
     return hooks | {
-        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "descriptors": descriptors(),
         "threads": threading.enumerate(),
         "of all modules": [
-            list(value) for name, value in vars(global_hooks).items() if name.startswith("_global_")
-            and isinstance(value, dict)
+            list(value)
+            for name, value in vars(global_hooks).items()
+            if name.startswith("_global_") and isinstance(value, dict)
         ],
         "of all optimizers": [
             list(optimizer_module._global_optimizer_pre_hooks),
@@ -184,7 +191,11 @@ def slots(owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in names if isinstance(owner, torch.Tensor)}
 
 
-@pytest.mark.parametrize(("wrong", "error", "message"), WRONG, ids=[f"{n} {' '.join(w)}" for n, (w, _, _) in enumerate(WRONG)])
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    WRONG,
+    ids=[f"{n} {' '.join(w)}" for n, (w, _, _) in enumerate(WRONG)],
+)
 def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
     wrong: dict[str, Any], error: type[Exception], message: str
 ) -> None:
@@ -285,14 +296,12 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", no_more)
-    before = sorted(os.listdir("/proc/self/fd"))
-    with pytest.raises(ValueError, match="^threads: the background thread cannot be started: can"):
+    before = descriptors()
+    with pytest.raises(ValueError, match=r"^threads: the background thread cannot be started: "):
         gradwatch.attach(model, optimizer, run="test", local=True, blocks=[model, nn.ReLU()])
 
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
     assert not model._forward_hooks
     assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
-
-

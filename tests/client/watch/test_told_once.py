@@ -112,11 +112,12 @@ def test_parameters_in_no_optimizer_are_told_at_attach(attach: Any, told: Any) -
     model[3].requires_grad_(requires_grad=False)  # frozen on purpose
     attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
 
-    assert told() == [
+    (line,) = told()
+    assert line == (
         "optimizer: 4 parameters (1.weight, 1.bias, 2.weight, ...) require a gradient and are in "
         "no optimizer that was given, so they are not watched; pass all optimizers, or name them "
         "in exclude= (told once)"
-    ]
+    )
 
 
 def test_without_an_optimizer_all_are_watched(attach: Any, told: Any) -> None:
@@ -140,9 +141,9 @@ def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Any, told:
         for each in (body, other, head):
             each.step()
 
-    assert told() == [
-        "optimizer: 1 parameters (0.bias) require a gradient and are in no optimizer that was "
-        "given, so they are not watched; pass all optimizers, or name them in exclude= (told once)",
+    untrained, another = told()
+    assert untrained.startswith("optimizer: 1 parameters (0.bias) require a gradient and are in no")
+    assert another == (
         "optimizer: one that attach was not given, Adam, steps 1 of the model's parameters, and "
-        "its steps are not seen; pass it too (told once)",
-    ]
+        "its steps are not seen; pass it too (told once)"
+    )
