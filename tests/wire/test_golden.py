@@ -232,7 +232,9 @@ def test_an_optional_key_of_welcome_comes_after_those_of_version_1_0(
     golden: dict[str, list[bytes]],
 ) -> None:
     """Where HTTP is answered: an old reader ignores it, and without it nothing changes."""
-    welcome = replace(ENVELOPES["WELCOME"].record, http="http://h:1")  # type: ignore[type-var]
+    known = ENVELOPES["WELCOME"].record
+    assert isinstance(known, wire.Welcome)
+    welcome = replace(known, http="http://h:1")
     frames = wire.encode(replace(ENVELOPES["WELCOME"], record=welcome))
     old = golden["WELCOME"][1]
     at = old.index(b"\x85\xa7boot_id")
