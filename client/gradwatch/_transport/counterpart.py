@@ -8,6 +8,7 @@ from gradwatch._faults import Faults
 from gradwatch._transport.handshakes import Doubt, Handshakes
 from gradwatch._transport.peer import Peer, Speaks, look_at
 from gradwatch_wire import ProtocolError
+from gradwatch_wire.session.timing import CLOSE_S
 
 LOOK_EVERY_S: Final = 30.0
 """How often what does not answer is looked at, until it is known what it is."""
@@ -66,6 +67,9 @@ class Counterpart:
         """Say why records are left."""
         if self._answered_s is not None:
             ago_s = max(0.0, now_s - self._answered_s)
+            if ago_s < CLOSE_S:  # while it closed
+                how = f"had not stored them in the {CLOSE_S:g} s that close() waits"
+                return f"the aggregator answered {ago_s:.1f} s ago, but {how}"
             return f"the aggregator stopped answering {ago_s:.0f} s ago"
         if self._babble:
             return f"what answers there is no aggregator ({self._babble}); {_HINT}"

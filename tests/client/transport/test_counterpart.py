@@ -16,6 +16,8 @@ import zmq
 from torch import nn
 
 import gradwatch
+from gradwatch._faults import Faults
+from gradwatch._transport.counterpart import Counterpart
 from gradwatch._transport.handshakes import SILENCE_S, Doubt, Handshakes
 from gradwatch._transport.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
@@ -260,6 +262,17 @@ def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
     said = f"gradwatch: 1 records were not delivered to {aggregator.endpoint}: the aggregator "
     assert line.startswith(said + "stopped answering ")
     assert line.endswith(" s ago")
+
+
+def test_an_aggregator_that_answers_but_is_slow_is_not_said_to_be_gone() -> None:
+    """Closing waits so long and no longer; whoever was heard of meanwhile has not stopped."""
+    counterpart = Counterpart("tcp://127.0.0.1:9", has_key=False, faults=Faults())
+    counterpart.answered(10.0)
+
+    assert counterpart.describe(10.5) == (
+        "the aggregator answered 0.5 s ago, but had not stored them in the 2 s that close() waits"
+    )
+    assert counterpart.describe(17.2) == "the aggregator stopped answering 7 s ago"
 
 
 def test_a_handshake_that_takes_long_is_a_doubt(serve: Any, wait_until: Any) -> None:
