@@ -74,6 +74,7 @@ class Handshakes:
     def _take(self, event: int, value: int, now_s: float) -> bool:
         if event == _CONNECTED:
             self.is_connected, self._begun_s = True, now_s
+            self._retry_at = float("inf")  # ZeroMQ has not given up after all
             return False
         is_unfinished = self._begun_s is not None
         self._begun_s = None

@@ -264,6 +264,26 @@ def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
     assert line.endswith(" s ago")
 
 
+def test_a_connection_that_came_back_by_itself_is_left_alone(wait_until: Any) -> None:
+    """Whether ZeroMQ has given up shows only in what does not come: a second try would cut it."""
+    context = zmq.Context()
+    made, other = context.socket(zmq.DEALER), context.socket(zmq.ROUTER)
+    handshakes = Handshakes(made, "tcp://127.0.0.1:1")  # where a second try would fail
+    handshakes._take(zmq.Event.CONNECTED, 0, 0.0)
+    assert handshakes._take(zmq.Event.DISCONNECTED, 0, 0.0)
+    made.connect(f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1')}")
+    wait_until(lambda: handshakes.check(1.0) or handshakes.has_succeeded, "a handshake")
+    handshakes.check(10.0)
+    made.send(b"still connected")
+
+    assert other.recv_multipart()[1] == b"still connected"
+    assert made.getsockopt_string(zmq.LAST_ENDPOINT) != "tcp://127.0.0.1:1"
+    handshakes.close()
+    for each in (made, other):
+        each.close(linger=0)
+    context.term()
+
+
 def test_an_aggregator_that_answers_but_is_slow_is_not_said_to_be_gone() -> None:
     """Closing waits so long and no longer; whoever was heard of meanwhile has not stopped."""
     counterpart = Counterpart("tcp://127.0.0.1:9", has_key=False, faults=Faults())
