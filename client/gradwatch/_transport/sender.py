@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
@@ -24,7 +25,7 @@ from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
-JOIN_S = CLOSE_S + 0.5
+JOIN_S: Final = CLOSE_S + 0.5
 """How long `close` waits: the thread looks at the clock once in a while only."""
 
 
