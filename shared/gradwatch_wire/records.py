@@ -79,6 +79,8 @@ class Welcome:
         max_record_bytes: Largest record it reads.
         proto_min: Oldest protocol major it reads.
         proto_max: Newest protocol major it reads.
+        http: Where it answers HTTP, as it is bound: `http://0.0.0.0:8420` is any address that
+            reaches it. Empty if it does not say.
     """
 
     boot_id: bytes
@@ -86,6 +88,7 @@ class Welcome:
     max_record_bytes: int = MAX_RECORD_BYTES
     proto_min: int = PROTOCOL_MAJOR
     proto_max: int = PROTOCOL_MAJOR
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,15 @@ from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
+
+_CHANGED: Final = (
+    "gradients were changed between the end of the backward pass and collect(), which measured "
+    "them anew: these norms may be after clipping; call collect() before it, or not at all"
+)
+_UNSEEN: Final = (
+    "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
+    "these norms may be after clipping; call collect() before it"
+)
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -129,6 +138,8 @@ class Recorder:
                 known = SampleAccumulator(sample)
             known.add(sample)
             self._passes[optimizer] = known
+            if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
+                self._faults.tell_once("after clipping", _UNSEEN)
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
             self._faults.note("measure", repr(error))
         return True
@@ -178,6 +189,7 @@ class Recorder:
             known.add(again)
         else:
             known.replace_latest(again)
+            self._faults.tell_once("after clipping", _CHANGED)
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""

@@ -42,7 +42,7 @@ class GradientSampler:
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
-        self._manifests = Manifests(config.layers, config.groups)
+        self._manifests = Manifests(config.layers, config.groups, config.num_pieces)
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)
         self._is_slow = False  # whether a path had to take over for which not all columns are free
@@ -80,6 +80,7 @@ class GradientSampler:
             step=step,
             layers=layers,
             parts=1 if optimizer is None else len(self._config.optimizers),
+            num_pieces=self._config.num_pieces,
             is_complete=optimizer is None,
             versions=_versions(gradients),
             labels={
@@ -144,9 +145,8 @@ class GradientSampler:
     def _find_manifest(
         self, layers: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> int:
-        manifest_id, manifest = self._manifests.find(layers, gradients, ordered=ordered)
-        if manifest is not None:
-            self._undeclared.append(manifest)
+        manifest_id, manifests = self._manifests.find(layers, gradients, ordered=ordered)
+        self._undeclared += manifests
         return manifest_id
 
     def _measure(self, sample: StepSample, optimizer: int | None, found: ReadGradients) -> None:

@@ -21,10 +21,11 @@ class StepSample:
 
     Args:
         step: Optimizer step it belongs to, from 0.
-        manifest_id: The manifest that names its layers.
+        manifest_id: The manifest that names its layers; the first of several, one per piece.
         layers: Indices of those layers among the watched ones, in the manifest's order.
         part: Which of `parts` records of this step this is, from 0.
-        parts: How many records the step makes: several with several optimizers.
+        parts: How many samples the step makes: several with several optimizers.
+        num_pieces: Records that it is divided into.
         is_complete: Whether the step's gradients are complete; False after a micro-batch.
         labels: What the numbers are.
         scalars: Numbers of the whole step that the host knows.
@@ -40,6 +41,7 @@ class StepSample:
     layers: tuple[int, ...]
     part: int = 0
     parts: int = 1
+    num_pieces: int = 1
     is_complete: bool = True
     labels: dict[str, LabelValue] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
