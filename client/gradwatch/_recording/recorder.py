@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
+
+LOSS_APART: Final = (
+    "the loss is in no record: it was given before the backward pass or after the optimizer's step"
+)
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -113,6 +117,8 @@ class Recorder:
             loss: Its loss, None if it is not known.
         """
         with self._faults.noting("annotate"):
+            if loss is not None and not self.windows.is_open:
+                self._faults.note("annotate", LOSS_APART)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
@@ -126,7 +132,9 @@ class Recorder:
                 return False
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
-                known = SampleAccumulator(sample)
+                known, earlier = SampleAccumulator(sample), known
+                if earlier is not None:
+                    known.take_losses(earlier)
             known.add(sample)
             self._passes[optimizer] = known
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
@@ -145,6 +153,7 @@ class Recorder:
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
         if known is None:
             return
+        self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
         if is_another:
             _settle_scale(known, None)
             known.latest.labels[Label.SCALED] = None

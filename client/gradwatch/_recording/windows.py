@@ -196,7 +196,7 @@ class StepWindows:
         self.settle_skipped()
         if step is not None:
             self._set_step(step)
-        if not any(window.passes for window in self._windows):
+        if not self.is_open:
             self._measure_by_hand()
         for optimizer, window in enumerate(self._windows):
             if window.passes and not window.frozen:
@@ -232,6 +232,11 @@ class StepWindows:
         if step is not None and found:
             self._set_step(step)
         return found
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there was a pass since the last step, of any optimizer."""
+        return any(window.passes for window in self._windows)
 
     def _measure_by_hand(self) -> None:
         for optimizer, window in enumerate(self._windows):
