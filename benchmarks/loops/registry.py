@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
 TOPICS: Final = (
     "plain",
+    "closures",
+    "scaling",
+    "several",
+    "changes",
+    "compiled",
+    "checkpointing",
+    "functional",
+    "nanogpt",
 )  # fmt: skip
 """Modules of this package, in the order of the table. Those that need much import it inside."""
 
