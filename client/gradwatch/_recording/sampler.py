@@ -48,13 +48,17 @@ class GradientSampler:
         self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
         self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
 
-    def sample(self, step: int, point: Point, optimizer: int | None) -> StepSample | None:
+    def sample(
+        self, step: int, point: Point, optimizer: int | None, *, as_computed: bool = True
+    ) -> StepSample | None:
         """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
 
         Args:
             step: Training step they belong to.
             point: Where in the training loop this is.
             optimizer: Number of the one whose parameters are meant, None for all layers.
+            as_computed: Whether the gradients are as a backward pass left them. Clipping spreads a
+                NaN to all layers: their order then does not show where it began.
         """
         if self._has_cuda and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
@@ -65,6 +69,8 @@ class GradientSampler:
                 self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return None
         layers, ordered = self.order.arrange(tuple(found))
+        if not as_computed:
+            layers, ordered = tuple(found), False
         gradients = [found[layer] for layer in layers]
         sample = StepSample(
             step=step,
