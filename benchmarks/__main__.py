@@ -98,6 +98,15 @@ def recovery(
     _run("recovery", quick=quick, rounds=rounds, runs=runs)
 
 
+@app.command()
+def loops(
+    only: Annotated[str, typer.Option(help="Loops whose name contains this.")] = "",
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """Training loops run for real: what gradwatch says of each, beside what is true."""
+    _run("loops.table", only=only, write=write)
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""
@@ -105,7 +114,7 @@ def all_(quick: Quick = False) -> None:
         _run(name, quick=quick)
 
 
-def _run(name: str, **options: float) -> None:
+def _run(name: str, **options: float | str) -> None:
     with console.status(name):  # minutes may pass; shown on a terminal only
         import_module(f"benchmarks.{name}").run(**options)
 

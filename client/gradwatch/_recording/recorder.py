@@ -34,6 +34,10 @@ _UNSEEN: Final = (
     "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
     "these norms may be after clipping; call collect() before it"
 )
+_NOT_OPEN: Final = (
+    "called where no backward pass waits for its optimizer's step, and left out; "
+    "call it between backward() and step()"
+)
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -122,6 +126,8 @@ class Recorder:
             loss: Its loss, None if it is not known.
         """
         with self._faults.noting("annotate"):
+            if not self.windows.is_open:
+                self._faults.note("annotate", _NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
@@ -135,7 +141,9 @@ class Recorder:
                 return False
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
-                known = SampleAccumulator(sample)
+                known, earlier = SampleAccumulator(sample), known
+                if earlier is not None:
+                    known.take_losses(earlier)
             known.add(sample)
             self._passes[optimizer] = known
             if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
@@ -156,6 +164,7 @@ class Recorder:
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
         if known is None:
             return
+        self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
         if is_another:
             _settle_scale(known, None)
             known.latest.labels[Label.SCALED] = None
@@ -182,7 +191,7 @@ class Recorder:
         self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
     ) -> None:
         with torch.no_grad():
-            again = self._sampler.sample(step, Point.COLLECT, optimizer)
+            again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
         if is_another:
@@ -270,9 +279,10 @@ class Recorder:
     @torch.no_grad()
     def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
         self._refresh()
-        if optimizer is not None and point == Point.OPTIMIZER_STEP:
-            self._hook_again(optimizer)  # no pass was seen: those hooked may be frozen or replaced
-        sample = self._sampler.sample(step, point, optimizer)
+        was_seen = point != Point.OPTIMIZER_STEP
+        if optimizer is not None and not was_seen:
+            self._hook_again(optimizer)  # those hooked may be frozen or replaced
+        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
         if sample is not None:
             for observer in self._observers:
                 observer.contribute(sample)
