@@ -21,6 +21,8 @@ class Scalar(StrEnum):
     LOCAL_PROBE = "local_probe"
     COLLECTIONS = "collections"
     FIRST_NONFINITE_STEP = "first_nonfinite_step"
+    NONFINITE_MODULE = "nonfinite_module"
+    NONFINITE_MODULE_STEP = "nonfinite_module_step"
 
 
 class Label(StrEnum):

@@ -102,6 +102,8 @@ class Manifest:
         columns: Names of the columns that STATS may carry.
         groups: Named parameter group to indices into `names`.
         order: `forward` when seen from the first backward pass, else `registration`.
+        modules: Names of the modules whose outputs are measured, in order of registration; empty:
+            none are.
     """
 
     manifest_id: int
@@ -112,6 +114,7 @@ class Manifest:
     columns: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: str = LayerOrder.REGISTRATION.value
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +127,17 @@ class Stats:
         labels: What the numbers are: `point`, `scaled`, `reduction`, `path`.
         scalars: Numbers of the whole step by name: `loss`, `batch_size`, `lr`, `loss_scale`,
             `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
-            `first_nonfinite_step`, NaN if there was none.
+            `first_nonfinite_step`, NaN if there was none; `nonfinite_module`, if any output was
+            non-finite, the place of the module that returned the first such in the manifest, NaN
+            if that is not known, and of several collections its `nonfinite_module_step`.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
             last record; `local_l2` of this rank's gradient before the ranks were reduced.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
+        activations: `<f8`, one per module of the manifest: the largest magnitude in its outputs
+            since the last record, NaN if there was a NaN, else Inf if there was one; `NOT_SEEN` of
+            a module that was not seen to return anything. None: no modules are watched.
     """
 
     manifest_id: int
@@ -139,6 +147,7 @@ class Stats:
     columns: Mapping[str, Column] = field(default_factory=dict)
     part: int = 0
     parts: int = 1
+    activations: Column | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

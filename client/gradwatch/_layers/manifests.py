@@ -20,9 +20,15 @@ class Manifests:
     Of more than `MAX_MANIFESTS` sets the oldest are forgotten, and declared anew when they return.
     """
 
-    def __init__(self, layers: Sequence[Layer], groups: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        groups: Mapping[str, frozenset[int]],
+        modules: Sequence[str] = (),
+    ) -> None:
         self._layers = layers
         self._groups = groups
+        self._modules = tuple(modules)
         self._known: dict[tuple[tuple[int, ...], bool], int] = {}
         self._num_made = 0
 
@@ -67,4 +73,5 @@ class Manifests:
                 for name, members in self._groups.items()
             },
             order=LayerOrder.FORWARD if ordered else LayerOrder.REGISTRATION,
+            modules=self._modules,
         )

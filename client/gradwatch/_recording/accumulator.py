@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
 from gradwatch_wire.names import Scalar
@@ -27,6 +28,7 @@ class SampleAccumulator:
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
         self._probe: list[Tensor] = []
+        self._outputs: OutputMagnitudes | None = None
         self._loss: Tensor | float = 0.0
         self._weight = 0.0
         self._has_sizes = False
@@ -41,6 +43,9 @@ class SampleAccumulator:
             self._add_norms(device, columns, sample.step, count)
         if probe := sample.device_scalars.get(Scalar.LOCAL_PROBE):
             self._probe = _added(self._probe, probe)
+        if sample.outputs is not None:
+            self._outputs = self._outputs or sample.outputs.empty()
+            self._outputs.add(sample.outputs, sample.step)
         weight = sample.scalars.get(Scalar.BATCH_SIZE)
         on_device = sample.device_scalars.get(Scalar.LOSS, ())
         for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
@@ -110,6 +115,7 @@ class SampleAccumulator:
             latest.device_scalars[Scalar.FIRST_NONFINITE_STEP] = [self._first_bad]
         if self._probe:
             latest.device_scalars[Scalar.LOCAL_PROBE] = self._probe
+        latest.outputs = self._outputs
         return latest
 
     def _put_loss(self, latest: StepSample) -> None:
@@ -123,6 +129,7 @@ class SampleAccumulator:
 
 
 def _keep_local(known: StepSample, sample: StepSample) -> None:
+    sample.outputs = known.outputs
     if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
         sample.device_scalars[Scalar.LOCAL_PROBE] = probe
     for device, columns in known.columns.items():

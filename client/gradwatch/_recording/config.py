@@ -32,6 +32,7 @@ class WatchConfig:
         report_every: Collections per record.
         is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
+        module_names: Modules whose outputs are measured.
     """
 
     layers: Sequence[Layer]
@@ -47,6 +48,7 @@ class WatchConfig:
     report_every: int
     is_autograd_compiled: bool
     reduction: Reduction
+    module_names: Sequence[str] = ()
 
     def members(self, optimizer: Optimizer) -> frozenset[int]:
         """Return the indices of the layers that *optimizer* trains."""

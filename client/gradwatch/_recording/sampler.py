@@ -43,7 +43,7 @@ class GradientSampler:
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
-        self._manifests = Manifests(config.layers, config.groups)
+        self._manifests = Manifests(config.layers, config.groups, config.module_names)
         self._undeclared: list[Manifest] = []
         self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
         self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
@@ -72,6 +72,7 @@ class GradientSampler:
             layers=layers,
             parts=1 if optimizer is None else len(self._config.optimizers),
             is_complete=optimizer is None,
+            is_ordered=ordered,
             versions=_versions(gradients),
             labels={
                 Label.POINT: point,
