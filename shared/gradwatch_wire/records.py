@@ -127,12 +127,15 @@ class Stats:
         labels: What the numbers are: `point`, `scaled`, `reduction`, `path`.
         scalars: Numbers of the whole step by name: `loss`, `batch_size`, `lr`, `loss_scale`,
             `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
-            `first_nonfinite_step`, NaN if there was none; `nonfinite_module`, if any output was
-            non-finite, the place of the module that returned the first such in the manifest, NaN
-            if that is not known, and of several collections its `nonfinite_module_step`.
+            `first_nonfinite_step`, NaN if there was none. `local_probe` and
+            `first_nonfinite_loss` are then of the first collection of that step that was bad, of
+            the last one if none was; `nonfinite_module`, if any
+            output was non-finite, the place in the manifest of the module that returned the first
+            such, NaN if that is not known, and of several collections its `nonfinite_module_step`.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
-            last record; `local_l2` of this rank's gradient before the ranks were reduced.
+            last record; `local_l2` of this rank's gradient before the ranks were reduced, negative
+            where it is not known.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
         activations: `<f8`, one per module of the manifest: the largest magnitude in its outputs

@@ -14,8 +14,8 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
+from gradwatch._hooks.own_gradient import OwnGradientHook
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
@@ -27,7 +27,7 @@ MAX_NUMEL: Final = 1 << 18
 
 
 class LocalProbe(Observer):
-    """Sums of a few local gradients of the last backward pass."""
+    """Sums of what backward passes of this rank add to a few gradients."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -35,15 +35,18 @@ class LocalProbe(Observer):
             self._watch(index, parameter) for index, parameter in enumerate(choose(layers))
         ]
 
-    def _watch(self, index: int, parameter: nn.Parameter) -> RemovableHandle:
-        def add_up(ready: Tensor) -> None:
-            gradient = ready.grad
-            if self.active and gradient is not None and not gradient.is_sparse:
-                # In float64: a sum in a shorter type may overflow on finite gradients.
-                self._sums[index] = gradient.detach().sum(dtype=torch.float64)
+    def _watch(self, index: int, parameter: nn.Parameter) -> OwnGradientHook:
+        def add_up(gradient: Tensor) -> Tensor | None:
+            if not self.active or gradient.is_sparse:
+                return None
+            # In float64: a sum in a shorter type may overflow on finite gradients.
+            return gradient.detach().sum(dtype=torch.float64)
 
-        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
-        return handle
+        def keep(total: Tensor, adds: bool) -> None:
+            known = self._sums.get(index) if adds else None
+            self._sums[index] = total if known is None else known + total
+
+        return OwnGradientHook(parameter, add_up, keep)
 
     def contribute(self, sample: StepSample) -> None:
         """Add the sums, 0-d each on its device, and forget them."""

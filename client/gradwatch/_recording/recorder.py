@@ -204,6 +204,9 @@ class Recorder:
         sample = known.result()
         sample.step, sample.part = number
         sample.is_complete = True
+        for bad_step in sample.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
+            # All passes are of this step, which may have got its number since.
+            bad_step.masked_fill_(~bad_step.isnan(), float(sample.step))
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
             self._tell_unknown_scale(sample.step)

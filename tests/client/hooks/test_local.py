@@ -52,7 +52,10 @@ if __name__ == "__main__":
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
     aggregator: Any, run_script: Any, tmp_path: Any
 ) -> None:
-    """The one that went wrong has a name, a size and a layer, on real DDP."""
+    """The one that went wrong has a name, a size and a layer, on real DDP.
+
+    Over several passes it is the largest of them.
+    """
     result = run_script(DDP_SCRIPT, tmp_path / "group")
     assert result.returncode == 0, result.stderr
 
@@ -66,9 +69,9 @@ def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
         assert reduced[:2] == pytest.approx([2.5, 501.5])
         assert math.isnan(reduced[2])
         if hello.rank == 0:
-            assert local == pytest.approx([2.0, 2.0, 2.0])
+            assert local == pytest.approx([1.0, 1.0, 1.0])
         else:
-            assert local[:2] == pytest.approx([3.0, 1001.0])
+            assert local[:2] == pytest.approx([2.0, 1000.0])
             assert math.isnan(local[2])
 
 
