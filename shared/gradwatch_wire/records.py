@@ -129,9 +129,10 @@ class Stats:
             `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
             `first_nonfinite_step`, NaN if there was none. `local_probe` and
             `first_nonfinite_loss` are then of the first collection of that step that was bad, of
-            the last one if none was; `nonfinite_module`, if any
-            output was non-finite, the place in the manifest of the module that returned the first
-            such, NaN if that is not known, and of several collections its `nonfinite_module_step`.
+            the last one if none was. `nonfinite_module`, if an output was non-finite that is not
+            so in good steps, is the place in the manifest of the module that returned the first
+            such, NaN if that is not known; of several collections `nonfinite_module_step` is its
+            step.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
             last record; `local_l2` of this rank's gradient before the ranks were reduced, negative

@@ -20,7 +20,7 @@ from gradwatch._hooks.output_hook import ModuleOutputs, OutputHook, is_measurabl
 from gradwatch._hooks.outputs import tensors_in
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.module_ranks import module_ranks
-from gradwatch._recording.magnitudes import Calls, OutputMagnitudes
+from gradwatch._recording.magnitudes import Calls, Habits, OutputMagnitudes
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import places_by_device
@@ -58,7 +58,8 @@ class Activations(Observer):
         self._tops = tops
         self._layers = layers
         self._faults = faults
-        self._was_seen = False
+        self._habits = Habits(len(modules), lambda: faults.note("activations", UNSEEN))
+        self._has_contributed = False
         self._clock = count()
         self._calls: list[tuple[int, int | None, Tensor, Tensor]] = []
         self._is_complete = True
@@ -110,12 +111,13 @@ class Activations(Observer):
         """Add what was measured, and forget it."""
         is_compiled = has_compiled()
         with self._faults.noting("activations"):
-            if self._calls or is_compiled or not self._was_seen:
+            if self._calls or is_compiled or not self._has_contributed:
                 sample.outputs = self._take(sample, is_compiled=is_compiled)
+                self._has_contributed = True
         self.forget()
 
     def _take(self, sample: StepSample, *, is_compiled: bool) -> OutputMagnitudes:
-        taken = OutputMagnitudes(len(self._modules), self._tell, is_complete=self._is_complete)
+        taken = OutputMagnitudes(self._habits, is_complete=self._is_complete)
         ranks = self._find_ranks(sample)
         lows = [low for _, _, low, _ in self._calls]
         highs = [high for _, _, _, high in self._calls]
@@ -144,13 +146,6 @@ class Activations(Observer):
             found = module_ranks(self._modules, layers if sample.is_ordered else [], self._tops)
             self._ranks = (sample.manifest_id, found)
         return self._ranks[1]
-
-    def _tell(self, seen: bool) -> None:
-        """Note, in the sender's thread, whether a record has any magnitude."""
-        if seen:
-            self._was_seen = True
-        elif not self._was_seen:
-            self._faults.note("activations", UNSEEN)
 
     def forget(self) -> None:
         """Drop what was measured."""

@@ -68,27 +68,66 @@ class _Numbers:
         return [self.first]
 
 
+class Habits:
+    """What earlier records have shown of each module's output. Belongs to the sender's thread.
+
+    Some modules return an Inf or a NaN in good steps, too: a mask, scores that are masked.
+
+    Args:
+        num_modules: How many are watched.
+        on_unseen: Called for a record without any output, until there was one.
+
+    Attributes:
+        finite: Modules whose output has been finite in some record.
+        infinite: Those that returned an Inf, and no NaN, where all gradients were finite.
+        nan: Those that returned a NaN there.
+    """
+
+    def __init__(self, num_modules: int, on_unseen: Callable[[], None]) -> None:
+        self.num_modules = num_modules
+        self.finite: set[int] = set()
+        self.infinite: set[int] = set()
+        self.nan: set[int] = set()
+        self._was_seen = False
+        self._on_unseen = on_unseen
+
+    def note(self, magnitudes: Sequence[float], *, is_good: bool) -> None:
+        """Note a record; it is good if all its gradients are finite."""
+        for module, magnitude in enumerate(magnitudes):
+            if math.isfinite(magnitude):
+                self.finite.add(module) if magnitude != NOT_SEEN else None
+            elif is_good:
+                (self.nan if math.isnan(magnitude) else self.infinite).add(module)
+        self._was_seen = self._was_seen or any(each != NOT_SEEN for each in magnitudes)
+        if not self._was_seen:
+            self._on_unseen()
+
+    def is_usual(self, module: int, magnitude: float) -> bool:
+        """Tell whether a magnitude that is not finite says nothing."""
+        return math.isinf(magnitude) and module in self.infinite
+
+    def is_doubtful(self, module: int, magnitude: float) -> bool:
+        """Tell whether such a magnitude may be usual."""
+        return module in self.nan or (math.isinf(magnitude) and module not in self.finite)
+
+
 class OutputMagnitudes:
     """What the outputs of a watch's modules came to.
 
     Args:
-        num_modules: How many are watched.
-        tell: Is told, in the sender's thread, whether any of them was seen.
+        habits: What is usual for these modules.
         is_complete: Whether all calls are in it.
     """
 
-    def __init__(
-        self, num_modules: int, tell: Callable[[bool], None], *, is_complete: bool = True
-    ) -> None:
-        self._num_modules = num_modules
-        self._tell = tell
+    def __init__(self, habits: Habits, *, is_complete: bool = True) -> None:
+        self._habits = habits
         self._numbers: dict[tuple[torch.device, Calls], _Numbers] = {}
         self._steps: list[int] = []  # of each pass
         self._is_complete = is_complete
 
     def empty(self) -> OutputMagnitudes:
         """Return one to which those of several passes can be added."""
-        return OutputMagnitudes(self._num_modules, self._tell)
+        return OutputMagnitudes(self._habits)
 
     def put(self, calls: Calls, numbers: Tensor) -> None:
         """Add the numbers of one device, (2, calls) float64 as `_Numbers` has them, of a pass."""
@@ -123,7 +162,7 @@ class OutputMagnitudes:
             for (device, calls), own in self._numbers.items()
         ]
         steps = self._steps if len(self._steps) > 1 else []
-        return MagnitudeReader(self._num_modules, shapes, steps, self._is_complete, self._tell)
+        return MagnitudeReader(self._habits, shapes, steps, is_complete=self._is_complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +179,34 @@ class _Call:
     def is_bad(self) -> bool:
         return not math.isfinite(self.magnitude)
 
+    def is_usual(self, habits: Habits) -> bool:
+        return self.is_bad and habits.is_usual(self.module, self.magnitude)
+
 
 class MagnitudeReader:
     """Makes numbers of an `OutputMagnitudes` on the host.
 
     Args:
-        num_modules: How many modules are watched.
+        habits: What is usual for the modules.
         shapes: What `take` gets: device, calls, and whether of several passes.
         steps: The step of each pass, empty if there was one.
         is_complete: Whether nothing is missing.
-        tell: Is told whether any module was seen.
     """
 
     def __init__(
         self,
-        num_modules: int,
+        habits: Habits,
         shapes: Sequence[tuple[torch.device, Calls, bool]],
         steps: Sequence[int],
+        *,
         is_complete: bool,
-        tell: Callable[[bool], None],
     ) -> None:
+        self._habits = habits
         self._shapes = shapes
         self._steps = steps
         self._is_complete = is_complete
-        self._tell = tell
-        self._bad: list[tuple[float, list[_Call]]] = []  # which pass, and all calls in it
-        self._magnitudes = [NOT_SEEN] * num_modules
+        self._found: list[tuple[float, list[_Call]]] = []  # which pass, and all calls in it
+        self._magnitudes = [NOT_SEEN] * habits.num_modules
 
     def take(self, device: torch.device, numbers: Iterator[float]) -> None:
         """Take what `OutputMagnitudes.on` returned for a device, at hand by now."""
@@ -174,21 +215,48 @@ class MagnitudeReader:
                 first = _calls(calls, numbers)
                 self._add_largest(_calls(calls, numbers) if is_merged else first)
                 number = next(numbers) if is_merged else 0.0
-                if any(call.is_bad for call in first):
-                    self._bad.append((number, first))
+                self._found.append((number, first))
 
-    def result(self) -> tuple[list[float], dict[str, float]]:
-        """Return the magnitude of each module, and the scalars that say where it began."""
-        self._tell(any(magnitude != NOT_SEEN for magnitude in self._magnitudes))
-        if not self._bad:
-            return self._magnitudes, {}
-        number = min(number for number, _ in self._bad)
-        calls = [call for other, own in self._bad if other == number for call in own]
-        module = _first_bad(calls) if self._is_complete else None
+    def result(self, *, is_good: bool) -> tuple[list[float], dict[str, float]]:
+        """Return the magnitude of each module, and the scalars that say where it began.
+
+        Args:
+            is_good: Whether all gradients of the record are finite.
+        """
+        habits, magnitudes = self._habits, self._magnitudes
+        bad = [
+            m
+            for m, v in enumerate(magnitudes)
+            if not math.isfinite(v) and not habits.is_usual(m, v)
+        ]
+        is_doubtful = any(habits.is_doubtful(module, magnitudes[module]) for module in bad)
+        found = self._first_pass() if bad else None
+        habits.note(magnitudes, is_good=is_good)
+        if not bad:
+            return magnitudes, {}
+        number, calls = found or (math.nan, [])
+        is_known = calls and self._is_complete and not is_doubtful
+        module = _first_bad(calls) if is_known else None
         scalars = {Scalar.NONFINITE_MODULE.value: math.nan if module is None else float(module)}
         if self._steps:
-            scalars[Scalar.NONFINITE_MODULE_STEP.value] = float(self._steps[int(number)])
-        return self._magnitudes, scalars
+            step = math.nan if found is None else float(self._steps[int(number)])
+            scalars[Scalar.NONFINITE_MODULE_STEP.value] = step
+        return magnitudes, scalars
+
+    def _first_pass(self) -> tuple[float, list[_Call]] | None:
+        """Return the first pass in which an output was bad, and the calls in it that tell.
+
+        None if it is not known: what is usual may have come before, and been kept in its place.
+        """
+        telling = [
+            (number, [call for call in calls if not call.is_usual(self._habits)])
+            for number, calls in self._found
+        ]
+        bad = [number for number, calls in telling if any(call.is_bad for call in calls)]
+        if not bad:
+            return None
+        first = min(bad)
+        return first, [call for number, calls in telling if number == first for call in calls]
 
     def _add_largest(self, calls: Iterable[_Call]) -> None:
         for call in calls:

@@ -13,7 +13,7 @@ from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire import Column, Manifest, Stats
-from gradwatch_wire.columns import COUNT_COLUMNS, INFS, NANS
+from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
 
 
 class PendingStats(PendingRecord):
@@ -51,7 +51,8 @@ class PendingStats(PendingRecord):
             if self._outputs is not None:
                 self._outputs.take(packed.device, numbers)
         if self._outputs is not None:
-            magnitudes, found = self._outputs.result()
+            norms = (*columns.get(L2, ()), *columns.get(L2_MAX, ()))
+            magnitudes, found = self._outputs.result(is_good=all(map(math.isfinite, norms)))
             activations = Column.pack("<f8", magnitudes)
             scalars |= found
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
