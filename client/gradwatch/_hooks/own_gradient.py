@@ -40,8 +40,8 @@ class OwnGradientHook:
             own = known()
             found.clear()
             if own is not None and own.grad is not None:
-                with torch.no_grad():
-                    found.append(read(gradient))
+                # It has a graph with `create_graph=True` only.
+                found.append(read(gradient.detach() if gradient.requires_grad else gradient))
 
         def after(ready: Tensor) -> None:
             adds = bool(found)

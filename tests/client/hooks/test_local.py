@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from gradwatch_wire import Stats
+from gradwatch_wire.columns import UNKNOWN
 
 DDP_SCRIPT = """
 import sys
@@ -109,3 +112,29 @@ def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_h
 
     assert measured == [2, 0, 0, 2]
     assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_a_sharded_layer_has_no_local_norm(
+    aggregator: Any, attach: Any, one_process: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its hook runs after the reduction. Beside whole ones it is unknown, alone left out (C1)."""
+    mesh = init_device_mesh("cpu", (1,))
+    model = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
+    model[0].weight = nn.Parameter(distribute_tensor(torch.ones(2, 4), mesh, [Shard(0)]))
+    model[0].bias = nn.Parameter(distribute_tensor(torch.ones(2), mesh, [Replicate()]))
+    watch = attach(model, local=True)
+    for count in (2, 1):
+        model.zero_grad()
+        for layer in list(model)[:count]:
+            for parameter in layer.parameters():
+                parameter.sum().backward()
+        watch.collect()
+    first, second = aggregator.stats(2)
+
+    local = aggregator.layers(first, "local_l2")
+    assert [local[name] for name in ("0.weight", "0.bias")] == [UNKNOWN] * 2
+    assert local["1.bias"] == pytest.approx(math.sqrt(2.0))
+    assert math.isfinite(first.scalars["local_probe"])
+    assert "local_l2" not in second.columns
+    assert "local_probe" not in second.scalars
+    assert caplog.text.count("knows nothing of 0.weight") == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -114,6 +116,59 @@ def test_the_sums_are_those_of_the_last_backward_pass() -> None:
     assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3))) == [2.0, 3.0]
     assert sums(probe) == []
     probe.close()
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["accumulated", "zeroed"])
+def test_what_a_reduction_left_in_a_gradient_is_not_this_ranks(keep: bool) -> None:
+    """The next pass adds to it; only what it adds is looked at (C13)."""
+    layers = layers_of(2)
+    parameter = layers[0].parameter
+    probe = LocalProbe(layers)
+    (parameter * 2.0).sum().backward()
+    assert parameter.grad is not None
+    parameter.grad.fill_(math.nan)  # the other rank's
+    if not keep:
+        parameter.grad.zero_()
+    (parameter * 3.0).sum().backward()
+
+    assert [float(value) for value in sums(probe)] == [10.0]
+    probe.close()
+
+
+def test_a_bad_pass_shows_after_a_good_one_that_adds_to_it() -> None:
+    """Collected once for both."""
+    layers = layers_of(2)
+    probe = LocalProbe(layers)
+    for factor in (math.nan, 1.0):
+        (layers[0].parameter * factor).sum().backward()
+
+    assert [math.isnan(value) for value in sums(probe)] == [True]
+    probe.close()
+
+
+def test_a_gradient_that_is_only_computed_is_none_of_a_pass() -> None:
+    """`autograd.grad` reaches the hook before accumulation, and accumulates nothing."""
+    layers = layers_of(2)
+    parameter = layers[0].parameter
+    probe = LocalProbe(layers)
+    (parameter * 2.0).sum().backward()
+    torch.autograd.grad((parameter * math.nan).sum(), parameter)
+    assert [float(value) for value in sums(probe)] == [4.0]
+
+    (parameter * 3.0).sum().backward()
+    assert [float(value) for value in sums(probe)] == [6.0]
+    probe.close()
+
+
+def test_a_model_is_freed_with_its_probe() -> None:
+    """A hook that held its parameter would keep it for ever."""
+    layers = layers_of(2)
+    probe = LocalProbe(layers)
+    gone = weakref.ref(layers[0].parameter)
+    del probe, layers
+    gc.collect()
+
+    assert gone() is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -96,7 +96,7 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
         if each.bad and each.fine:
             return each.bad
     bad = _bad_gradients(frame)
-    if bad != seen and frame.coverage == 1.0 and not _is_in_shard(frame):
+    if bad and bad != seen and frame.coverage == 1.0 and not _is_in_shard(frame):
         return bad
     showing = next((each.bad for each in found if each.bad), ())
     return showing if len(showing) > 1 else ()

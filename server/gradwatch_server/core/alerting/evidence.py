@@ -6,6 +6,7 @@ the weights of all ranks may be bad, and each shows it by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ def is_dated(part: RankPart, frame: Frame) -> bool:
     named = part.scalars.get(Scalar.FIRST_NONFINITE_STEP)
     if named is None:
         return frame.bad_step == frame.step
-    return named == frame.bad_step or np.isnan(named)
+    return named == frame.bad_step or math.isnan(named)
 
 
 def local(part: RankPart, frame: Frame) -> bool | None:

@@ -193,6 +193,17 @@ def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
     assert ranks(1.0, 1.0) == (1,)
 
 
+def test_losses_that_are_all_bad_show_on_all_ranks(make_part: Any, make_frame: Any) -> None:
+    """Also where no gradient is bad; one that is bad beside a fine one is its rank's own."""
+
+    def ranks(*losses: float) -> Any:
+        parts = [make_part([1.0], rank=r, scalars={"loss": x}) for r, x in enumerate(losses)]
+        return nonfinite_ranks(make_frame(*parts))
+
+    assert ranks(NAN, NAN) == (0, 1)
+    assert ranks(1.0, INF) == (1,)
+
+
 def test_what_ranks_show_at_a_later_step_is_no_evidence(make_part: Any, make_frame: Any) -> None:
     """NaN weights make every rank bad by itself; the first bad step's probe decides (C13)."""
 
