@@ -94,7 +94,7 @@ class Session:
             return None
         outputs = None if stats.activations is None else numbers(stats.activations)
         if outputs is not None and len(outputs) != len(known.layout.modules):
-            outputs = None
+            outputs = None  # costs its own numbers, not the record
         return RankPart(
             self.hello.rank,
             known.layout,
