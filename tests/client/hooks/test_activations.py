@@ -13,6 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import checkpoint
 
 from gradwatch_wire import Manifest
@@ -393,3 +400,27 @@ def test_closing_removes_the_hooks(attach: Any) -> None:
     watch.close()
 
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_of_a_dtensor_this_ranks_part_is_measured(
+    aggregator: Any, attach: Any, one_process: None
+) -> None:
+    """Tensor parallelism hands them from module to module; FSDP2 wraps the modules."""
+    mesh = init_device_mesh("cpu", (1,))
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    parallelize_module(
+        model, mesh, {"0": ColwiseParallel(use_local_output=False), "1": RowwiseParallel()}
+    )
+    sharded = fully_shard(Model(), mesh=mesh)
+    both = nn.ModuleDict({"parallel": model, "sharded": sharded})
+    watch, optimizer = watched(attach, both)
+    batch = good()
+    largest = model[0](batch).to_local().abs().amax().item()
+    (model(batch).mean() + sharded(batch)).backward()
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+    found = named(aggregator, stats)
+
+    assert found["parallel.0"] == largest
+    assert all(magnitude > 0.0 for magnitude in found.values())
+    assert watch.stats()["last_error"] == ""
