@@ -60,6 +60,7 @@ class Activations(Observer):
         self._faults = faults
         self._habits = Habits(len(modules), lambda: faults.note("activations", UNSEEN))
         self._has_contributed = False
+        self._before: tuple[int, OutputMagnitudes] | None = None  # the last taken, of which step
         self._clock = count()
         self._calls: list[tuple[int, int | None, Tensor, Tensor]] = []
         self._is_complete = True
@@ -79,7 +80,9 @@ class Activations(Observer):
 
     def after_forward(self, index: int, output: object) -> None:
         """Measure what a module has returned, outside of compiled graphs."""
-        if self.active and any(top.training for top in self._tops):
+        if not self.active or torch._C._get_tracing_state() is not None:
+            return
+        if any(top.training for top in self._tops):
             with self._faults.noting("activations"):
                 self._note(index, output)
 
@@ -111,10 +114,28 @@ class Activations(Observer):
         """Add what was measured, and forget it."""
         is_compiled = has_compiled()
         with self._faults.noting("activations"):
-            if self._calls or is_compiled or not self._has_contributed:
-                sample.outputs = self._take(sample, is_compiled=is_compiled)
-                self._has_contributed = True
+            is_new = bool(self._calls) or is_compiled or not self._has_contributed
+            taken = self._take(sample, is_compiled=is_compiled) if is_new else None
+            self._has_contributed = True
+            sample.outputs = taken
+            if sample.parts > 1:
+                self._share(sample, is_compiled=is_compiled)
         self.forget()
+
+    def _share(self, sample: StepSample, *, is_compiled: bool) -> None:
+        """Give a sample what another took of the same pass: it reaches several optimizers' layers.
+
+        Without new calls it is the same pass; in compiled code it may be that before.
+        """
+        taken, before = sample.outputs, self._before
+        is_near = before is not None and abs(before[0] - sample.step) <= 1
+        if before is not None and is_near and (is_compiled or not self._calls):
+            sample.outputs = before[1].empty()
+            for each in (before[1], taken):
+                if each is not None:
+                    sample.outputs.add(each, sample.step)
+        if taken is not None and (is_compiled or self._calls):
+            self._before = (sample.step, taken)
 
     def _take(self, sample: StepSample, *, is_compiled: bool) -> OutputMagnitudes:
         taken = OutputMagnitudes(self._habits, is_complete=self._is_complete)

@@ -157,6 +157,29 @@ def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach
     assert stats.scalars["nonfinite_module_step"] == stats.scalars["first_nonfinite_step"] == 0.0
 
 
+@pytest.mark.parametrize("generator_first", [False, True])
+def test_a_pass_through_two_networks_tells_both(
+    aggregator: Any, attach: Any, generator_first: bool
+) -> None:
+    """The generator's pass reaches the discriminator's layers, whose window then is none."""
+    networks = nn.ModuleDict({"G": Block(math.nan), "D": nn.Linear(4, 1)})
+    optimizers = {name: torch.optim.SGD(each.parameters()) for name, each in networks.items()}
+    given = list(optimizers.values()) if generator_first else list(optimizers.values())[::-1]
+    attach(networks, given, activations=True)
+    for batch in (good(), good(), broken()):
+        networks["D"](good()).mean().backward()
+        optimizers["D"].step()
+        networks["D"](networks["G"](batch)).mean().backward()
+        optimizers["G"].zero_grad()
+        optimizers["G"].step()
+        optimizers["D"].zero_grad()
+    stats = aggregator.stats(6)
+    of_generator = [own for own in stats if "G.linear.weight" in aggregator.layers(own)]
+
+    assert len(of_generator) == 3
+    assert [first_bad(aggregator, own) for own in of_generator] == [None, None, "G"]
+
+
 def test_what_is_no_training_pass_is_not_measured(aggregator: Any, attach: Any) -> None:
     """Evaluation with and without gradients, and steps that are not due."""
     model = Model()
@@ -411,7 +434,8 @@ def test_of_a_dtensor_this_ranks_part_is_measured(
     parallelize_module(
         model, mesh, {"0": ColwiseParallel(use_local_output=False), "1": RowwiseParallel()}
     )
-    sharded = fully_shard(Model(), mesh=mesh)
+    sharded = Model()
+    fully_shard(sharded, mesh=mesh)
     both = nn.ModuleDict({"parallel": model, "sharded": sharded})
     watch, optimizer = watched(attach, both)
     batch = good()
