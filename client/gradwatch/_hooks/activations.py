@@ -25,6 +25,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.gradients import dense
+from gradwatch_wire.limits import MAX_MANIFESTS
 
 MAX_CALLS: Final = 1 << 14
 """Calls noted between two backward passes: a model may be called for ever without one."""
@@ -66,7 +67,7 @@ class Activations(Observer):
         self._is_complete = True
         self._measured: set[int] = set()  # modules whose output was measured before the backward
         self._without_graph: dict[int, int] = {}  # modules to when they returned without gradients
-        self._ranks: tuple[int, tuple[int | None, ...]] = (0, ())  # of which manifest, and what
+        self._ranks: dict[int, tuple[int | None, ...]] = {}  # by manifest
         self._outputs = [ModuleOutputs(i, self._own(m), self) for i, m in enumerate(self._modules)]
         self._handles = [
             module.register_forward_hook(OutputHook(outputs))
@@ -139,7 +140,10 @@ class Activations(Observer):
 
     def _take(self, sample: StepSample, *, is_compiled: bool) -> OutputMagnitudes:
         taken = OutputMagnitudes(self._habits, is_complete=self._is_complete)
-        ranks = self._find_ranks(sample)
+        # Where the order of all calls is known there is no need for them.
+        is_ordered = not is_compiled and all(moment is not None for _, moment, _, _ in self._calls)
+        nowhere = (None,) * len(self._modules)
+        ranks = nowhere if is_ordered else self._find_ranks(sample)
         lows = [low for _, _, low, _ in self._calls]
         highs = [high for _, _, _, high in self._calls]
         for places in places_by_device(lows).values():
@@ -155,18 +159,21 @@ class Activations(Observer):
             taken.put(calls, torch.stack((largest, torch.ones_like(largest))))
         kept = [outputs.seen for outputs in self._outputs]
         for places in places_by_device(kept).values() if is_compiled else ():
-            nowhere = (None,) * len(places)
-            calls = Calls(tuple(places), nowhere, tuple(ranks[place] for place in places))
+            own = tuple(ranks[place] for place in places)
+            calls = Calls(tuple(places), (None,) * len(places), own)
             taken.put(calls, torch.stack([kept[place] for place in places]).t())
         return taken
 
     def _find_ranks(self, sample: StepSample) -> tuple[int | None, ...]:
         """Return where each module stands in the forward pass by the layers in it."""
-        if self._ranks[0] != sample.manifest_id:
+        found = self._ranks.get(sample.manifest_id)
+        if found is None:
             layers = [self._layers[layer].parameter for layer in sample.layers]
             found = module_ranks(self._modules, layers if sample.is_ordered else [], self._tops)
-            self._ranks = (sample.manifest_id, found)
-        return self._ranks[1]
+            if len(self._ranks) == MAX_MANIFESTS:
+                self._ranks.clear()
+            self._ranks[sample.manifest_id] = found
+        return found
 
     def forget(self) -> None:
         """Drop what was measured."""

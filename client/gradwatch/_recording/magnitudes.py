@@ -103,12 +103,14 @@ class Habits:
             self._on_unseen()
 
     def is_usual(self, module: int, magnitude: float) -> bool:
-        """Tell whether a magnitude that is not finite says nothing."""
-        return math.isinf(magnitude) and module in self.infinite
+        """Tell whether a magnitude is non-finite as it is in good steps, too."""
+        return module in (self.nan if math.isnan(magnitude) else self.infinite)
 
     def is_doubtful(self, module: int, magnitude: float) -> bool:
-        """Tell whether such a magnitude may be usual."""
-        return module in self.nan or (math.isinf(magnitude) and module not in self.finite)
+        """Tell whether a non-finite magnitude may hide that something began there, or did not."""
+        if module in self.nan:
+            return True  # one NaN more would not show
+        return math.isinf(magnitude) and module not in self.finite | self.infinite
 
 
 class OutputMagnitudes:
@@ -158,7 +160,7 @@ class OutputMagnitudes:
     def reader(self) -> MagnitudeReader:
         """Return what makes numbers of it once they are at hand; it holds no tensor."""
         shapes = [
-            (device, calls, isinstance(own.number, Tensor))
+            (device, calls, None if isinstance(own.number, Tensor) else own.number)
             for (device, calls), own in self._numbers.items()
         ]
         steps = self._steps if len(self._steps) > 1 else []
@@ -188,7 +190,8 @@ class MagnitudeReader:
 
     Args:
         habits: What is usual for the modules.
-        shapes: What `take` gets: device, calls, and whether of several passes.
+        shapes: What `take` gets: device, calls, and which pass; None if that comes along, with the
+            largest of several.
         steps: The step of each pass, empty if there was one.
         is_complete: Whether nothing is missing.
     """
@@ -196,7 +199,7 @@ class MagnitudeReader:
     def __init__(
         self,
         habits: Habits,
-        shapes: Sequence[tuple[torch.device, Calls, bool]],
+        shapes: Sequence[tuple[torch.device, Calls, float | None]],
         steps: Sequence[int],
         *,
         is_complete: bool,
@@ -210,12 +213,11 @@ class MagnitudeReader:
 
     def take(self, device: torch.device, numbers: Iterator[float]) -> None:
         """Take what `OutputMagnitudes.on` returned for a device, at hand by now."""
-        for own, calls, is_merged in self._shapes:
+        for own, calls, number in self._shapes:
             if own == device:
                 first = _calls(calls, numbers)
-                self._add_largest(_calls(calls, numbers) if is_merged else first)
-                number = next(numbers) if is_merged else 0.0
-                self._found.append((number, first))
+                self._add_largest(first if number is not None else _calls(calls, numbers))
+                self._found.append((next(numbers) if number is None else number, first))
 
     def result(self, *, is_good: bool) -> tuple[list[float], dict[str, float]]:
         """Return the magnitude of each module, and the scalars that say where it began.
@@ -224,12 +226,9 @@ class MagnitudeReader:
             is_good: Whether all gradients of the record are finite.
         """
         habits, magnitudes = self._habits, self._magnitudes
-        bad = [
-            m
-            for m, v in enumerate(magnitudes)
-            if not math.isfinite(v) and not habits.is_usual(m, v)
-        ]
-        is_doubtful = any(habits.is_doubtful(module, magnitudes[module]) for module in bad)
+        odd = [(m, v) for m, v in enumerate(magnitudes) if not math.isfinite(v)]
+        bad = [each for each in odd if not habits.is_usual(*each)]
+        is_doubtful = any(habits.is_doubtful(*each) for each in odd)
         found = self._first_pass() if bad else None
         habits.note(magnitudes, is_good=is_good)
         if not bad:
@@ -278,9 +277,11 @@ def _first_bad(calls: Sequence[_Call]) -> int | None:
         return None  # it may have got there between the calls of another one
     if all(call.moment is not None for call in bad):
         return _first_returned(calls, bad)
-    if len({call.module for call in bad}) == 1:
+    modules = {call.module for call in bad}
+    if len(modules) == 1:
         return bad[0].module
-    if any(call.rank is None for call in bad):
+    made = {(call.module, call.moment) for call in calls if call.count and call.module in modules}
+    if any(call.rank is None for call in bad) or len(made) > len(modules):
         return None
     return min(bad, key=lambda call: call.rank or 0).module
 
