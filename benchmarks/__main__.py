@@ -68,6 +68,15 @@ def step(
 
 
 @app.command()
+def activations(
+    quick: Quick = False,
+    rounds: Annotated[int, typer.Option(min=10, help="Steps of each variant.")] = 300,
+) -> None:
+    """What attach(activations=...) adds to a training step, beside the same watch without it."""
+    _run("activations", quick=quick, rounds=rounds)
+
+
+@app.command()
 def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
     """Import time and memory on top of torch's; start and memory of an idle aggregator."""
     _run("footprint", quick=quick, rounds=rounds)

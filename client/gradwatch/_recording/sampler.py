@@ -43,7 +43,9 @@ class GradientSampler:
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
-        self._manifests = Manifests(config.layers, config.groups, config.num_pieces)
+        self._manifests = Manifests(
+            config.layers, config.groups, config.num_pieces, config.module_names
+        )
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)
         self._is_slow = False  # whether a path had to take over for which not all columns are free
@@ -96,6 +98,7 @@ class GradientSampler:
             parts=1 if optimizer is None else len(self._config.optimizers),
             num_pieces=self._config.num_pieces,
             is_complete=optimizer is None,
+            is_ordered=ordered,
             versions=_versions(gradients),
             labels={
                 Label.POINT: point,
