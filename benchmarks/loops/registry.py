@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 TOPICS: Final = (
     "plain",
+    "ddp",
+    "fsdp",
+    "tensor_parallel",
+    "frameworks",
 )  # fmt: skip
 """Modules of this package, in the order of the table. Those that need much import it inside."""
 
