@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
 TOPICS: Final = (
     "plain",
+    "closures",
+    "scaling",
+    "several",
+    "changes",
+    "compiled",
+    "checkpointing",
+    "functional",
+    "nanogpt",
     "ddp",
     "fsdp",
     "tensor_parallel",

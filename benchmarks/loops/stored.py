@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Opened, Received
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_wire import Manifest, Stats
+from gradwatch_wire import Event, Manifest, Stats
 from gradwatch_wire.columns import L2
-from gradwatch_wire.names import Label
+from gradwatch_wire.names import EventName, Label
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recorded:
     """One STATS record.
 
@@ -27,6 +27,7 @@ class Recorded:
         shards: Which shard of each layer that is, `""` for the whole.
         labels: What the numbers are.
         scalars: Numbers of the whole step.
+        taken: Whether the optimizer is said to have done the update.
     """
 
     rank: int
@@ -36,11 +37,7 @@ class Recorded:
     shards: dict[str, str]
     labels: Mapping[str, Any]
     scalars: Mapping[str, float]
-
-    @property
-    def taken(self) -> bool:
-        """Whether the record says that the optimizer stepped."""
-        return bool(self.labels.get(Label.TAKEN))
+    taken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +71,7 @@ def read_log(directory: Path) -> Log:
     found: Log = {}
     sessions: dict[bytes, tuple[str, int]] = {}
     manifests: dict[tuple[bytes, int], Manifest] = {}
+    skipped: dict[tuple[str, int], set[int]] = {}
     try:
         for _, entry in store.log.entries():
             body = entry.body
@@ -89,8 +87,14 @@ def read_log(directory: Path) -> Log:
                 elif isinstance(record, Stats):
                     manifest = manifests[session, record.manifest_id]
                     found[run][0].append(_recorded(rank, record, manifest))
+                elif isinstance(record, Event) and record.name == EventName.SKIPPED_STEP:
+                    skipped.setdefault((run, rank), set()).add(record.step)
     finally:
         store.close()
+    for (run, rank), steps in skipped.items():
+        for recorded in found[run][0]:
+            # A fused optimizer is called, and does nothing.
+            recorded.taken &= recorded.rank != rank or recorded.step not in steps
     return found
 
 
@@ -104,4 +108,5 @@ def _recorded(rank: int, stats: Stats, manifest: Manifest) -> Recorded:
         shards=dict(zip(manifest.names, shards, strict=True)),
         labels=stats.labels,
         scalars=stats.scalars,
+        taken=bool(stats.labels.get(Label.TAKEN)),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.loops.harness import Outcome
 from benchmarks.loops.stored import Recorded, Stored
 from benchmarks.loops.truth import Note
-from gradwatch_wire.names import Label, Point, Scalar
+from gradwatch_wire.names import Label, LayerOrder, Point, Scalar
 from gradwatch_wire.norms import total_norm
 
 COLUMNS: Final = ("step", "norm", "layer", "rank", "loss, lr", "weights", "graph breaks")
@@ -106,7 +106,7 @@ def _judge_trial(row: Row, outcome: Outcome, variant: str, trial: dict[str, Any]
         for note, record in _pairs(notes, records):
             at = f"{where}, step {note.step}"
             _judge_norms(row["norm"], note, record, at, said, outcome.loop.tolerance)
-            _judge_scalars(row["loss, lr"], note, record, at, has_loss=has_loss)
+            _judge_scalars(row["loss, lr"], note, record, at, said, has_loss=has_loss)
     notes = [Note.from_json(plain) for plain in trial["notes"]]
     _judge_totals(row["norm"], notes, stored, variant, outcome.loop.tolerance)
     _judge_fault(row, outcome, kind, trial, stored)
@@ -153,7 +153,7 @@ def _judge_norms(
 ) -> None:
     """Compare the norms of whole layers; those of shards are put together first."""
     if record.labels.get(Label.SCALED, False) is None:
-        cell.null(f"whether the gradients carry a loss scale: {said}")
+        cell.null(said or "the label scaled is null")
         return
     if missing := sorted(note.layers.keys() - record.layers.keys()):
         _null_or_wrong(cell, f"{at}: no norm of {missing}", said)
@@ -216,16 +216,18 @@ def is_close(true: float, told: float, tolerance: float) -> bool:
     return true == told or math.isclose(true, told, rel_tol=tolerance)
 
 
-def _judge_scalars(cell: Cell, note: Note, record: Recorded, at: str, *, has_loss: bool) -> None:
+def _judge_scalars(
+    cell: Cell, note: Note, record: Recorded, at: str, said: str, *, has_loss: bool
+) -> None:
     rate = record.scalars.get(Scalar.LR)
     if rate is None:
-        cell.null("lr: none in the record")
+        _null_or_wrong(cell, f"{at}: no lr", said)
     else:
         cell.expect(true=rate == note.lr, otherwise=f"{at}: lr {rate:g}, true {note.lr:g}")
     loss = record.scalars.get(Scalar.LOSS)
     if has_loss and note.loss is not None:
         if loss is None:
-            cell.null("loss: none in the record")
+            _null_or_wrong(cell, f"{at}: no loss", said)
         else:
             same = is_close(note.loss, loss, LOSS_TOLERANCE)
             cell.expect(true=same, otherwise=f"{at}: loss {loss:g}, true {note.loss:g}")
@@ -235,19 +237,22 @@ def _judge_fault(
     row: Row, outcome: Outcome, kind: str, trial: dict[str, Any], stored: Stored
 ) -> None:
     """Compare where a fault is said to have begun with where it did."""
-    if kind == "none":
-        first = stored.health["first_bad"]
-        row["step"].expect(true=first is None, otherwise=f"none: first_bad is {first}")
-        return
+    first, first_true = stored.health["first_bad"], _first_nonfinite(trial)
+    at = first and first["step"]
+    text = f"{kind}: first_bad is {first}, true {first_true}"
+    row["step"].expect(true=at == first_true, otherwise=text)
+    overflowed = first_true is not None and first_true < trial["fault"]["step"]
+    if kind == "none" or (kind == "nan" and overflowed):
+        return  # a GradScaler's first steps overflow by themselves
     rule = "nonfinite" if kind == "nan" else "exploding"
     alert = stored.first_alert(rule)
-    told = stored.health["first_bad"] if kind == "nan" else alert and alert["origin"]
+    told = first if kind == "nan" else alert and alert["origin"]
     if told is None or alert is None:
         row["step"].expect(true=False, otherwise=f"{kind}: not told, alerts are {stored.alerts}")
         return
     true = trial["fault"]
     said = _said(outcome, f"{kind}-watched")
-    why = "; ".join(filter(None, (alert["message"], said)))
+    why = "; ".join(filter(None, (alert["message"], *_orders(stored), said)))
     step = told["step"] == true["step"]
     row["step"].expect(true=step, otherwise=f"{kind}: at {told['step']}, true {true['step']}")
     layer = told["layer"]
@@ -262,6 +267,19 @@ def _judge_fault(
         row["rank"].expect(true=rank == true["rank"], otherwise=text)
     elif rank is None and outcome.loop.ranks > 1:
         row["rank"].null(why)
+
+
+def _orders(stored: Stored) -> list[str]:
+    """Return what the manifests say of the order of layers, if it is not known."""
+    latest = stored.orders[-1:]
+    return [f"the manifest's order is {order}" for order in latest if order != LayerOrder.FORWARD]
+
+
+def _first_nonfinite(trial: dict[str, Any]) -> int | None:
+    """Return the first step at which a gradient really was non-finite."""
+    notes = map(Note.from_json, trial["notes"])
+    bad = (n.step for n in notes if not all(map(math.isfinite, n.layers.values())))
+    return min(bad, default=None)
 
 
 def _null_or_wrong(cell: Cell, text: str, said: str) -> None:

@@ -169,7 +169,7 @@ class ForwardOrder:
         found = moments_of({numbers[p]: u for p, u in uses.items() if p in numbers}, self._owners)
         if self._calls is not None:
             shown = {numbers[parameter] for parameter in uses if parameter in numbers}
-            called = self._calls.moments()
+            called = self._calls.take_moments()
             found |= {i: moment for i, moment in called.items() if i not in shown}
         return found
 

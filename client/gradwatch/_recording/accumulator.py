@@ -74,6 +74,12 @@ class SampleAccumulator:
         self._weight += weight
         self._has_sizes = self._has_sizes or batch_size is not None
 
+    def take_losses(self, earlier: SampleAccumulator) -> None:
+        """Take over the losses of samples whose layers were others."""
+        self._loss = self._loss + earlier._loss
+        self._weight += earlier._weight
+        self._has_sizes = self._has_sizes or earlier._has_sizes
+
     def _add_norms(
         self, device: torch.device, columns: dict[str, Tensor], step: int, count: int
     ) -> None:

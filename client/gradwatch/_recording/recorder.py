@@ -27,9 +27,8 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
 
-_NOT_OPEN: Final = (
-    "called where no backward pass waits for its optimizer's step, and left out; "
-    "call it between backward() and step()"
+LOSS_APART: Final = (
+    "the loss is in no record: it was given before the backward pass or after the optimizer's step"
 )
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -123,8 +122,8 @@ class Recorder:
         with self._faults.noting("annotate"):
             if self._keep_early({Scalar.LOSS: loss}):
                 return
-            if not self.windows.is_open:
-                self._faults.note("annotate", _NOT_OPEN)
+            if loss is not None and not self.windows.is_open:
+                self._faults.note("annotate", LOSS_APART)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
@@ -145,8 +144,11 @@ class Recorder:
                 return False
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
-                known = SampleAccumulator(sample)
-                self._early.add_to(known)
+                known, earlier = SampleAccumulator(sample), known
+                if earlier is not None:
+                    known.take_losses(earlier)
+                else:
+                    self._early.add_to(known)
             known.add(sample)
             self._passes[optimizer] = known
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
@@ -165,6 +167,7 @@ class Recorder:
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
         if known is None:
             return
+        self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
         if is_another:
             _settle_scale(known, None)
             known.latest.labels[Label.SCALED] = None

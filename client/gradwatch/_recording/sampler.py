@@ -152,6 +152,10 @@ class GradientSampler:
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
         sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
+        self.add_rate(sample, optimizer)
+
+    def add_rate(self, sample: StepSample, optimizer: int | None) -> None:
+        """Add the learning rate as it is now, of an optimizer or of the first."""
         if self._config.optimizers:
             rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
             # A tensor (capturable optimizers) would have to be synchronised for.

@@ -159,7 +159,7 @@ def test_a_replaced_optimizer_is_watched(
     assert [aggregator.layers(stats) for stats in sent] == [close(norms) for norms in true]
     assert [stats.step for stats in sent] == [0, 1, 2, 3, 4]
     assert [stats.labels["taken"] for stats in sent] == [True] * 5
-    assert [stats.scalars["lr"] for stats in sent][-2:] == [0.01] * 2
+    assert [stats.scalars["lr"] for stats in sent][-3:] == [0.01] * 3
     assert caplog.text.count("another Adam has taken the place of optimizer 0") == 1
     assert watch.stats()["faults"] == 0
     assert len(old) == kept
@@ -253,3 +253,21 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
 
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["registration", "forward"]
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_learning_rate_is_that_of_the_step(
+    aggregator: Any, attach: Any, replaced: bool
+) -> None:
+    """It may be set after the backward pass, or with another optimizer."""
+    model = make()
+    optimizer = sgd(model.parameters())
+    attach(model, optimizer)
+    for rate in (0.1, 0.2, 0.3):
+        backward(model)
+        if replaced:
+            optimizer = sgd(model.parameters())
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+
+    assert [stats.scalars["lr"] for stats in aggregator.stats(3)] == [0.1, 0.2, 0.3]
