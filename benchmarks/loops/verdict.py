@@ -263,7 +263,9 @@ def _judge_fault(
         row["layer"].expect(true=layer in true["layers"], otherwise=text)
     rank = told["rank"]
     text = f"{kind}: on rank {rank}, true {true['rank']}"
-    if true["rank"] is None or (rank is not None and (rank != true["rank"] or outcome.loop.ranks > 1)):
+    if true["rank"] is None or (
+        rank is not None and (rank != true["rank"] or outcome.loop.ranks > 1)
+    ):
         row["rank"].expect(true=rank == true["rank"], otherwise=text)
     elif rank is None and outcome.loop.ranks > 1:
         row["rank"].null(why)

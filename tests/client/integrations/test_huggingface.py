@@ -22,6 +22,7 @@ from transformers import (
     set_seed,
 )
 
+import gradwatch
 from gradwatch.integrations.huggingface import GradwatchCallback
 from gradwatch_wire import Event
 
@@ -135,6 +136,49 @@ def test_each_record_is_what_the_trainer_logs(
     assert farewell() == "closed"
     assert_same_weights(trainer, plain)
     assert "training_step" not in vars(trainer)
+
+
+class OwnCallback(TrainerCallback):
+    """What a user writes in three lines, with steps that count from 0."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.watch: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.watch = gradwatch.attach(
+            kwargs["model"],
+            kwargs["optimizer"],
+            run="test",
+            endpoint=self.endpoint,
+            first_step=state.global_step,
+        )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.watch.close()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_attach_in_a_callback_of_ones_own(
+    new_trainer: NewTrainer, aggregator: Any, accumulate: int
+) -> None:
+    """Each step has the norm that is logged, also in the shorter window at the epoch's end."""
+    settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": 0.01}
+    trainer, plain = new_trainer(texts(26), **settings), new_trainer(texts(26), **settings)
+    callback = OwnCallback(aggregator.endpoint)
+    trainer.add_callback(callback)
+    trainer.train()
+    plain.train()
+    said = logged(trainer)
+    sent = aggregator.stats(len(said))
+
+    assert [stats.step for stats in sent] == [entry["step"] - 1 for entry in said]
+    totals = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
+    assert totals == pytest.approx([entry["norm"] for entry in said], rel=1e-4)
+    passes = [stats.scalars.get("collections", 1.0) for stats in sent]
+    assert passes == ([1.0] * 13 if accumulate == 1 else [4.0, 4.0, 4.0, 1.0])
+    assert callback.watch.stats()["faults"] == 0
+    assert_same_weights(trainer, plain)
 
 
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
