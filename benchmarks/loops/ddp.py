@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.loops.networks import Network, loss_of
@@ -22,7 +23,7 @@ def train(
     *,
     micro_batches: int = 1,
     no_sync: bool = False,
-    prepare: Callable[[DistributedDataParallel], object] = lambda model: None,
+    comm_hook: Callable[..., Any] | None = None,
     loss_factor: float = 1.0,
     attach: dict[str, Any] | None = None,
     **settings: Any,
@@ -33,14 +34,15 @@ def train(
         trial: Which one.
         micro_batches: Backward passes per step. The fault is in the last.
         no_sync: Whether only the last of them reduces.
-        prepare: Called with the model once it is wrapped.
+        comm_hook: Communication hook.
         loss_factor: What the loss is multiplied by.
         attach: Further arguments of `attach`.
         settings: Arguments of DistributedDataParallel.
     """
     network = Network()
     model = DistributedDataParallel(network, **settings)
-    prepare(model)
+    if comm_hook is not None:
+        model.register_comm_hook(None, comm_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     trial.inject(network, "blocks.1.down")
     trial.attach(model, optimizer, **(attach or {}))
@@ -94,10 +96,8 @@ def ddp_bucket_view(trial: Trial) -> nn.Module:
 
 @loop("DDP, fp16 compression hook", ranks=2)
 def ddp_fp16(trial: Trial) -> nn.Module:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
     return train(
         trial,
-        prepare=lambda model: model.register_comm_hook(None, fp16_compress_hook),
+        comm_hook=fp16_compress_hook,
         loss_factor=2.0**-6,  # so that the explosion fits into float16
     )

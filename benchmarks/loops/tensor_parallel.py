@@ -56,7 +56,7 @@ def train(trial: Trial, *, is_loss_parallel: bool) -> nn.Module:
             x, y = batch(step)
             classes = (CLASSES * torch.sigmoid(y.squeeze(1))).long()
             loss = nn.functional.cross_entropy(model(x), classes)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's
+            loss.backward()
             trial.tell_loss(loss)
             whole = loss.full_tensor() if isinstance(loss, DTensor) else loss
             trial.truth.step(step, model, optimizer, loss=whole.item())

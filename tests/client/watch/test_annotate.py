@@ -154,7 +154,7 @@ def test_losses_of_passes_that_leave_no_gradient_count(
     aggregator: Any, attach: Any, reduce_dtype: torch.dtype | None, collects: bool
 ) -> None:
     """FSDP2 gives the shards their gradient in the last pass of a step; the mean is over all."""
-    model = fully_shard(
+    model: Any = fully_shard(
         nn.Linear(3, 1),
         mesh=init_device_mesh("cpu", (1,)),
         mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype),
