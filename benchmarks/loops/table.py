@@ -94,8 +94,8 @@ def _with_note(cell: Cell, notes: dict[str, int]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a footnote: what gradwatch said, without what would be markup."""
-    return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
+    """Return a footnote: what gradwatch said, in one line, without what would be markup."""
+    return text.replace("\n", "; ").replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
 
 
 def registered_in(page: str) -> list[list[str]]:

@@ -256,7 +256,7 @@ def _judge_fault(
     if alert is None or (kind == "nan" and first is None):
         row["step"].expect(true=False, otherwise=f"{kind}: not told, alerts are {stored.alerts}")
         return
-    why = "; ".join(filter(None, (alert["message"], *_orders(stored), said)))
+    why = "; ".join((alert["message"], *_orders(stored), *said.splitlines()))
     for told in [alert["origin"], *([first] if kind == "nan" else [])]:
         _judge_place(row, told, trial["fault"], kind, why, has_ranks=outcome.loop.ranks > 1)
 
@@ -307,21 +307,22 @@ def _null_or_wrong(cell: Cell, text: str, said: str, about: Sequence[str]) -> No
     Args:
         cell: Where it is missing.
         text: What is missing.
-        said: All that the client warned of.
-        about: Words, one of which is in it if it was about this.
+        said: All that the client warned of, a line each.
+        about: Words, one of which is in a line that is about this.
     """
-    if any(word in said for word in about):
-        cell.null(said)
+    own = [line for line in said.splitlines() if any(word in line for word in about)]
+    if own:
+        cell.null("; ".join(own))
     else:
         cell.expect(true=False, otherwise=f"{text}, without a word")
 
 
 def _said(outcome: Outcome, variant: str) -> str:
-    """Return what the client warned of in a trial, each line once."""
+    """Return what the client warned of in a trial, each line once, a line each."""
     lines: Mapping[str, None] = dict.fromkeys(
         line.removeprefix("warning: gradwatch: ").removesuffix("; training goes on (told once)")
         for trials in outcome.ranks
         for line in trials[variant]["said"]
         if line.startswith("warning")
     )
-    return "; ".join(lines)
+    return "\n".join(lines)
