@@ -7,9 +7,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from benchmarks.loops.cell import Cell, Verdict
 from benchmarks.loops.harness import ROOT, run_loops
 from benchmarks.loops.registry import Loop, loops
-from benchmarks.loops.verdict import COLUMNS, Cell, Row, Verdict, judge
+from benchmarks.loops.verdict import COLUMNS, Row, judge
 from benchmarks.report import console
 
 PAGE: Final = ROOT / "docs" / "training-loops.md"
