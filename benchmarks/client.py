@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from benchmarks import client_cuda, client_ddp
+from benchmarks import client_cuda, client_ddp, client_small
 from benchmarks.client_cases import Case, cases
 from benchmarks.client_peers import FLOOR, HAND_OUT, NORMS, OWN, SIX, VARIANTS, WANDB
 from benchmarks.client_probe import Peak, Timing, take_peak, take_times
@@ -50,6 +50,7 @@ def run(*, quick: bool = False, rounds: int = 11) -> None:
         "backward pass that only hands out these gradients, less that of the same pass without "
         f"it; {_slow_rounds(rounds)} rounds. What its service process does besides is not in it.",
     )
+    client_small.run(quick=quick)
     client_ddp.run(quick=quick)
     if torch.cuda.is_available():
         client_cuda.run(quick=quick)

@@ -22,6 +22,7 @@ class Faults:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.last = ""
+        self._told: set[str] = set()
 
     def note(self, what: str, why: object) -> None:
         """Count a fault; the first of each kind is logged."""
@@ -29,6 +30,12 @@ class Faults:
         self.last = f"{what}: {why}"
         if self.counts[what] == 1:
             tell(logging.WARNING, f"{self.last}; training goes on (told once)")
+
+    def tell_once(self, what: str, message: str) -> None:
+        """Tell what the user must know though nothing went wrong; each kind once."""
+        if what not in self._told:
+            self._told.add(what)
+            tell(logging.WARNING, f"{message} (told once)")
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:

@@ -86,7 +86,8 @@ def show_verdict(story: Story) -> None:
 def answer(act: Act, story: Story) -> tuple[str, str]:
     """Return what the first alert of an act said and how late it was."""
     for alert in story.fired(act):
-        layer = alert.origin.layer or "a layer not known"
+        unknown = "the loss or the forward pass" if alert.origin.bad_loss else "a layer not known"
+        layer = alert.origin.layer or unknown
         where = f"step {alert.first_step}, {on_ranks(alert.origin.ranks)}"
         steps, seconds = story.steps_late(act, alert), story.seconds_late(act, alert)
         return f"{alert.rule} in {layer}\n{where}", f"{steps} steps\n{seconds:.2f} s"

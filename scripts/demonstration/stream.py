@@ -28,6 +28,7 @@ class Origin(BaseModel):
 
     layer: str | None
     ranks: tuple[int, ...]
+    bad_loss: bool | None = None
 
 
 class Alert(BaseModel):

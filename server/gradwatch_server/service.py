@@ -84,6 +84,7 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
             retention=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
             ),
+            http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
         app = make_app(engine, store.alert_events, alert_stream, stream_tokens)

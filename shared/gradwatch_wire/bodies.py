@@ -99,13 +99,16 @@ def _read_hello(b: Reader) -> Hello:
 
 
 def _welcome(r: Welcome) -> Body:
-    return {
+    body: Body = {
         "boot_id": r.boot_id,
         "acked": r.acked,
         "max_record_bytes": r.max_record_bytes,
         "proto_min": r.proto_min,
         "proto_max": r.proto_max,
     }
+    if r.http:
+        body["http"] = r.http
+    return body
 
 
 def _read_welcome(b: Reader) -> Welcome:
@@ -115,6 +118,7 @@ def _read_welcome(b: Reader) -> Welcome:
         max_record_bytes=b.integer("max_record_bytes", 1, MAX_SEQ, MAX_RECORD_BYTES),
         proto_min=b.integer("proto_min", 0, 255, PROTOCOL_MAJOR),
         proto_max=b.integer("proto_max", 0, 255, PROTOCOL_MAJOR),
+        http=b.name("http", ""),
     )
 
 

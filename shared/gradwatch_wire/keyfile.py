@@ -78,6 +78,9 @@ def read_private(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: If it is missing, no plain file, too large, open to others, or no TOML.
     """
+    if "\0" in str(path):
+        msg = f"key file {str(path)!r}: no path has a null character"
+        raise ValueError(msg)
     try:
         # The mode is asked of what is read: a file looked at first could be another one by then.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

@@ -21,6 +21,7 @@ class Scalar(StrEnum):
     LOCAL_PROBE = "local_probe"
     COLLECTIONS = "collections"
     FIRST_NONFINITE_STEP = "first_nonfinite_step"
+    FIRST_NONFINITE_LOSS = "first_nonfinite_loss"
 
 
 class Label(StrEnum):

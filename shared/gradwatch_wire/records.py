@@ -79,6 +79,8 @@ class Welcome:
         max_record_bytes: Largest record it reads.
         proto_min: Oldest protocol major it reads.
         proto_max: Newest protocol major it reads.
+        http: Where it answers HTTP, as it is bound: `http://0.0.0.0:8420` is any address that
+            reaches it. Empty if it does not say.
     """
 
     boot_id: bytes
@@ -86,6 +88,7 @@ class Welcome:
     max_record_bytes: int = MAX_RECORD_BYTES
     proto_min: int = PROTOCOL_MAJOR
     proto_max: int = PROTOCOL_MAJOR
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +127,13 @@ class Stats:
         labels: What the numbers are: `point`, `scaled`, `reduction`, `path`.
         scalars: Numbers of the whole step by name: `loss`, `batch_size`, `lr`, `loss_scale`,
             `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
-            `first_nonfinite_step`, NaN if there was none.
+            `first_nonfinite_step`, NaN if there was none. `local_probe` and
+            `first_nonfinite_loss` are then of the first collection of that step that was bad, of
+            the last one if none was.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
-            last record; `local_l2` of this rank's gradient before the ranks were reduced.
+            last record; `local_l2` of this rank's gradient before the ranks were reduced, negative
+            where it is not known.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 
@@ -30,6 +30,7 @@ class RecordingAggregator(threading.Thread):
         self.beats: list[wire.Beat] = []
         self.lost: list[tuple[int, int]] = []
         self.refusal: str | None = None
+        self.welcome: dict[str, Any] = {}  # what WELCOME says besides
         self._tracker = SequenceTracker({})
         self._peers: dict[bytes, bytes] = {}  # session -> peer
         self._outbox: deque[wire.Record] = deque()
@@ -62,7 +63,9 @@ class RecordingAggregator(threading.Thread):
                 return
             self._tracker.open(session)
             acked = self._tracker.accepted(session)
-            self._reply(peer, session, wire.Welcome(boot_id=self.boot_id, acked=acked))
+            self._reply(
+                peer, session, wire.Welcome(boot_id=self.boot_id, acked=acked, **self.welcome)
+            )
             return
         rewind = False
         if isinstance(record, wire.Beat):

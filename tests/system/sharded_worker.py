@@ -61,9 +61,22 @@ def cut_tensors(model: nn.Sequential, mesh: DeviceMesh) -> None:
     parallelize_module(model, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
 
 
+def poison(layer: nn.Module) -> None:
+    """Put a NaN into the gradient of what a layer returns: into the first row of its weight's."""
+
+    def hook(_: nn.Module, __: object, output: torch.Tensor) -> None:
+        bad = torch.zeros(output.shape[-1])
+        bad[0] = float("nan")
+        output.register_hook(lambda gradient: gradient + bad)
+
+    layer.register_forward_hook(hook)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", required=True)
+    parser.add_argument("--local", action="store_true")
+    parser.add_argument("--poison-rank", type=int, default=-1, help="whose last step is bad")
     parser.add_argument("--way", choices=WAYS, required=True)
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -80,10 +93,13 @@ def main() -> None:
         run=args.run,
         groups={name: name for name in names},
         columns=("l2", "l1", "linf", "zeros"),
+        local=args.local,
     )
     sys.stdout.write("training\n")
     sys.stdout.flush()
-    for _ in range(3):
+    for step in range(3):
+        if step == 2 and rank == args.poison_rank:
+            poison(model.get_submodule("first"))
         whole.zero_grad()
         optimizer.zero_grad()
         for each in (whole, model):

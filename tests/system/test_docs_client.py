@@ -101,7 +101,6 @@ ERRORS: Final = [
     Error(row[0].strip("`"), row[1], row[2].removesuffix(" ...").strip("`"), row[2].endswith("`"))
     for row in _rows("### Errors")
 ]
-NEVER_WRONG: Final = {"local"}  # anything is true or false
 
 
 def _frozen() -> nn.Module:
@@ -136,8 +135,10 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("scaler", "TypeError"): lambda: {"scaler": 65536.0},
     ("blocks", "TypeError"): lambda: {"blocks": 2},
     ("blocks", "ValueError"): lambda: {"blocks": [nn.Linear(2, 2)]},
+    ("columns", "TypeError"): lambda: {"columns": 5},
     ("columns", "ValueError"): lambda: {"columns": ["l3"]},
     ("report_every", "ValueError"): lambda: {"report_every": 0},
+    ("local", "TypeError"): lambda: {"local": "yes"},
     ("on_alert", "TypeError"): lambda: {"on_alert": "print"},
     ("buffer_bytes", "ValueError"): lambda: {"buffer_bytes": 1},
     ("spill", "TypeError"): lambda: {"spill": 7},
@@ -164,7 +165,7 @@ def test_every_argument_that_can_be_wrong_has_an_error() -> None:
     """None is forgotten."""
     arguments = set(inspect.signature(gradwatch.attach).parameters)
 
-    assert {error.argument for error in ERRORS} == arguments - NEVER_WRONG
+    assert {error.argument for error in ERRORS} == arguments
 
 
 class _Loss(nn.Module):

@@ -35,3 +35,20 @@ def test_the_norms_of_shards_add_up_to_those_of_the_unsharded_model(
     assert {g["name"]: g["l2"] for g in groups} == pytest.approx(expected["layers"], rel=1e-5)
     assert health["layers"]["total"] == len(expected["layers"])
     assert health["reasons"] == []
+
+
+@pytest.mark.parametrize(("way", "world"), [("fsdp", 2), ("hsdp", 4), ("tp", 2)])
+def test_a_rank_is_not_named_by_what_a_reduction_put_into_its_shard(
+    aggregator: Aggregator, train: Train, way: str, world: int
+) -> None:
+    """Rank 1's NaN lies in the first row, which rank 0 holds; `local=True` cannot know (C1)."""
+    aggregator.start()
+    arguments = ("--run", "cut", "--way", way, "--local", "--poison-rank", "1")
+    job = train(world, *arguments, worker="sharded_worker.py")
+    reports = [json.loads(output.splitlines()[-1]) for output in job.wait()]
+    first_bad = aggregator.health_of_ended("cut")["first_bad"]
+    (alert,) = [a for a in aggregator.json("/runs/cut/alerts") if a["group"] == "first.weight"]
+
+    assert all("attach(local=True) knows nothing of" in r["faults"] for r in reports)
+    assert (first_bad["step"], first_bad["rank"]) == (2, None)
+    assert (alert["origin"]["rank"], alert["origin"]["ranks"]) == (None, [])

@@ -18,24 +18,34 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("fault", "layer", "kind"),
+    ("fault", "layer", "kind", "bad_loss"),
     [
-        ("batch", "3.bias", "nan"),
-        ("local-weight", "2.weight", "nan"),
-        ("after-reduction", "3.bias", "inf"),
+        ("batch", "3.bias", "nan", True),
+        ("local-weight", "2.weight", "nan", False),
+        ("after-reduction", "3.bias", "inf", False),
     ],
 )
 def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
-    aggregator: Aggregator, train: Train, fault: str, layer: str, kind: str
+    aggregator: Aggregator, train: Train, fault: str, layer: str, kind: str, bad_loss: bool
 ) -> None:
-    """An all-reduce spreads a NaN to both ranks; the local loss or the local probe tells whose."""
+    """An all-reduce spreads a NaN to both ranks; the local loss or the local probe tells whose.
+
+    A batch makes the loss NaN: then no layer is to blame.
+    """
     aggregator.start()
     train(2, "--run", "ddp", "--fault", fault, "--fault-rank", "1").wait()
 
     health = aggregator.health_of_ended("ddp")
     alerts = aggregator.json("/runs/ddp/alerts")
 
-    assert health["first_bad"] == {"step": 20, "rank": 1, "layer": layer, "kind": kind}
+    assert health["first_bad"] == {
+        "step": 20,
+        "rank": 1,
+        "layer": None if bad_loss else layer,
+        "kind": kind,
+        "bad_loss": bad_loss,
+        "first_gradient": layer,
+    }
     assert health["window"]["coverage"] == 1.0
     assert [alert["rule"] for alert in alerts] == ["nonfinite"]
     assert alerts[0]["origin"]["rank"] == 1
@@ -82,7 +92,8 @@ def test_gains_groups_and_local_norms_reach_their_pages(
         "seed": 64 * 10 + 10,
     }
     assert health["groups"]["seed/host"] == groups["ratios"]["seed/host"] > 0.0
-    assert health["first_bad"] == {"step": 20, "rank": 1, "layer": "2.weight", "kind": "nan"}
+    first_bad = health["first_bad"]
+    assert (first_bad["step"], first_bad["rank"], first_bad["layer"]) == (20, 1, "2.weight")
 
 
 def test_a_healthy_run_raises_nothing(aggregator: Aggregator, train: Train) -> None:

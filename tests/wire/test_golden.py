@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -225,6 +226,21 @@ def test_unknown_keys_are_ignored(kind: str, golden: dict[str, list[bytes]]) -> 
     envelope[5] |= {"later": {"nested": [1, b"2", None]}, "": 0.5, "naïve \U0001d524": []}
 
     assert ENVELOPES[kind] == wire.decode_record(msgpack.packb(envelope))
+
+
+def test_an_optional_key_of_welcome_comes_after_those_of_version_1_0(
+    golden: dict[str, list[bytes]],
+) -> None:
+    """Where HTTP is answered: an old reader ignores it, and without it nothing changes."""
+    known = ENVELOPES["WELCOME"].record
+    assert isinstance(known, wire.Welcome)
+    welcome = replace(known, http="http://h:1")
+    frames = wire.encode(replace(ENVELOPES["WELCOME"], record=welcome))
+    old = golden["WELCOME"][1]
+    at = old.index(b"\x85\xa7boot_id")
+
+    assert frames[1] == old[:at] + b"\x86" + old[at + 1 :] + b"\xa4http\xaahttp://h:1"
+    assert wire.decode(frames).record == welcome
 
 
 def test_numbers_of_any_msgpack_width_are_read(golden: dict[str, list[bytes]]) -> None:

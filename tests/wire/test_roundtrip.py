@@ -129,6 +129,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         max_record_bytes=IDS,
         proto_min=st.integers(0, 255),
         proto_max=st.integers(0, 255),
+        http=NAMES,
     ),
     "MANIFEST": manifests(),
     "STATS": stats(),

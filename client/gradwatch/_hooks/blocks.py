@@ -40,13 +40,13 @@ class PendingGains(PendingRecord):
         own = [[values[place] for place in places] for places in devices]
         super().__init__(step, [Readback(each) for each in own])
 
-    def _make(self) -> Gains:
+    def _make(self) -> list[Gains]:
         norms = [math.nan] * len(self._blocks)
         for indices, readback in zip(self._indices, self._readbacks, strict=True):
             for index, norm in zip(indices, readback.read(), strict=True):
                 norms[index] = norm
         column = Column.pack("<f8", norms)
-        return Gains(step=self.step, blocks=self._blocks, norm_type=NORM_TYPE, norms=column)
+        return [Gains(step=self.step, blocks=self._blocks, norm_type=NORM_TYPE, norms=column)]
 
 
 class BlockGains(Observer):

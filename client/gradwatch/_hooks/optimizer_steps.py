@@ -41,10 +41,18 @@ class OptimizerSteps:
         optimizers: Unwrapped ones; see `unwrapped`. One that is replaced is replaced there, too.
         listener: Told of their steps by number; held weakly.
         faults: Where errors are noted; nothing is raised into the step.
+        watched: Returns the identities of all watched parameters.
     """
 
-    def __init__(self, optimizers: list[Optimizer], listener: StepListener, faults: Faults) -> None:
+    def __init__(
+        self,
+        optimizers: list[Optimizer],
+        listener: StepListener,
+        faults: Faults,
+        watched: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
         self._optimizers = optimizers
+        self._watched = watched
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._listener: Callable[[], StepListener | None] = weakref.ref(listener)
         self._faults = faults
@@ -78,8 +86,11 @@ class OptimizerSteps:
         if self._listener() is None:
             return
         number = self._find_replaced(optimizer)
-        if number is None or _runs_within(self._optimizers):
+        is_inner = _runs_within(self._optimizers)
+        if number is None or is_inner:
             self._strangers.add(optimizer)
+            if not is_inner:
+                self._tell_stranger(optimizer)
             return
         for handle in self._handles[number]:
             handle.remove()
@@ -87,6 +98,15 @@ class OptimizerSteps:
         self._handles[number] = self._around(number, optimizer)
         kind = type(optimizer).__name__
         tell(logging.INFO, f"another {kind} has taken the place of optimizer {number}")
+
+    def _tell_stranger(self, optimizer: Optimizer) -> None:
+        count = len(_parameters_of(optimizer) & self._watched())
+        if count:
+            self._faults.tell_once(
+                "another optimizer",
+                f"optimizer: one that attach was not given, {type(optimizer).__name__}, steps "
+                f"{count} of the model's parameters, and its steps are not seen; pass it too",
+            )
 
     def _find_replaced(self, optimizer: Optimizer) -> int | None:
         """Return which watched optimizer has most of its parameters in this one, if any has."""

@@ -9,17 +9,19 @@ then the rank is reported as unknown.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
+from gradwatch._faults import Faults
+from gradwatch._hooks.own_gradient import OwnGradientHook
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.gradients import is_distributed
+from gradwatch._statistics.gradients import is_distributed, why_unreadable
 from gradwatch_wire.names import Scalar
 
 MAX_PARAMETERS: Final = 16
@@ -27,23 +29,47 @@ MAX_NUMEL: Final = 1 << 18
 
 
 class LocalProbe(Observer):
-    """Sums of a few local gradients of the last backward pass."""
+    """Sums of what backward passes of this rank add to a few gradients.
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    Args:
+        layers: Those to choose from.
+        faults: Where errors are noted; nothing is raised into the backward pass.
+    """
+
+    def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
+        self._faults = faults
         self._sums: dict[int, Tensor] = {}
-        self._handles = [
-            self._watch(index, parameter) for index, parameter in enumerate(choose(layers))
+        self._parameters = choose(layers)
+        self._hooks = [
+            self._watch(index, parameter) for index, parameter in enumerate(self._parameters)
         ]
 
-    def _watch(self, index: int, parameter: nn.Parameter) -> RemovableHandle:
-        def add_up(ready: Tensor) -> None:
-            gradient = ready.grad
-            if self.active and gradient is not None and not gradient.is_sparse:
-                # In float64: a sum in a shorter type may overflow on finite gradients.
-                self._sums[index] = gradient.detach().sum(dtype=torch.float64)
+    def _watch(self, index: int, parameter: nn.Parameter) -> OwnGradientHook:
+        # Held weakly by the hook: it holds the parameters.
+        watch = weakref.ref(self)
 
-        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
-        return handle
+        def current() -> nn.Parameter | None:
+            own = watch()
+            return None if own is None else own._parameters[index]
+
+        def add_up(gradient: Tensor) -> Tensor | None:
+            own = watch()
+            return None if own is None else own._add_up(gradient)
+
+        def keep(total: Tensor, adds: bool) -> None:
+            if (own := watch()) is not None:
+                known = own._sums.get(index) if adds else None
+                own._sums[index] = total if known is None else known + total
+
+        return OwnGradientHook(parameter, current, add_up, keep)
+
+    def _add_up(self, gradient: Tensor) -> Tensor | None:
+        try:
+            if self.active and not gradient.is_sparse:
+                return safe_sum(gradient.detach())
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("local probe", repr(error))
+        return None
 
     def contribute(self, sample: StepSample) -> None:
         """Add the sums, 0-d each on its device, and forget them."""
@@ -57,9 +83,22 @@ class LocalProbe(Observer):
 
     def close(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._parameters.clear()
+
+
+def safe_sum(gradient: Tensor) -> Tensor:
+    """Return a number that is finite exactly if all elements are: 0-d float64, their sum.
+
+    In a shorter type the sum may overflow on finite gradients. That of a float64 gradient may in
+    any type: in its place it is zero, or NaN if not all elements are finite.
+    """
+    if gradient.dtype is not torch.float64:
+        return gradient.sum(dtype=torch.float64)
+    smallest, largest = torch.aminmax(gradient)  # a NaN is both
+    return smallest * 0.0 + largest * 0.0
 
 
 def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:
@@ -68,7 +107,9 @@ def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:
     trained = [
         layer.parameter
         for layer in layers
-        if layer.parameter.requires_grad and not is_distributed(layer.parameter)
+        if layer.parameter.requires_grad
+        and not is_distributed(layer.parameter)
+        and not why_unreadable(layer.parameter)
     ]
     small = [parameter for parameter in trained if parameter.numel() <= MAX_NUMEL]
     small = small or sorted(trained, key=nn.Parameter.numel)[:1]

@@ -36,7 +36,7 @@ class TrainingHooks:
                 self.watch(number)
             if config.optimizers and config.is_autograd_compiled:
                 faults.note("backward passes are not seen", COMPILED_AUTOGRAD)
-            self._steps = OptimizerSteps(config.optimizers, windows, faults)
+            self._steps = OptimizerSteps(config.optimizers, windows, faults, config.identities)
             undo.pop_all()
 
     def watch(self, optimizer: int) -> None:

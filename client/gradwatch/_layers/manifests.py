@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.pieces import piece_slices
 from gradwatch._layers.shards import find_shard
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.columns import STATISTIC_COLUMNS
@@ -15,35 +17,54 @@ from gradwatch_wire.names import LayerOrder
 
 
 class Manifests:
-    """Hands out one manifest per set of layers that has gradients together.
+    """Hands out one manifest per set of layers that has gradients together, or one per piece of it.
 
-    Of more than `MAX_MANIFESTS` sets the oldest are forgotten, and declared anew when they return.
+    Of more than `MAX_MANIFESTS` manifests the oldest are forgotten, and declared anew when their
+    layers return.
+
+    Args:
+        layers: Watched parameters.
+        groups: Named group to indices into `layers`.
+        num_pieces: Manifests per set of layers; see `pieces`.
     """
 
-    def __init__(self, layers: Sequence[Layer], groups: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        groups: Mapping[str, frozenset[int]],
+        num_pieces: int = 1,
+    ) -> None:
         self._layers = layers
         self._groups = groups
-        self._known: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._num_pieces = num_pieces
+        self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...]], int] = {}
         self._num_made = 0
 
     def find(
         self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
-    ) -> tuple[int, Manifest | None]:
-        """Return the id of a set of layers, and its manifest if it is new and has to be sent.
+    ) -> tuple[int, list[Manifest]]:
+        """Return the id of a set of layers, and its manifests if they have to be sent: it is new.
+
+        The id is that of the manifest of its first piece; those of the others follow it.
 
         Args:
             indices: The layers, in order.
-            gradients: Their gradients; how they are sharded is taken to stay as it is.
+            gradients: Their gradients; how they are sharded is taken to stay as it is, but
+                `model.double()` changes their dtypes.
             ordered: Whether they are in forward order; otherwise in that of registration.
         """
-        known = self._known.get((indices, ordered))
+        key = (indices, ordered, tuple([gradient.dtype for gradient in gradients]))
+        known = self._known.get(key)
         if known is not None:
-            return known, None
-        if len(self._known) == MAX_MANIFESTS:
+            return known, []
+        if (len(self._known) + 1) * self._num_pieces > MAX_MANIFESTS and self._known:
             del self._known[next(iter(self._known))]
-        self._num_made += 1
-        self._known[indices, ordered] = self._num_made
-        return self._num_made, self._make(indices, gradients, ordered=ordered)
+        number = self._known[key] = self._num_made + 1
+        made = [
+            self._make(indices[piece], gradients[piece], ordered=ordered)
+            for piece in piece_slices(len(indices), self._num_pieces)
+        ]
+        return number, made
 
     def forget(self) -> None:
         """Declare all sets anew: layers have become others."""
@@ -52,6 +73,7 @@ class Manifests:
     def _make(
         self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
     ) -> Manifest:
+        self._num_made += 1
         layers = [self._layers[index] for index in indices]
         places = {index: place for place, index in enumerate(indices)}
         shards = tuple(find_shard(gradient) for gradient in gradients)

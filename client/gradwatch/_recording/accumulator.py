@@ -2,10 +2,13 @@
 
 With `report_every` above 1, or with micro-batches, several samples make one record. It has the
 numbers of the last of them, and besides the largest and the mean norm of each layer over all, so
-that an explosion in an early batch is not lost.
+that an explosion in an early batch is not lost. What the rank shows of itself (its probe, its loss)
+is that of the first sample with anything non-finite: later ones may have it from other ranks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,7 +29,10 @@ class SampleAccumulator:
         self._total: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
-        self._probe: list[Tensor] = []
+        self._probe = _OfFirstBad()
+        self._first_loss = _OfFirstBad()
+        self._has_losses = True
+        self._steps: set[int] = set()
         self._loss: Tensor | float = 0.0
         self._weight = 0.0
         self._has_sizes = False
@@ -37,10 +43,12 @@ class SampleAccumulator:
         count = int(sample.scalars.pop(Scalar.COLLECTIONS, 1))
         self.num_samples += count
         self.num_steps += sample.is_complete
+        was_bad = None if self._first_bad is None else ~self._first_bad.isnan()
         for device, columns in sample.columns.items():
             self._add_norms(device, columns, sample.step, count)
-        if probe := sample.device_scalars.get(Scalar.LOCAL_PROBE):
-            self._probe = _added(self._probe, probe)
+        self._steps.add(sample.step)
+        self._probe.add(sample.device_scalars.get(Scalar.LOCAL_PROBE, ()), was_bad)
+        self._keep_loss(sample, was_bad)
         weight = sample.scalars.get(Scalar.BATCH_SIZE)
         on_device = sample.device_scalars.get(Scalar.LOSS, ())
         for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
@@ -92,8 +100,9 @@ class SampleAccumulator:
             self._largest[device] = torch.maximum(self._largest[device], largest)
             self._total[device] += mean * count
         if LOCAL_L2 in columns:
-            known = self._local.get(device, columns[LOCAL_L2])
-            self._local[device] = torch.maximum(known, columns[LOCAL_L2])
+            local = columns[LOCAL_L2]
+            known = self._local.get(device)
+            self._local[device] = local if known is None else _larger_known(known, local)
         # Several devices of one process: the first of them is enough to date the trouble.
         if self._first_bad is None:
             self._first_bad = largest.new_full((), torch.nan)
@@ -114,9 +123,19 @@ class SampleAccumulator:
         latest.scalars[Scalar.COLLECTIONS] = float(self.num_samples)
         if self._first_bad is not None:
             latest.device_scalars[Scalar.FIRST_NONFINITE_STEP] = [self._first_bad]
-        if self._probe:
-            latest.device_scalars[Scalar.LOCAL_PROBE] = self._probe
+        if probe := self._probe.tensors:
+            latest.device_scalars[Scalar.LOCAL_PROBE] = probe
+        if self._has_losses and len(self._steps) > 1:
+            latest.device_scalars[Scalar.FIRST_NONFINITE_LOSS] = self._first_loss.tensors
         return latest
+
+    def _keep_loss(self, sample: StepSample, was_bad: Tensor | None) -> None:
+        """Keep a sample's loss if it is that of the first bad step; within a step none is apart."""
+        losses = sample.device_scalars.get(Scalar.LOSS, [])
+        if Scalar.LOSS in sample.scalars and self._first_bad is not None:
+            losses = [self._first_bad.new_full((), sample.scalars[Scalar.LOSS])]
+        self._has_losses = self._has_losses and bool(losses)
+        self._first_loss.add(losses, was_bad)
 
     def _put_loss(self, latest: StepSample) -> None:
         if not self._weight:
@@ -128,6 +147,32 @@ class SampleAccumulator:
         latest.add_scalar(Scalar.LOSS, self._loss / self._weight)
 
 
+class _OfFirstBad:
+    """A number of the first sample with anything non-finite; of the last before there is one."""
+
+    def __init__(self) -> None:
+        self._kept: dict[torch.device, Tensor] = {}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What is added up to the number: 0-d, one per device; none if it is not known."""
+        return list(self._kept.values())
+
+    def add(self, tensors: Sequence[Tensor], was_bad: Tensor | None) -> None:
+        """Take in a sample's number.
+
+        Args:
+            tensors: What is added up to it, 0-d; a sample after the first may have none.
+            was_bad: Whether there was a bad sample before, 0-d; None of the first sample.
+        """
+        for tensor in _added(tensors):
+            if was_bad is None:
+                self._kept[tensor.device] = tensor
+            elif (kept := self._kept.get(tensor.device)) is not None:
+                bad = was_bad.to(tensor.device, non_blocking=True)
+                self._kept[tensor.device] = torch.where(bad, kept, tensor)
+
+
 def _keep_local(known: StepSample, sample: StepSample) -> None:
     if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
         sample.device_scalars[Scalar.LOCAL_PROBE] = probe
@@ -136,9 +181,16 @@ def _keep_local(known: StepSample, sample: StepSample) -> None:
             sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
 
 
-def _added(some: list[Tensor], more: list[Tensor]) -> list[Tensor]:
+def _larger_known(one: Tensor, other: Tensor) -> Tensor:
+    """Return the larger local norms; unknown where one is, unless the other is NaN or Inf."""
+    larger = torch.maximum(one, other)
+    smaller = torch.minimum(one, other)
+    return torch.where((smaller < 0.0) & larger.isfinite(), smaller, larger)
+
+
+def _added(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Add up 0-d tensors by device: a NaN in any is one in the sum."""
     sums: dict[torch.device, Tensor] = {}
-    for tensor in (*some, *more):
+    for tensor in tensors:
         sums[tensor.device] = sums[tensor.device] + tensor if tensor.device in sums else tensor
     return list(sums.values())

@@ -32,6 +32,7 @@ class WatchConfig:
         report_every: Collections per record.
         is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
+        num_pieces: Records that a set of layers is divided into.
     """
 
     layers: Sequence[Layer]
@@ -47,6 +48,11 @@ class WatchConfig:
     report_every: int
     is_autograd_compiled: bool
     reduction: Reduction
+    num_pieces: int = 1
+
+    def identities(self) -> frozenset[int]:
+        """Return the identities of the watched parameters."""
+        return frozenset(id(layer.parameter) for layer in self.layers)
 
     def members(self, optimizer: Optimizer) -> frozenset[int]:
         """Return the indices of the layers that *optimizer* trains."""

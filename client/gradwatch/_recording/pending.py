@@ -33,9 +33,8 @@ class PendingRecord(ABC):
 
     def records(self) -> list[Record]:
         """Return the manifests that have to come first, and the record; only once `ready`."""
-        record = self._make()
-        return [*self.manifests] if record is None else [*self.manifests, record]
+        return [*self.manifests, *self._make()]
 
     @abstractmethod
-    def _make(self) -> Record | None:
-        """Return the record, None if the numbers show that there is nothing to tell."""
+    def _make(self) -> Sequence[Record]:
+        """Return the records; none if the numbers show that there is nothing to tell."""

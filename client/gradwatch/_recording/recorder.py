@@ -26,6 +26,14 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
 
+_CHANGED: Final = (
+    "gradients were changed between the end of the backward pass and collect(), which measured "
+    "them anew: these norms may be after clipping; call collect() before it, or not at all"
+)
+_UNSEEN: Final = (
+    "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
+    "these norms may be after clipping; call collect() before it"
+)
 _NOT_OPEN: Final = (
     "called where no backward pass waits for its optimizer's step, and left out; "
     "call it between backward() and step()"
@@ -138,6 +146,8 @@ class Recorder:
                     known.take_losses(earlier)
             known.add(sample)
             self._passes[optimizer] = known
+            if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
+                self._faults.tell_once("after clipping", _UNSEEN)
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
             self._faults.note("measure", repr(error))
         return True
@@ -188,6 +198,7 @@ class Recorder:
             known.add(again)
         else:
             known.replace_latest(again)
+            self._faults.tell_once("after clipping", _CHANGED)
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
@@ -214,6 +225,9 @@ class Recorder:
         sample = known.result()
         sample.step, sample.part = number
         sample.is_complete = True
+        for bad_step in sample.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
+            # All passes are of this step, which may have got its number since.
+            bad_step.masked_fill_(~bad_step.isnan(), float(sample.step))
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
             self._tell_unknown_scale(sample.step)

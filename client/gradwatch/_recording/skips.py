@@ -26,9 +26,9 @@ class PendingSkip(PendingRecord):
         self._optimizer = optimizer
         super().__init__(step, [Readback([each]) for each in (scale, *found)])
 
-    def _make(self) -> Event | None:
+    def _make(self) -> list[Event]:
         scale, *found = (number for each in self._readbacks for number in each.read())
         if not any(found):
-            return None
+            return []
         data = {"optimizer": self._optimizer, "loss_scale": scale}
-        return Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)
+        return [Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradwatch._layers.pieces import piece_slices
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
@@ -31,10 +32,11 @@ class PendingStats(PendingRecord):
         self._labels = sample.labels
         self._scalars = sample.scalars
         self._part, self._parts = sample.part, sample.parts
+        self._num_pieces = sample.num_pieces
         self._packed = _packed_by_device(sample)
         super().__init__(sample.step, [each.readback for each in self._packed], manifests)
 
-    def _make(self) -> Stats:
+    def _make(self) -> list[Stats]:
         columns: dict[str, list[float]] = {}
         scalars = dict(self._scalars)
         for packed in self._packed:
@@ -49,15 +51,18 @@ class PendingStats(PendingRecord):
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)
-        return Stats(
-            manifest_id=self._manifest_id,
-            step=self.step,
-            labels=self._labels,
-            scalars=scalars,
-            columns={name: _column(name, values) for name, values in columns.items()},
-            part=self._part,
-            parts=self._parts,
-        )
+        return [
+            Stats(
+                manifest_id=self._manifest_id + number,
+                step=self.step,
+                labels=self._labels,
+                scalars=scalars,
+                columns={name: _column(name, values[piece]) for name, values in columns.items()},
+                part=self._part * self._num_pieces + number,
+                parts=self._parts * self._num_pieces,
+            )
+            for number, piece in enumerate(piece_slices(self._num_layers, self._num_pieces))
+        ]
 
 
 @dataclass(slots=True)

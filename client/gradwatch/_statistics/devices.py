@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch import Tensor
 
 def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]:
     """Return each device with the places of its tensors in the sequence, in order."""
+    devices = set(map(attrgetter("device"), tensors))
+    if len(devices) == 1:  # nearly always, and this runs in each step
+        return {devices.pop(): list(range(len(tensors)))}
     places: defaultdict[torch.device, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
         places[tensor.device].append(place)
@@ -19,4 +23,13 @@ def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]
 
 def pack(values: Sequence[Tensor]) -> Tensor:
     """Put 0-d and 1-d tensors of one device into one (numbers,) float64 tensor, a copy."""
-    return torch.cat([value.detach().reshape(-1).to(torch.float64) for value in values])
+    return torch.cat([value if _is_ready(value) else _flat(value) for value in values])
+
+
+def _is_ready(value: Tensor) -> bool:
+    """Tell whether it is 1-d in float64 and outside of any graph, as most are in each step."""
+    return value.dtype is torch.float64 and value.dim() == 1 and not value.requires_grad
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.detach().reshape(-1).to(torch.float64)

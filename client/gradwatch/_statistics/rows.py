@@ -23,12 +23,9 @@ from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""
 
-BLOCK_ROWS: Final = 1024
-"""Rows of one tensor that are reduced at once: 4 MB of float32, which stay in the cache from call
-to call; with fewer the calls themselves begin to count."""
-
-SHARED_ROWS: Final = 512
-"""Rows of several small tensors that are reduced at once."""
+BLOCK_ROWS: Final = 256
+"""Rows that are reduced at once: their magnitudes are 1 MB of float32, which stay in a core's own
+cache from call to call; with fewer the calls themselves begin to count."""
 
 NORM_ROWS: Final = 4096
 """Rows reduced at once where there is a single pass: the cache does not matter, fewer calls do."""
@@ -45,7 +42,9 @@ _SAFE_PER_ELEMENT: Final = 1e-16
 
 def row_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
     """Return each column as (gradients,) float64; see `statistics`."""
-    values = {name: torch.empty(len(gradients), dtype=torch.float64) for name in columns}
+    values = {
+        name: torch.empty(len(gradients), dtype=torch.float64, device="cpu") for name in columns
+    }
     for dtype in (torch.float32, torch.float64):
         wide = dtype is torch.float64
         places = [i for i, g in enumerate(gradients) if (g.dtype is torch.float64) == wide]
@@ -68,13 +67,16 @@ class _Table:
         self._columns = columns
         self._dtype = dtype
         self._bits = torch.int64 if dtype is torch.float64 else torch.int32
+        self._least_bits = 1 << (52 if dtype is torch.float64 else 23)  # of a normal number
         self._magnitudes = bool({L1, LINF, ZEROS} & set(columns))
         self._zeros = ZEROS in columns
         names = [L2, *[L1, LINF] * self._magnitudes, *[ZEROS] * self._zeros]
-        self._sums = {name: torch.zeros(len(gradients), dtype=torch.float64) for name in names}
+        self._sums = {
+            name: torch.zeros(len(gradients), dtype=torch.float64, device="cpu") for name in names
+        }
         self._padding = [0] * len(gradients)
-        self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype)
-        self._no_zeros = torch.zeros(BLOCK_ROWS, dtype=dtype)
+        self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype, device="cpu")
+        self._no_zeros = torch.zeros(BLOCK_ROWS, dtype=dtype, device="cpu")
         self._pieces: list[Tensor] = []
         self._sizes: list[int] = []
         self._piece_owners: list[int] = []
@@ -105,7 +107,7 @@ class _Table:
         if not numel:
             return
         count = -(-numel // WIDTH)
-        if self._num_shared + count > SHARED_ROWS:
+        if self._num_shared + count > BLOCK_ROWS:
             self._add_shared()
         self._num_shared += count
         self._pieces.append(piece)
@@ -133,21 +135,21 @@ class _Table:
     def _reduce(self, block: Tensor, owners: list[int], counts: list[int]) -> None:
         """Reduce (rows, WIDTH) of which each owner has so many, in their order."""
         rows = block.shape[0]
-        # The norm first: it leaves the block in the cache for what reads it next.
-        own = block if block.dtype is self._dtype else self._absolute(block, rows)
+        # Written once into the cache, the magnitudes are read from there by all that follows.
+        own = self._absolute(block, rows) if self._magnitudes else self._widened(block, rows)
         self._rows[L2].append(torch.linalg.vector_norm(own, dim=1))
         if self._magnitudes:
-            magnitudes = self._absolute(block, rows) if own is block else own
-            self._rows[L1].append(magnitudes.sum(1))
+            self._rows[L1].append(own.sum(1))
             # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing
             # whole numbers takes half the time.
-            bits = magnitudes.view(self._bits)
+            bits = own.view(self._bits)
             smallest, largest = bits.aminmax()
             peaks = largest.expand(rows) if len(owners) == 1 else bits.amax(1)
             self._rows[LINF].append(peaks.view(self._dtype))
             if self._zeros:
-                none = smallest.item() > 0
-                zeros = self._no_zeros[:rows] if none else magnitudes.eq_(0.0).sum(1)
+                # Below the smallest normal number the CPU may be set to see zeros.
+                none = smallest.item() >= self._least_bits
+                zeros = self._no_zeros[:rows] if none else own.eq_(0.0).sum(1)
                 self._rows[ZEROS].append(zeros)
         self._owners += owners
         self._counts += counts
@@ -157,16 +159,21 @@ class _Table:
 
     def _absolute(self, block: Tensor, rows: int) -> Tensor:
         """Put the magnitudes of a block into the scratch."""
-        room = self._scratch if rows == BLOCK_ROWS else self._scratch[:rows]
         if block.dtype is self._dtype:
-            return torch.abs(block, out=room)
-        return room.copy_(block).abs_()
+            return torch.abs(block, out=self._scratch[:rows])
+        return self._widened(block, rows).abs_()
+
+    def _widened(self, block: Tensor, rows: int) -> Tensor:
+        """Return a block in the dtype it is reduced in."""
+        return block if block.dtype is self._dtype else self._scratch[:rows].copy_(block)
 
     def _flush(self) -> None:
         """Add the sums of rows to those of their tensors, in float64."""
         if not self._num_rows:
             return
-        owner = torch.repeat_interleave(torch.tensor(self._owners), torch.tensor(self._counts))
+        owner = torch.repeat_interleave(
+            torch.tensor(self._owners, device="cpu"), torch.tensor(self._counts, device="cpu")
+        )
         for name, parts in self._rows.items():
             rows = torch.cat(parts).double()
             if name == LINF:
@@ -181,8 +188,9 @@ class _Table:
         sums = self._sums
         sums[L2].sqrt_()
         if self._zeros:
-            sums[ZEROS] -= torch.tensor(self._padding)
-        sizes = torch.tensor([g.numel() for g in self._gradients], dtype=torch.float64)
+            sums[ZEROS] -= torch.tensor(self._padding, device="cpu")
+        numels = [gradient.numel() for gradient in self._gradients]
+        sizes = torch.tensor(numels, dtype=torch.float64, device="cpu")
         safe = sums[L2].isfinite() & (sums[L2] > sizes.sqrt() * _SAFE_PER_ELEMENT)
         if self._magnitudes:
             safe = (safe | (sums[LINF] == 0.0)) & sums[L1].isfinite()

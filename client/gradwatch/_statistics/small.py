@@ -6,6 +6,7 @@ float32 or shorter lies inside float64's range, so the plain sum of squares is e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,15 +20,19 @@ MAX_ELEMENTS: Final = 1 << 17
 """Elements of all gradients together up to which this path is faster than rows in float32."""
 
 _COLUMNS: Final = frozenset({L2, NANS, INFS})
+_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def is_small(gradients: Sequence[Tensor], columns: Sequence[str]) -> bool:
     """Tell whether these tensors and columns are for this path."""
-    return (
-        _COLUMNS.issuperset(columns)
-        and all(gradient.dtype is not torch.float64 for gradient in gradients)
-        and sum(gradient.numel() for gradient in gradients) <= MAX_ELEMENTS
-    )
+    if not _COLUMNS.issuperset(columns):
+        return False
+    room = MAX_ELEMENTS
+    for gradient in gradients:
+        room -= gradient.numel()
+        if room < 0 or gradient.dtype not in _DTYPES:
+            return False
+    return True
 
 
 def small_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
@@ -44,8 +49,9 @@ def small_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dic
     norms = torch.stack(torch._foreach_norm(list(gradients), 2.0, dtype=torch.float64))
     values = {L2: norms}
     if len(columns) > 1 or L2 not in columns:
-        values[NANS], values[INFS] = torch.zeros_like(norms), torch.zeros_like(norms)
+        values[NANS], values[INFS] = norms.new_zeros(2, len(norms))
         # The tensors are on the CPU: to look at a number waits for nothing.
-        for place in (~norms.isfinite()).nonzero().flatten().tolist():
-            values[NANS][place], values[INFS][place] = count_nonfinite(gradients[place])
+        if not math.isfinite(norms.sum().item()):
+            for place in (~norms.isfinite()).nonzero().flatten().tolist():
+                values[NANS][place], values[INFS][place] = count_nonfinite(gradients[place])
     return {name: values[name] for name in columns}

@@ -47,7 +47,7 @@ def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> S
         columns: Which of the wire's `MEASURED_COLUMNS`.
     """
     if not gradients:
-        empty = {name: torch.empty(0, dtype=torch.float64) for name in columns}
+        empty = {name: torch.empty(0, dtype=torch.float64, device="cpu") for name in columns}
         return Statistics(empty, "rows")
     declined = ""
     for name, path in _paths(gradients, columns):

@@ -266,5 +266,7 @@ def _reduce(group: _Group, dtype: torch.dtype, *, aligned: bool) -> Tensor:
 
 def _to_device(numbers: list[int], device: torch.device) -> Tensor:
     """Copy to the device without waiting for it."""
-    on_host = torch.tensor(numbers, dtype=torch.int64, pin_memory=device.type == "cuda")
+    on_host = torch.tensor(
+        numbers, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda"
+    )
     return on_host.to(device, non_blocking=True)

@@ -6,6 +6,7 @@ ZeroMQ does not report that one failed, and after some failures it never tries a
 from __future__ import annotations
 
 import errno
+from enum import Enum
 from typing import Final
 
 import zmq
@@ -15,31 +16,55 @@ RETRY_S: Final = 3.0
 PATIENCE: Final = 3
 """Connections in a row that end during the handshake. One alone is a restart of the other side."""
 
+SILENCE_S: Final = 3.0
+"""A connection without a handshake for so long: the other side may speak something else."""
+
 _GIVEN_UP: Final = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
 _CUT: Final = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 _DONE: Final = zmq.Event.HANDSHAKE_SUCCEEDED
+_CONNECTED: Final = zmq.Event.CONNECTED
+_DISCONNECTED: Final = zmq.Event.DISCONNECTED
+_EVENTS: Final = _DONE | _CUT | _CONNECTED | _DISCONNECTED | _GIVEN_UP[0] | _GIVEN_UP[1]
+
+
+class Doubt(Enum):
+    """Why the other side may be no aggregator, or one that does not let us in."""
+
+    CUT = "cut"  # it ends the handshakes
+    SILENT = "silent"  # it takes the connection, and does not answer
 
 
 class Handshakes:
-    """Used by the thread that owns the socket, and closed before the context ends."""
+    """Used by the thread that owns the socket, and closed before the context ends.
+
+    Attributes:
+        is_connected: Whether anything has ever taken a connection.
+        has_succeeded: Whether a handshake ever succeeded: the other side is a ZeroMQ socket.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        self.is_connected = False
+        self.has_succeeded = False
         self._socket = socket
         self._endpoint = endpoint
-        self._monitor = socket.get_monitor_socket(_DONE | _CUT | _GIVEN_UP[0] | _GIVEN_UP[1])
+        self._monitor = socket.get_monitor_socket(_EVENTS)
         self._num_cut = 0
+        self._begun_s: float | None = None  # of a handshake that has not ended
         self._retry_at = float("inf")
 
-    def check(self, now_s: float) -> bool:
-        """Connect again where ZeroMQ has given up; return whether the aggregator refuses us."""
-        refused = False
+    def check(self, now_s: float) -> Doubt | None:
+        """Connect again where ZeroMQ has given up; return what is doubtful, if anything is."""
+        is_cut = False
         while self._monitor.poll(0):
             message = recv_monitor_message(self._monitor)
-            refused |= self._take(message["event"], message["value"], now_s)
+            is_cut |= self._take(message["event"], message["value"], now_s)
         if now_s >= self._retry_at:
             self._retry_at = float("inf")
             self._reconnect()
-        return refused
+        if is_cut:
+            return Doubt.CUT
+        is_silent = self._begun_s is not None and now_s - self._begun_s > SILENCE_S
+        return Doubt.SILENT if is_silent else None
 
     def close(self) -> None:
         """Stop watching the socket."""
@@ -47,12 +72,20 @@ class Handshakes:
         self._monitor.close(linger=0)
 
     def _take(self, event: int, value: int, now_s: float) -> bool:
+        if event == _CONNECTED:
+            self.is_connected, self._begun_s = True, now_s
+            self._retry_at = float("inf")  # ZeroMQ has not given up after all
+            return False
+        is_unfinished = self._begun_s is not None
+        self._begun_s = None
         if event == _DONE:
+            self.has_succeeded = True
             self._num_cut = 0
-        elif event in _GIVEN_UP:
+        elif event in _GIVEN_UP or (event == _DISCONNECTED and is_unfinished):
+            # A socket of another kind, a PUB say, ends it without a word.
             self._retry_at = now_s + RETRY_S
             return True
-        elif value != errno.EAGAIN:  # EAGAIN: the peer does not answer, since it is stopped or busy
+        elif event == _CUT and value != errno.EAGAIN:  # EAGAIN: it does not answer; see SILENCE_S
             self._num_cut += 1
         return self._num_cut >= PATIENCE
 

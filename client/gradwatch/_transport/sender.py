@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import zmq
-
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
-from gradwatch._transport.handshakes import Handshakes
-from gradwatch._transport.keys import use_key
+from gradwatch._transport.connection import Connection
+from gradwatch._transport.counterpart import Counterpart
 from gradwatch._transport.orphan_files import claim_orphans
 from gradwatch._transport.spill import Spill
 from gradwatch_wire import Bye, Json, ProtocolError, decode
@@ -27,20 +25,8 @@ from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
-# Why each value: docs/protocol.md.
-_OPTIONS: Final = {
-    zmq.LINGER: 0,
-    zmq.IMMEDIATE: 1,
-    zmq.SNDHWM: 100,
-    zmq.RCVHWM: 200,
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 3_000,
-    zmq.CONNECT_TIMEOUT: 3_000,
-    zmq.HANDSHAKE_IVL: 5_000,
-    zmq.HEARTBEAT_IVL: 2_000,
-    zmq.HEARTBEAT_TIMEOUT: 6_000,
-    zmq.HEARTBEAT_TTL: 6_000,
-}
+JOIN_S: Final = CLOSE_S + 0.5
+"""How long `close` waits: the thread looks at the clock once in a while only."""
 
 
 class Sender(threading.Thread):
@@ -60,10 +46,12 @@ class Sender(threading.Thread):
         self.queue = CollectionQueue()
         self.spill = spill
         self.orphaned: OrphanedSessions | None = None
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
         self._key = key
+        self._counterpart = Counterpart(endpoint, has_key=key is not None, faults=faults)
+        self._connection: Connection | None = None
         self._driver = SessionDriver(session, time.monotonic())
         self._bye: Bye | None = None
         self._has_said_bye = False
@@ -74,12 +62,34 @@ class Sender(threading.Thread):
         if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
 
-    def close(self, reason: str) -> None:
-        """Send what is left and BYE; wait for their acknowledgement at most 2.5 s."""
+    def start(self) -> None:
+        """Open the connection, and begin to send.
+
+        Raises:
+            ValueError: If there is no room for the connection, or no thread can be started.
+        """
+        self._connection = Connection(self.endpoint, self._key)
+        try:
+            super().start()
+        except RuntimeError as error:
+            self._connection.close()
+            msg = f"threads: the background thread cannot be started: {error}"
+            raise ValueError(msg) from error
+
+    def begin_close(self, reason: str) -> None:
+        """Let it send what is left and BYE, within `CLOSE_S`; called once."""
         self._bye = Bye(reason=reason)
         self._closing.set()
+
+    def wait_closed(self, timeout_s: float = JOIN_S) -> None:
+        """Wait until that is done, at most so long."""
         if threading.current_thread() is not self:  # it is when on_alert closes the watch
-            self.join(CLOSE_S + 0.5)
+            self.join(max(0.0, timeout_s))
+
+    def close(self, reason: str) -> None:
+        """Send what is left and BYE; wait for their acknowledgement at most 2.5 s."""
+        self.begin_close(reason)
+        self.wait_closed()
 
     def describe_undelivered(self) -> str:
         """Say how many records were not delivered, and why; empty if all were. After `close`."""
@@ -87,44 +97,30 @@ class Sender(threading.Thread):
         count = session.source.pending - self._has_said_bye
         if count <= 0:
             return ""
-        why = {
-            Phase.GREETING: "no aggregator answered; start one there (gradwatch serve), or set "
-            "attach(endpoint=...) or GRADWATCH_ENDPOINT",
-            Phase.REFUSED: f"the aggregator refused: {session.refused!a}",
-            Phase.OPEN: "the aggregator stopped answering",
-        }[session.phase]
         kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
-        return f"{count} records were not delivered to {self._endpoint}: {why}{kept}"
+        if session.phase is Phase.REFUSED:
+            why = f"the aggregator refused: {session.refused!a}"
+        else:
+            why = self._counterpart.describe(time.monotonic())
+        return f"{count} records were not delivered to {self.endpoint}: {why}{kept}"
 
     def run(self) -> None:
-        """Own the socket from the first connection to the last acknowledgement."""
-        context = zmq.Context()
-        socket = context.socket(zmq.DEALER)
-        handshakes = Handshakes(socket, self._endpoint)
+        """Own the connection from here to the last acknowledgement."""
+        connection = self._connection
+        if connection is None:
+            return
         try:
-            self._connect(socket)
             self._claim_orphaned()
             while not self._closing.is_set():
-                self._round(socket)
-                if handshakes.check(time.monotonic()):
-                    self._faults.note("not let in", self._whose_key())
-            self._drain(socket)
+                self._round(connection)
+                self._counterpart.check(connection.handshakes, time.monotonic())
+            self._drain(connection)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
         finally:
-            handshakes.close()
-            socket.close(linger=0)
-            context.term()
+            with self._faults.noting("sender stopped"):
+                connection.close()
             self._close_files()
-
-    def _connect(self, socket: zmq.Socket[bytes]) -> None:
-        for option, value in _OPTIONS.items():
-            socket.setsockopt(option, value)
-        # Only where it is asked for: with it a name may resolve to where nobody listens.
-        socket.setsockopt(zmq.IPV6, int("[" in self._endpoint))
-        if self._key is not None:
-            use_key(socket, self._key)
-        socket.connect(self._endpoint)
 
     def _claim_orphaned(self) -> None:
         if self.spill is not None:
@@ -139,41 +135,40 @@ class Sender(threading.Thread):
         if self.orphaned is not None:
             self.orphaned.close()
 
-    def _whose_key(self) -> str:
-        key = "this process has none" if self._key is None else "this process's is not known there"
-        return f"the aggregator at {self._endpoint} asks for another key (GRADWATCH_KEYS); {key}"
-
-    def _drain(self, socket: zmq.Socket[bytes]) -> None:
+    def _drain(self, connection: Connection) -> None:
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
+        if self.session.phase is Phase.GREETING:
+            self._counterpart.check(connection.handshakes, time.monotonic(), is_last=True)
         while self.queue and self._driver.may_produce(time.monotonic()):
-            self._round(socket)
+            self._round(connection)
         if self.queue:
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
         self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
             self._has_said_bye = self.session.source.append(self._bye, time.time_ns())
         while not self._driver.is_closed(time.monotonic()):
-            self._round(socket)
+            self._round(connection)
 
-    def _round(self, socket: zmq.Socket[bytes]) -> None:
-        if socket.poll(ROUND_MS):
-            self._receive(socket)
+    def _round(self, connection: Connection) -> None:
+        if connection.wait(ROUND_MS):
+            self._receive(connection)
         self._gather()
         if self.spill is not None:
             self.spill.flush()
-        self._driver.send(lambda frames: _send(socket, frames), time.monotonic())
+        self._driver.send(connection.send, time.monotonic())
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+    def _receive(self, connection: Connection) -> None:
         for _ in range(MAX_BATCH):
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            frames = connection.receive()
+            if frames is None:
                 break
+            now_s = time.monotonic()
             try:
-                self._driver.receive(decode(frames), time.monotonic())
+                self._driver.receive(decode(frames), now_s)
+                self._counterpart.answered(now_s)
             except ProtocolError as error:
-                self._faults.note("answer not understood", error)
+                self._counterpart.babbled(error)
         self._tell()
 
     def _tell(self) -> None:
@@ -208,11 +203,3 @@ class Sender(threading.Thread):
         except Exception as error:  # noqa: BLE001 - costs this record, not the next
             self._faults.note("record", repr(error))
             outbox.skip(1)
-
-
-def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
-    try:
-        socket.send_multipart(frames, zmq.NOBLOCK)
-    except zmq.Again:
-        return False
-    return True

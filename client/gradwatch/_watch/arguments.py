@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.shards import is_replicated
+from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
 
@@ -33,14 +35,27 @@ def checked_loss(loss: Tensor | float | None) -> Tensor | float | None:
     """Return the loss as a number or a 0-d tensor on its device.
 
     Raises:
-        ValueError: If it is not one real number.
+        ValueError: If it is not one real number, or not all of it is on this rank.
     """
     if isinstance(loss, Tensor):
         if loss.numel() != 1 or loss.is_complex():
             msg = f"loss: a number or a one-element tensor, got shape {tuple(loss.shape)}"
             raise ValueError(msg)
-        return loss.detach().reshape(())
+        return _whole(loss).detach().reshape(())
     return None if loss is None else float(loss)
+
+
+def _whole(loss: Tensor) -> Tensor:
+    """Return what this rank holds of a loss, which has to be all of it.
+
+    Raises:
+        ValueError: If it is a DTensor whose value only a collective would tell.
+    """
+    if is_distributed(loss) and not is_replicated(loss):
+        placements: object = loss.placements  # type: ignore[attr-defined]  # a DTensor
+        msg = f"loss: a DTensor with placements {placements}; pass loss.full_tensor()"
+        raise ValueError(msg)
+    return local_part(loss)
 
 
 def checked_size(batch_size: int | None) -> float | None:
@@ -108,6 +123,20 @@ def check_membership(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -
             raise ValueError(msg)
 
 
+def find_untrained(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> list[str]:
+    """Return the names of layers that require a gradient and that no optimizer trains.
+
+    There are none without optimizers: then `collect` measures all layers.
+    """
+    groups = [group for each in optimizers for group in each.param_groups]
+    trained = {id(p) for group in groups for p in group["params"]}
+    return [
+        layer.name
+        for layer in layers
+        if optimizers and layer.parameter.requires_grad and id(layer.parameter) not in trained
+    ]
+
+
 def check_on_alert(on_alert: object) -> None:
     """Refuse what cannot be called.
 
@@ -123,10 +152,14 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the columns in the order of the wire, `l2` among them; None if none were asked for.
 
     Raises:
+        TypeError: If it is no list.
         ValueError: If there is no such column.
     """
     if columns is None:
         return None
+    if not isinstance(columns, Iterable):
+        msg = f"columns: a list of names, got {type(columns).__name__}"
+        raise TypeError(msg)
     given = [columns] if isinstance(columns, str) else list(columns)
     unknown = [name for name in given if name not in MEASURED_COLUMNS]
     if unknown:
@@ -135,16 +168,30 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(name for name in MEASURED_COLUMNS if name in given or name == L2)
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small.
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        TypeError: If it is no boolean.
+    """
+    if not isinstance(value, bool):
+        msg = f"{name}: True or False, got {value!r}"
+        raise TypeError(msg)
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number, too small, or too large.
 
     Raises:
         TypeError: If it is no integer.
-        ValueError: If it is below *least*.
+        ValueError: If it is below *least* or above *most*.
     """
     if type(value) is not int:
         msg = f"{name}: a whole number, got {value!r}"
         raise TypeError(msg)
     if value < least:
         msg = f"{name}: at least {least}, got {value}"
+        raise ValueError(msg)
+    if most is not None and value > most:
+        msg = f"{name}: at most {most}, got {value}"
         raise ValueError(msg)

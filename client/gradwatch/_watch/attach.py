@@ -24,6 +24,7 @@ from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
 from gradwatch._layers.names import Patterns
+from gradwatch._layers.pieces import find_pieces
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
@@ -31,17 +32,21 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
+from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
 from gradwatch._watch.arguments import (
+    LAST_STEP,
     check_count,
+    check_flag,
     check_membership,
     check_on_alert,
     checked_columns,
     checked_optimizers,
+    find_untrained,
 )
 from gradwatch._watch.endpoint import find_endpoint
-from gradwatch._watch.identity import find_identity, is_disabled
+from gradwatch._watch.identity import Identity, find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.scalers import find_scaler
 from gradwatch._watch.watch import Watch
@@ -131,14 +136,16 @@ def attach(
     """
     if is_disabled():
         return NullWatch()
+    check_room()  # before anything else: what is imported late takes descriptors, too
     given = checked_optimizers(optimizer)
     optimizers = [unwrapped(each) for each in given]
     check_count("every", every, 1)
-    check_count("first_step", first_step, 0)
+    check_count("first_step", first_step, 0, LAST_STEP)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     scaler_in_use, is_scaler_given = find_scaler(scaler, given)
     check_on_alert(on_alert)
+    check_flag("local", local)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
     check_membership(optimizers, layers)
@@ -160,6 +167,7 @@ def attach(
         report_every=report_every,
         is_autograd_compiled=is_autograd_compiled(),
         reduction=find_reduction(modules, identity.world),
+        num_pieces=find_pieces(layers, len(named_groups), len(optimizers)),
     )
     target, key = find_endpoint(endpoint), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
@@ -174,7 +182,7 @@ def attach(
         sampler = GradientSampler(config, order, faults)
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
-            observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers))
+            observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if named_blocks:
             observers.append(BlockGains(named_blocks, sender.put, faults))
         for observer in observers:
@@ -185,7 +193,24 @@ def attach(
         recorder.hook_again = weakref.WeakMethod(hooks.watch)
         sender.start()
         undo.pop_all()
-    watch = Watch(recorder, hooks, sender, faults)
-    what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {len(layers)} layers"
-    tell(logging.INFO, f"{what}, to {target}")
+    watch = Watch(recorder, hooks, sender, faults, identity)
+    _tell_start(identity, len(layers), target)
+    _tell_untrained(find_untrained(optimizers, layers), faults)
     return watch
+
+
+def _tell_start(identity: Identity, num_layers: int, target: str) -> None:
+    what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {num_layers} layers"
+    if identity.is_generated:  # a name that nobody chose has to be seen, also in a notebook
+        how = "pass attach(run=...) or set GRADWATCH_RUN for another name"
+        tell(logging.WARNING, f"{what}, to {target}; {how}")
+    else:
+        tell(logging.INFO, f"{what}, to {target}")
+
+
+def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
+    if names:
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        why = "require a gradient and are in no optimizer that was given, so they are not watched"
+        what = f"optimizer: {len(names)} parameters ({some}) {why}"
+        faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")

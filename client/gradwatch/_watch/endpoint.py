@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from typing import Final
@@ -36,4 +37,13 @@ def _address_fits(endpoint: str) -> bool:
     scheme, _, address = endpoint.partition("://")
     if scheme == "ipc":
         return len(os.fsencode(address)) <= _MAX_IPC_BYTES
-    return 0 < int(address.rpartition(":")[2]) < 65_536
+    host, _, port = address.rpartition(":")
+    return 0 < int(port) < 65_536 and (host[0] != "[" or _is_ipv6(host[1:-1]))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True

@@ -37,12 +37,14 @@ class Identity:
         rank: Global rank.
         world: Number of ranks.
         job: The launcher's job id and restart count, empty when it gives none.
+        is_generated: Whether nobody gave the run its name.
     """
 
     run: str
     rank: int
     world: int
     job: str
+    is_generated: bool = False
 
     def hello(self) -> Hello:
         """Return how this process presents itself to the aggregator."""
@@ -81,7 +83,8 @@ def find_identity(run: str | None) -> Identity:
     rank, world = find_rank()
     job = _first_variable(_JOB_VARIABLES)
     name = run or os.environ.get("GRADWATCH_RUN") or (as_run_name(job) if job else "")
-    if not name:
+    is_generated = not name
+    if is_generated:
         if world > 1:
             msg = (
                 f"run: a name is needed, the same on all {world} ranks; "
@@ -93,7 +96,8 @@ def find_identity(run: str | None) -> Identity:
         msg = f"run: {name!r} is not a run name; allowed are {RUN_NAME_RULE}"
         raise ValueError(msg)
     restarts = _first_variable(_RESTART_VARIABLES)
-    return Identity(name, rank, world, f"{job}/{restarts}" if job or restarts else "")
+    job = f"{job}/{restarts}" if job or restarts else ""
+    return Identity(name, rank, world, job, is_generated)
 
 
 def find_rank(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -7,40 +7,71 @@ import dis
 import multiprocessing
 import os
 import sys
-import weakref
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import util
 from typing import Protocol
+
+from gradwatch._transport.sender import JOIN_S
 
 
 class Closable(Protocol):
     """What has to end before the process does."""
 
-    def close(self) -> None:
-        """End it, in bounded time."""
-
     def disable(self) -> None:
         """Drop everything without a word: the process was forked."""
 
 
-_live: weakref.WeakSet[Closable] = weakref.WeakSet()
-_finalizers: weakref.WeakKeyDictionary[Closable, util.Finalize] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How something ends, in two parts, so that several end at the same time.
+
+    Args:
+        begin: Begins, given the reason; does not wait.
+        finish: Waits for the end, at most the seconds given.
+    """
+
+    begin: Callable[[str], object]
+    finish: Callable[[float], object]
 
 
-def close_at_exit(watch: Closable) -> None:
-    """See to it that *watch* is closed when this process ends by itself."""
-    _live.add(watch)
-    atexit.register(watch.close)
-    if multiprocessing.parent_process() is not None:
+_live: dict[Closable, Ending] = {}  # strong: a watch that nobody holds goes on
+_finalizers: list[util.Finalize] = []  # one, in multiprocessing children
+
+
+def end_at_exit(watch: Closable, ending: Ending) -> None:
+    """See to it that *watch* ends when this process ends by itself."""
+    _live[watch] = ending
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)  # anew: what came before this watch is still there when it ends
+    if multiprocessing.parent_process() is not None and not _finalizers:
         # A multiprocessing child leaves through os._exit, which skips atexit.
-        _finalizers[watch] = util.Finalize(watch, watch.close, exitpriority=100)
+        _finalizers.append(util.Finalize(None, _end_all, exitpriority=100))
 
 
 def forget(watch: Closable) -> None:
-    """Undo `close_at_exit`."""
-    _live.discard(watch)
-    atexit.unregister(watch.close)
-    if (finalizer := _finalizers.pop(watch, None)) is not None:
-        finalizer.cancel()
+    """Undo `end_at_exit`."""
+    _live.pop(watch, None)
+    if not _live:
+        atexit.unregister(_end_all)
+        while _finalizers:
+            _finalizers.pop().cancel()
+
+
+def end_reason() -> str:
+    """Return what BYE says of an end at this point."""
+    return "exception" if is_failing() else "closed"
+
+
+def _end_all() -> None:
+    """End all watches together: with nobody there each of them waits as long as it may."""
+    reason, endings = end_reason(), list(_live.values())
+    for ending in endings:
+        ending.begin(reason)
+    deadline_s = time.monotonic() + JOIN_S
+    for ending in endings:
+        ending.finish(deadline_s - time.monotonic())
 
 
 def is_failing() -> bool:
@@ -75,6 +106,7 @@ def _disable_all() -> None:
     for watch in list(_live):
         watch.disable()
     _live.clear()
+    _finalizers.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,6 +8,16 @@ from typing import Self
 class NullWatch:
     """Has the interface of `Watch` and costs nothing."""
 
+    @property
+    def run(self) -> str:
+        """The empty name: there is no run."""
+        return ""
+
+    @property
+    def url(self) -> None:
+        """None: nothing is to be seen."""
+        return
+
     def collect(
         self,
         *,
@@ -32,6 +42,10 @@ class NullWatch:
         names = ("collected", "dropped", "oversize", "sent", "acked", "evicted", "pending")
         more = ("spilled", "spill_dropped", "replayed", "faults")
         return dict.fromkeys((*names, *more), 0) | {"last_error": ""}
+
+    def __repr__(self) -> str:
+        """Say that it does nothing."""
+        return "<gradwatch.NullWatch>"
 
     def __enter__(self) -> Self:
         """Return itself."""

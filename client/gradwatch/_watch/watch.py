@@ -13,10 +13,12 @@ from torch import Tensor
 from gradwatch._faults import Faults, tell
 from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._recording.recorder import Recorder
-from gradwatch._transport.sender import Sender
+from gradwatch._transport.sender import JOIN_S, Sender
 from gradwatch._watch import lifecycle
 from gradwatch._watch.arguments import checked_loss, checked_size, checked_step
+from gradwatch._watch.identity import Identity
 from gradwatch._watch.null import NullWatch
+from gradwatch._watch.run_url import find_url
 from gradwatch_wire.names import Scalar
 
 T = TypeVar("T")
@@ -26,15 +28,35 @@ class Watch:
     """Made by `gradwatch.attach`. A context manager; also closed at exit."""
 
     def __init__(
-        self, recorder: Recorder, hooks: TrainingHooks, sender: Sender, faults: Faults
+        self,
+        recorder: Recorder,
+        hooks: TrainingHooks,
+        sender: Sender,
+        faults: Faults,
+        identity: Identity,
     ) -> None:
         self._recorder = recorder
         self._hooks = hooks
         self._sender = sender
         self._faults = faults
+        self._identity = identity
         self._pid = os.getpid()
         self._closed = False
-        lifecycle.close_at_exit(self)
+        lifecycle.end_at_exit(self, lifecycle.Ending(self._begin_end, self._finish_end))
+
+    @property
+    def run(self) -> str:
+        """Name of the run, also where it was generated."""
+        return self._identity.run
+
+    @property
+    def url(self) -> str | None:
+        """Where the run is seen over HTTP; None until the aggregator has answered.
+
+        Also None where that cannot be known: the aggregator answers HTTP on the loopback address of
+        another machine, or is too old to say where.
+        """
+        return find_url(self._sender.session.http, self._sender.endpoint, self.run)
 
     def collect(
         self,
@@ -92,7 +114,7 @@ class Watch:
 
         Records that are not acknowledged by then are lost.
         """
-        self._end("exception" if lifecycle.is_failing() else "closed")
+        self._end(lifecycle.end_reason())
 
     def stats(self) -> dict[str, int | str]:
         """Return counters of this watch.
@@ -121,6 +143,15 @@ class Watch:
             "last_error": self._faults.last,
         }
 
+    def __repr__(self) -> str:
+        """Say which run and rank it is, where it sends to, and how far it is."""
+        state = ", closed" if self._closed else ""
+        return (
+            f"<gradwatch.Watch run={self.run!r} rank={self._identity.rank} of "
+            f"{self._identity.world} endpoint={self._sender.endpoint!r} step={self._recorder.step} "
+            f"collected={self._recorder.num_collected}{state}>"
+        )
+
     def __reduce__(self) -> tuple[type[NullWatch], tuple[()]]:
         """Copy and pickle as a watch that does nothing: what is copied is the user's model."""
         return NullWatch, ()
@@ -146,13 +177,23 @@ class Watch:
         self._recorder.disable()
 
     def _end(self, reason: str) -> None:
+        if self._begin_end(reason):
+            self._finish_end(JOIN_S)
+
+    def _begin_end(self, reason: str) -> bool:
+        """Remove the hooks and let the sender end; return False if that was done before."""
         if self._closed or os.getpid() != self._pid:
-            return
+            return False
         self._closed = True
-        self._hooks.close()
+        with self._faults.noting("close"):
+            self._hooks.close()
         self._recorder.close()
         lifecycle.forget(self)
-        self._sender.close(reason)
+        self._sender.begin_close(reason)
+        return True
+
+    def _finish_end(self, timeout_s: float) -> None:
+        self._sender.wait_closed(timeout_s)
         if undelivered := self._sender.describe_undelivered():
             tell(logging.WARNING, undelivered)
 

@@ -42,14 +42,14 @@ class Batch:
         return self.answers.setdefault(session, Answer(peer))
 
     def acknowledgements(
-        self, tracker: SequenceTracker, boot_id: bytes
+        self, tracker: SequenceTracker, boot_id: bytes, http_url: str = ""
     ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
         """Yield peer, session and what it is told; only to be sent once the lines are committed."""
         for session, answer in self.answers.items():
             acked = tracker.accepted(session)
             record: Welcome | Ack
             if answer.welcome:
-                record = Welcome(boot_id=boot_id, acked=acked)
+                record = Welcome(boot_id=boot_id, acked=acked, http=http_url)
             else:
                 record = Ack(boot_id=boot_id, acked=acked, rewind=answer.rewind)
             yield answer.peer, session, record

@@ -52,6 +52,7 @@ class Engine(threading.Thread):
         on_failure: Callable[[], None],
         retention: RetentionPolicy | None = None,
         boot_id: bytes | None = None,
+        http_url: str = "",
         stopping: threading.Event | None = None,
     ) -> None:
         """Read what the store has.
@@ -67,6 +68,7 @@ class Engine(threading.Thread):
             on_failure: Called from it if it fails and ends.
             retention: What is kept, and for how long.
             boot_id: Tells this start from others; random without.
+            http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
 
         Raises:
@@ -77,6 +79,7 @@ class Engine(threading.Thread):
         self.published = PublishedState()
         self.metrics = EngineMetrics()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
+        self._http_url = http_url
         self.refused: Mapping[str, int] = ingest.refused
         self._store = store
         self._ingest = ingest
@@ -161,7 +164,8 @@ class Engine(threading.Thread):
         return retry_write(write, self.published, self._stopping, on_fault=self._publish)
 
     def _acknowledge(self, batch: Batch) -> None:
-        for peer, session, record in batch.acknowledgements(self._tracker, self.boot_id):
+        answers = batch.acknowledgements(self._tracker, self.boot_id, self._http_url)
+        for peer, session, record in answers:
             self._ingest.reply(peer, session, record)
 
     def _apply_all(self, lines: Sequence[Line]) -> None:

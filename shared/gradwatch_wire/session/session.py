@@ -64,6 +64,7 @@ class Session(Generic[S]):
         self.source = source
         self.phase = Phase.GREETING
         self.refused = ""  # the reason
+        self.http = ""  # where the aggregator answers HTTP, as it says
         self.alerts: list[dict[str, Json]] = []
         self.counters = source.counters
         self._hello = hello
@@ -152,6 +153,7 @@ class Session(Generic[S]):
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
         self.phase = Phase.OPEN
         self._boot_id = welcome.boot_id
+        self.http = welcome.http
         self._rewound = None
         self._progress_at_s = now_s
         self._acked = self.source.resume(welcome)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import gradwatch_wire as wire
+from gradwatch._faults import Faults
 from gradwatch._hooks.probe import MAX_NUMEL, MAX_PARAMETERS, LocalProbe, choose
 from gradwatch._layers.layers import find_layers
 from gradwatch._recording.observer import Observer
@@ -108,7 +111,7 @@ def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float
 def test_the_sums_are_those_of_the_last_backward_pass() -> None:
     """Taken once, then gone."""
     layers = layers_of(2, 3)
-    probe = LocalProbe(layers)
+    probe = LocalProbe(layers, Faults())
 
     assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3) * 2)) == [2.0, 6.0]
     assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3))) == [2.0, 3.0]
@@ -116,11 +119,64 @@ def test_the_sums_are_those_of_the_last_backward_pass() -> None:
     probe.close()
 
 
+@pytest.mark.parametrize("keep", [True, False], ids=["accumulated", "zeroed"])
+def test_what_a_reduction_left_in_a_gradient_is_not_this_ranks(keep: bool) -> None:
+    """The next pass adds to it; only what it adds is looked at (C13)."""
+    layers = layers_of(2)
+    parameter = layers[0].parameter
+    probe = LocalProbe(layers, Faults())
+    (parameter * 2.0).sum().backward()
+    assert parameter.grad is not None
+    parameter.grad.fill_(math.nan)  # the other rank's
+    if not keep:
+        parameter.grad.zero_()
+    (parameter * 3.0).sum().backward()
+
+    assert [float(value) for value in sums(probe)] == [10.0]
+    probe.close()
+
+
+def test_a_bad_pass_shows_after_a_good_one_that_adds_to_it() -> None:
+    """Collected once for both."""
+    layers = layers_of(2)
+    probe = LocalProbe(layers, Faults())
+    for factor in (math.nan, 1.0):
+        (layers[0].parameter * factor).sum().backward()
+
+    assert [math.isnan(value) for value in sums(probe)] == [True]
+    probe.close()
+
+
+def test_a_gradient_that_is_only_computed_is_none_of_a_pass() -> None:
+    """`autograd.grad` reaches the hook before accumulation, and accumulates nothing."""
+    layers = layers_of(2)
+    parameter = layers[0].parameter
+    probe = LocalProbe(layers, Faults())
+    (parameter * 2.0).sum().backward()
+    torch.autograd.grad((parameter * math.nan).sum(), parameter)
+    assert [float(value) for value in sums(probe)] == [4.0]
+
+    (parameter * 3.0).sum().backward()
+    assert [float(value) for value in sums(probe)] == [6.0]
+    probe.close()
+
+
+def test_a_model_is_freed_with_its_probe() -> None:
+    """A hook that held its parameter would keep it for ever."""
+    layers = layers_of(2)
+    probe = LocalProbe(layers, Faults())
+    gone = weakref.ref(layers[0].parameter)
+    del probe, layers
+    gc.collect()
+
+    assert gone() is None
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_nonfinite_element_shows_in_the_sum(value: float) -> None:
     """Wherever in the parameter it is."""
     layers = layers_of(5)
-    probe = LocalProbe(layers)
+    probe = LocalProbe(layers, Faults())
     gradient = torch.ones(5)
     gradient[3] = value
 
@@ -135,7 +191,7 @@ def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, va
     """Their sum would overflow in their own dtype, and name an innocent rank."""
     parameter = nn.Parameter(torch.ones(MAX_NUMEL, dtype=dtype))
     layers = find_layers(nn.ParameterList([parameter]), None, None)
-    probe = LocalProbe(layers)
+    probe = LocalProbe(layers, Faults())
     parameter.backward(torch.full((MAX_NUMEL,), value, dtype=dtype))
     (total,) = sums(probe)
 
@@ -144,10 +200,74 @@ def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, va
     probe.close()
 
 
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+def test_large_float64_gradients_do_not_pass_for_nonfinite(bad: float | None) -> None:
+    """C51: no sum of them is safe, nor one over several parameters; what is not finite shows."""
+    parameters = [nn.Parameter(torch.ones(size, dtype=torch.float64)) for size in (100, 1, 7)]
+    probe = LocalProbe(find_layers(nn.ParameterList(parameters), None, None), Faults())
+    for parameter in parameters:
+        gradient = torch.full_like(parameter, 1.7e308)
+        if bad is not None and parameter is parameters[-1]:
+            gradient[3] = bad
+        parameter.backward(gradient)
+
+    assert math.isfinite(sum(float(total) for total in sums(probe))) == (bad is None)
+    probe.close()
+
+
+def odd_models() -> dict[str, nn.Module]:
+    """Models with a parameter whose gradient has no elements that torch could compare."""
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    return {
+        "mkldnn": nn.ParameterList([torch.ones(3, 3).to_mkldnn(), torch.ones(3)]),
+        "nested": nn.ParameterList([nested, torch.ones(3)]),
+    }
+
+
+def loss_of(odd: nn.Parameter) -> Tensor:
+    """The sum of a parameter's elements, whose gradient is as odd as itself."""
+    dense = torch.nested.to_padded_tensor(odd, 0.0) if odd.is_nested else odd.to_dense()
+    return dense.sum()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["mkldnn", "nested"])
+def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """C22: with several ranks the probe looks at other parameters, and the record comes."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = odd_models()[kind]
+    odd, plain = model.parameters()
+    watch = attach(model)
+    (loss_of(odd) + plain.sum()).backward()
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert choose(find_layers(model, None, None)) == [plain]
+    assert stats.scalars["local_probe"] == 3.0
+    assert aggregator.layers(stats) == {"1": pytest.approx(math.sqrt(3))}
+
+
+def test_a_gradient_that_became_odd_later_is_a_fault() -> None:
+    """C22: whatever the hook meets, nothing is raised into the backward pass."""
+    layers = layers_of(3)
+    faults = Faults()
+    probe = LocalProbe(layers, faults)
+    parameter = layers[0].parameter
+    parameter.data = torch.empty(0, dtype=torch.float64)  # nothing to compare
+    parameter.sum().backward()
+
+    assert sums(probe) == []
+    assert faults.counts["local probe"] == 1
+    probe.close()
+
+
 def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     """Steps that are not collected cost nothing."""
     layers = layers_of(2)
-    probe = LocalProbe(layers)
+    probe = LocalProbe(layers, Faults())
     probe.active = False
     assert sums_after(probe, layers, torch.ones(2)) == []
     probe.active = True
@@ -186,7 +306,7 @@ def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
 def test_a_sparse_gradient_is_passed_over() -> None:
     """Summing it would coalesce it twice."""
     embedding = nn.Embedding(5, 2, sparse=True)
-    probe = LocalProbe(find_layers(embedding, None, None))
+    probe = LocalProbe(find_layers(embedding, None, None), Faults())
     embedding(torch.tensor([1])).sum().backward()
 
     assert sums(probe) == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from gradwatch._layers.layers import Layer, find_layers
 from gradwatch._layers.manifests import Manifests
-from gradwatch_wire import Manifest
-from gradwatch_wire.limits import MAX_MANIFESTS
+from gradwatch._layers.pieces import find_pieces, piece_slices
+from gradwatch_wire import Column, Manifest, Stats, encode_body
+from gradwatch_wire.columns import STATISTIC_COLUMNS
+from gradwatch_wire.limits import MAX_MANIFESTS, MAX_RECORD_BYTES
 
 
 def layers() -> list[Layer]:
@@ -25,8 +28,7 @@ def gradients(*indices: int) -> list[torch.Tensor]:
 
 def declared(manifests: Manifests, *indices: int, ordered: bool = False) -> Manifest:
     """The manifest of a set that has to be new."""
-    number, manifest = manifests.find(indices, gradients(*indices), ordered=ordered)
-    assert manifest is not None
+    number, (manifest,) = manifests.find(indices, gradients(*indices), ordered=ordered)
     assert manifest.manifest_id == number
     return manifest
 
@@ -48,11 +50,11 @@ def test_a_set_of_layers_is_declared_once() -> None:
     manifests = Manifests(layers(), {})
     declared(manifests, 0, 1)
 
-    assert manifests.find((0, 1), [], ordered=False) == (1, None)
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, [])
     assert declared(manifests, 1, 0).manifest_id == 2
     assert declared(manifests, 0, 1, 2).manifest_id == 3
-    assert manifests.find((1, 0), [], ordered=False) == (2, None)
-    assert manifests.find((0, 1), [], ordered=False) == (1, None)
+    assert manifests.find((1, 0), gradients(1, 0), ordered=False) == (2, [])
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, [])
 
 
 def test_groups_hold_places_in_the_manifest() -> None:
@@ -69,8 +71,8 @@ def test_the_same_layers_are_declared_anew_once_their_order_is_known() -> None:
 
     assert declared(manifests, 0, 2).order == "registration"
     assert declared(manifests, 0, 2, ordered=True).order == "forward"
-    assert manifests.find((0, 2), [], ordered=True) == (2, None)
-    assert manifests.find((0, 2), [], ordered=False) == (1, None)
+    assert manifests.find((0, 2), gradients(0, 2), ordered=True) == (2, [])
+    assert manifests.find((0, 2), gradients(0, 2), ordered=False) == (1, [])
 
 
 def test_sets_without_end_take_bounded_memory() -> None:
@@ -81,7 +83,72 @@ def test_sets_without_end_take_bounded_memory() -> None:
     first = [declared(manifests, *indices).manifest_id for indices in sets]
 
     assert first == list(range(1, len(sets) + 1))
-    assert manifests.find(sets[-1], [], ordered=False) == (len(sets), None)
-    assert manifests.find(sets[-MAX_MANIFESTS], [], ordered=False)[1] is None
+    assert manifests.find(sets[-1], gradients(*sets[-1]), ordered=False) == (len(sets), [])
+    assert (
+        manifests.find(sets[-MAX_MANIFESTS], gradients(*sets[-MAX_MANIFESTS]), ordered=False)[1]
+        == []
+    )
     assert declared(manifests, *sets[0]).manifest_id == len(sets) + 1
     assert declared(manifests, *sets[-MAX_MANIFESTS]).manifest_id == len(sets) + 2
+
+
+def test_layers_whose_dtype_has_changed_are_declared_anew() -> None:
+    """C51: `model.double()` keeps the parameters and changes what they are."""
+    made = nn.Linear(2, 3)
+    manifests = Manifests(find_layers(made, None, None), {})
+    before = manifests.find((0, 1), list(made.parameters()), ordered=False)[1][0]
+    made.double()
+    after = manifests.find((0, 1), list(made.parameters()), ordered=False)[1][0]
+
+    assert before.dtypes == ("float32", "float32")
+    assert after.dtypes == ("float64", "float64")
+    assert manifests.find((0, 1), list(made.parameters()), ordered=False) == (2, [])
+
+
+def test_a_set_in_pieces_has_a_manifest_for_each() -> None:
+    """Their ids follow one another; each is about its own layers alone, groups included."""
+    manifests = Manifests(layers(), {"host": frozenset({0, 3, 5})}, num_pieces=2)
+    number, (one, two) = manifests.find((5, 0, 3), gradients(5, 0, 3), ordered=True)
+
+    assert (number, one.manifest_id, two.manifest_id) == (1, 1, 2)
+    assert (one.names, two.names) == (("2.bias",), ("0.weight", "1.bias"))
+    assert (one.groups, two.groups) == ({"host": (0,)}, {"host": (0, 1)})
+    assert manifests.find((5, 0, 3), gradients(5, 0, 3), ordered=True) == (1, [])
+    assert manifests.find((0, 1), gradients(0, 1), ordered=True)[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "name_bytes", "num_pieces"),
+    [(1, 10, 1), (148, 500, 1), (26_000, 8, 1), (30_000, 95, 3), (32_768, 512, 10)],
+)
+def test_so_many_pieces_that_each_record_fits(count: int, name_bytes: int, num_pieces: int) -> None:
+    """Names decide, or columns; at the limits of both, with a group of all and a shard of each."""
+    parameter = nn.Parameter(torch.ones(2, 2))
+    made = [Layer(f"{number:0>{name_bytes}}", parameter) for number in range(count)]
+    assert find_pieces(made, 1, 1) == num_pieces
+
+    shards = ("Shard(1) 1023/1024",) * count
+    for piece in piece_slices(count, num_pieces):
+        names = tuple(layer.name for layer in made[piece])
+        numel = Column.pack("<u8", [1 << 40] * len(names))
+        manifest = Manifest(
+            manifest_id=1 << 40,
+            names=names,
+            numel=numel,
+            dtypes=("float8_e5m2fnuz",) * len(names),
+            shards=shards[piece],
+            groups={"all": tuple(range(len(names)))},
+        )
+        columns = {column.name: numel for column in STATISTIC_COLUMNS}
+        for record in (manifest, Stats(manifest_id=1, step=1, columns=columns)):
+            assert len(encode_body(record)[1]) < MAX_RECORD_BYTES - 1000
+
+
+def test_more_pieces_than_a_step_may_have_are_refused() -> None:
+    """Said with what makes them so many."""
+    layers = [Layer(f"{number:0>500}", nn.Parameter(torch.ones(1))) for number in range(20_000)]
+
+    with pytest.raises(
+        ValueError, match=r"^model: 20000 layers with names of up to 500 .*include="
+    ):
+        find_pieces(layers, 0, 20)

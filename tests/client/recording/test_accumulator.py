@@ -12,7 +12,10 @@ from torch import nn
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
+from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
+
+NAN = math.nan
 
 
 def set_gradients(model: nn.Module, norm: float) -> None:
@@ -60,6 +63,90 @@ def test_the_first_bad_step_of_a_report_is_kept(aggregator: Any, attach: Any, va
     assert stats.scalars["first_nonfinite_step"] == 1.0
     assert str(aggregator.layers(stats, "l2_max")["bias"]) == str(value)
     assert aggregator.layers(stats)["bias"] == 1.0
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_what_a_rank_shows_is_that_of_the_first_bad_step(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, on_device: bool
+) -> None:
+    """By the later ones the weights are bad on every rank; before there is one, the last (C13)."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = nn.Linear(4, 1, bias=False)
+    watch = attach(model, report_every=3)
+    for factor, loss in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (1.0, 1.0), (2.0, 2.0), (NAN, NAN)):
+        model.zero_grad()
+        model(torch.full((1, 4), factor)).sum().backward()
+        if factor == 2.0 and len(aggregator.of(Stats)) == 1:
+            assert model.weight.grad is not None
+            model.weight.grad[0, 0] = NAN  # as a reduction does: another rank's
+        watch.collect(loss=torch.tensor(loss) if on_device else loss)
+        if factor == 3.0:
+            aggregator.stats(1)
+    fine, bad = aggregator.stats(2)
+
+    assert (fine.scalars["local_probe"], fine.scalars["first_nonfinite_loss"]) == (12.0, 3.0)
+    assert bad.scalars["first_nonfinite_step"] == 4.0
+    assert (bad.scalars["local_probe"], bad.scalars["first_nonfinite_loss"]) == (8.0, 2.0)
+    assert math.isnan(bad.scalars["loss"])
+
+
+def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Any, attach: Any) -> None:
+    """Which step it was of is not known, and within one step it is the step's own."""
+    model = nn.Linear(4, 2)
+    watch = attach(model, report_every=2)
+    for losses in ((1.0, None), (None, 1.0)):
+        for loss in losses:
+            set_gradients(model, 1.0)
+            watch.collect(loss=loss)
+    sent = aggregator.stats(2)
+
+    assert ["first_nonfinite_loss" in stats.scalars for stats in sent] == [False, False]
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan])
+def test_the_first_bad_step_has_the_number_that_its_record_has(
+    aggregator: Any, attach: Any, value: float
+) -> None:
+    """Passes are measured before the script says which step they belong to."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = attach(model, optimizer)
+    for _ in range(2):
+        (model(torch.ones(1, 4)).sum() * value).backward()
+    watch.collect(step=500)
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 500
+    assert str(stats.scalars["first_nonfinite_step"]) == ("nan" if value == 1.0 else "500.0")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        (2.0, 3.0, 3.0),
+        (-1.0, 3.0, -1.0),
+        (3.0, -1.0, -1.0),
+        (-1.0, -1.0, -1.0),
+        (-1.0, math.nan, math.nan),
+        (math.inf, -1.0, math.inf),
+    ],
+)
+def test_the_largest_local_norm_is_unknown_where_one_was(
+    first: float, second: float, kept: float
+) -> None:
+    """C11: what is known to be bad stays known."""
+    cpu = torch.device("cpu")
+    samples = []
+    for norm in (first, second):
+        norms = {name: torch.tensor([norm], dtype=torch.float64) for name in ("l2", "local_l2")}
+        samples.append(StepSample(step=0, layers=(0,), places={cpu: [0]}, columns={cpu: norms}))
+    both = SampleAccumulator(samples[0])
+    for sample in samples:
+        both.add(sample)
+
+    assert both.result().columns[cpu]["local_l2"].tolist() == pytest.approx([kept], nan_ok=True)
 
 
 def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, attach: Any) -> None:
@@ -222,7 +309,7 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
             device_scalars={"loss": loss, "local_probe": loss},
         )
         gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
-        sample.measure(gradients, MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.measure(gradients, lambda _: MEASURED_COLUMNS, torch.ones((), device=device))
         sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
         accumulator = accumulator or SampleAccumulator(sample)
         accumulator.add(sample)

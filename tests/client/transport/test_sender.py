@@ -34,7 +34,7 @@ from gradwatch_wire import (
     encode,
 )
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Session
+from gradwatch_wire.session.session import Phase, Session
 from tests.support.ports import ReservedPort, has_ipv6
 from tests.support.waiting import PATIENCE_S
 
@@ -282,12 +282,14 @@ def test_a_record_that_is_too_large_is_told(
     aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model that is not reported at all must not be so in silence."""
+    aggregator.welcome["max_record_bytes"] = 4_096
     model = nn.Module()
-    for number in range(5000):
+    for number in range(10):
         model.register_parameter(f"{number:0>500}", nn.Parameter(torch.ones(())))
     for parameter in model.parameters():
         parameter.grad = torch.ones(())
     watch = attach(model)
+    wait_until(lambda: sender_of(watch).session.phase is Phase.OPEN, "WELCOME")
     watch.collect()
     wait_until(lambda: "a Manifest was left out" in caplog.text, "the line in the log")
 

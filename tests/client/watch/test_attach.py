@@ -1,4 +1,4 @@
-"""`attach`: one clear error for a wrong argument, and otherwise a watch that says who it is."""
+"""`attach`: a watch that says who it is."""
 
 from __future__ import annotations
 
@@ -14,112 +14,7 @@ import torch
 from torch import nn
 
 import gradwatch
-from gradwatch._watch.attach import MIN_BUFFER_BYTES
 from gradwatch_wire import Manifest, Stats
-
-MODEL = nn.Linear(2, 2)
-OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
-COMPUTED = nn.Linear(2, 2)  # as MAML leaves a model: the weight is a step away from the parameter
-COMPUTED._parameters["weight"] = COMPUTED.weight * 0.9  # type: ignore[assignment]
-
-
-class Imitation(torch.optim.Optimizer):
-    """A wrapper that never ran `Optimizer.__init__`, and wraps nothing that it shows."""
-
-    def __init__(self) -> None:
-        self.param_groups = OPTIMIZER.param_groups
-
-
-STRANGER = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"),
-    [
-        ({"model": None}, TypeError, "model: a torch.nn.Module or a dict .* got NoneType"),
-        ({"model": nn.ReLU()}, ValueError, "model: none of its 0 watched parameters requires"),
-        ({"optimizer": "adam"}, TypeError, "optimizer: a torch.optim.Optimizer or a list .* str"),
-        ({"optimizer": [OPTIMIZER, None]}, TypeError, "optimizer: .* got NoneType"),
-        ({"optimizer": {OPTIMIZER}}, TypeError, "optimizer: .* got set"),
-        ({"optimizer": [OPTIMIZER, OPTIMIZER]}, ValueError, "optimizer: one .* given twice"),
-        (
-            {"optimizer": STRANGER},
-            *(ValueError, "optimizer: none of the 2 parameters of the optimizer is a watched"),
-        ),
-        (
-            {"optimizer": (OPTIMIZER, STRANGER)},
-            *(ValueError, "optimizer: none of the 2 parameters of the optimizer 1 is a watched"),
-        ),
-        ({"optimizer": [OPTIMIZER] * 65}, ValueError, "optimizer: at most 64, got 65; attach with"),
-        (
-            {"optimizer": Imitation()},
-            *(TypeError, r"optimizer: Imitation is not a complete torch.optim.Optimizer \(its __i"),
-        ),
-        ({"model": COMPUTED}, ValueError, "model: weight is no parameter of its own but computed"),
-        ({"run": 5}, TypeError, "run: a string, got int"),
-        ({"run": "a b"}, ValueError, "run: 'a b' is not a run name; allowed are 1 to 128"),
-        ({"endpoint": 5}, TypeError, "endpoint: a string, got int"),
-        ({"endpoint": "localhost:5555"}, ValueError, "endpoint: 'localhost:5555' is not like tcp:"),
-        ({"every": 0}, ValueError, "every: at least 1, got 0"),
-        ({"every": -3}, ValueError, "every: at least 1, got -3"),
-        ({"every": 1.0}, TypeError, "every: a whole number, got 1.0"),
-        ({"every": True}, TypeError, "every: a whole number, got True"),
-        ({"groups": ["a"]}, TypeError, "groups: a dict of names to patterns or parameters"),
-        ({"groups": {"a": "x.*"}}, ValueError, "groups: 'a': pattern 'x.\\*' matches none of 2"),
-        ({"include": "x.*"}, ValueError, "include: pattern 'x.\\*' matches none of 2 names"),
-        ({"include": 5}, TypeError, "include: one item or a list of them, got int"),
-        ({"exclude": ["x.*"]}, ValueError, "exclude: pattern 'x.\\*' matches none of 2 names"),
-        ({"exclude": "*"}, ValueError, "include, exclude: they leave none of the model's 2"),
-        ({"scaler": 65536.0}, TypeError, "scaler: a torch.amp.GradScaler, got float"),
-        ({"blocks": [MODEL]}, ValueError, "blocks: 2 to 4096 modules, got 1"),
-        ({"blocks": 3}, TypeError, "blocks: a list of modules, got int"),
-        ({"blocks": [MODEL, "h.1"]}, TypeError, "blocks: modules, got str"),
-        ({"blocks": [MODEL, MODEL]}, ValueError, "blocks: one module is in the list twice"),
-        ({"columns": ["l3"]}, ValueError, "columns: some of l2, l1, linf, .*, got 'l3'"),
-        ({"report_every": 0}, ValueError, "report_every: at least 1, got 0"),
-        ({"on_alert": "print"}, TypeError, "on_alert: a function of one alert, got str"),
-        ({"buffer_bytes": 1000}, ValueError, f"buffer_bytes: at least {MIN_BUFFER_BYTES}, got 1"),
-        ({"buffer_bytes": 1e6}, TypeError, "buffer_bytes: a whole number, got 1000000.0"),
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
-    wrong: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    """It names the argument, what was given and what is allowed; no thread, no hook is left."""
-    threads = threading.active_count()
-    settings: dict[str, Any] = {"model": MODEL, "optimizer": OPTIMIZER, "run": "test"} | wrong
-
-    with pytest.raises(error, match="^" + message) as caught:
-        gradwatch.attach(**settings)
-    assert type(caught.value) is error
-    assert "\n" not in str(caught.value)
-    assert threading.active_count() == threads
-    assert not any(parameter._post_accumulate_grad_hooks for parameter in MODEL.parameters())
-    assert not any(parameter._backward_hooks for parameter in MODEL.parameters())
-    assert not OPTIMIZER._optimizer_step_pre_hooks
-    assert not OPTIMIZER._optimizer_step_pre_hooks
-    assert not MODEL.weight._post_accumulate_grad_hooks
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank: RANK='2' WORLD_SIZE='2' in the environment"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "run: a name is needed, the same on all 2 ranks"),
-        ({"GRADWATCH_RUN": "a/b"}, "run: 'a/b' is not a run name"),
-        ({"GRADWATCH_ENDPOINT": "a/b"}, "endpoint: 'a/b' is not like tcp://"),
-    ],
-)
-def test_an_environment_that_does_not_fit_is_one_clear_error(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
-    """Settings and launchers are checked like arguments."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-    with pytest.raises(ValueError, match="^" + message):
-        gradwatch.attach(MODEL)
 
 
 def test_the_aggregator_hears_who_attached(
@@ -260,36 +155,6 @@ def test_the_optimizer_may_be_left_out_or_be_an_empty_list(aggregator: Any, atta
 
     assert {stats.scalars.get("lr") for stats in aggregator.of(Stats)} == {None}
     assert len(aggregator.of(Manifest)) == 3
-
-
-@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
-def test_the_first_fsdp_is_refused(one_process: None) -> None:
-    """A flat shard's norm would pass for that of a layer."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    model = FullyShardedDataParallel(torch.nn.Linear(4, 2), device_id=torch.device("cpu"))
-
-    with pytest.raises(ValueError, match=r"^model: FullyShardedDataParallel .* use .*fully_shard$"):
-        gradwatch.attach(model, run="test")
-
-
-def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even when the thread cannot be started."""
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def no_thread(_: threading.Thread) -> None:
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        gradwatch.attach(model, optimizer, run="test", local=True, blocks=[model, nn.ReLU()])
-
-    assert not model._forward_hooks
-    assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
 
 
 class Wrapper(torch.optim.Optimizer):

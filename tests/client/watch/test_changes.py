@@ -255,6 +255,25 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
 
 
+def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, attach: Any) -> None:
+    """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        for dtype in (torch.float32, torch.float64):
+            model.to(dtype)
+            model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    watch.close()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_learning_rate_is_that_of_the_step(
     aggregator: Any, attach: Any, replaced: bool

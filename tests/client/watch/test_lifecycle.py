@@ -210,6 +210,37 @@ def test_a_process_ends_when_nobody_is_there(run_script: Any) -> None:
     assert result.stdout == "5\n"
 
 
+def test_watches_that_nobody_closed_end_together(run_script: Any) -> None:
+    """C48: one deadline for all of them; one after the other they would take 2 s each at least."""
+    begin = """
+if __name__ == "__main__":
+    watches = [attach()[1] for _ in range(4)]
+    began = time.monotonic()
+    atexit._run_exitfuncs()
+    took = time.monotonic() - began
+    print(took < 7.0 or took, [watch._sender.is_alive() for watch in watches])
+"""
+    result = run_script(BEGIN + begin, GRADWATCH_ENDPOINT="tcp://127.0.0.1:9")
+
+    assert result.stdout == f"True {[False] * 4}\n", result.stderr
+
+
+def test_all_watches_that_nobody_closed_say_goodbye(aggregator: Any, run_script: Any) -> None:
+    """Also those that the script does not hold, and not those that it has closed itself."""
+    several = """
+if __name__ == "__main__":
+    for run in ("one", "two", "three"):
+        model, watch = attach(run)
+        train(model, watch)
+    watch.close()
+"""
+    result = run_script(BEGIN + several)
+
+    assert result.returncode == 0, result.stderr
+    assert steps(aggregator) == [0, 1, 2] * 3
+    assert aggregator.of(Bye) == [Bye(reason="closed")] * 3
+
+
 def test_an_exit_in_the_middle_of_a_backward_pass_is_no_deadlock(
     aggregator: Any, run_script: Any
 ) -> None:

@@ -153,7 +153,14 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
     assert {"rank", "state", "last_step", "last_seen_s", "lost"} <= set(report["ranks"][0])
     assert {k: report["alerts"][k] for k in ("firing", "pending")} == {"firing": 1, "pending": 1}
     assert [item["rule"] for item in report["alerts"]["items"]] == ["nonfinite", "exploding"]
-    assert report["first_bad"] == {"step": 2, "rank": 0, "layer": "a", "kind": "inf"}
+    assert report["first_bad"] == {
+        "step": 2,
+        "rank": 0,
+        "layer": "a",
+        "kind": "inf",
+        "bad_loss": None,
+        "first_gradient": "a",
+    }
 
 
 def test_all_runs_are_listed_the_last_active_one_first(
@@ -412,7 +419,7 @@ def test_names_from_the_wire_come_back_as_they_were(
     report = health(step=0)
 
     assert [layer["name"] for layer in service.json(f"/runs/{run}")["layers"]] == names
-    assert report["first_bad"]["layer"] == names[3]
+    assert report["first_bad"]["first_gradient"] == names[3]
     assert report["alerts"]["items"][0]["layers"] == names
     message = report["alerts"]["items"][0]["message"]
     assert message.isprintable()

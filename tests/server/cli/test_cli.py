@@ -265,6 +265,8 @@ def test_health_is_told_and_exits_as_asked(
         "rank": 0,
         "layer": "h.0\x1b[31m",
         "kind": "nan",
+        "bad_loss": None,
+        "first_gradient": "h.0\x1b[31m",
     }
 
 

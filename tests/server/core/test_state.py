@@ -74,7 +74,7 @@ def test_a_new_attempt_closes_the_frames_of_the_last(cluster: Any) -> None:
 
     (alert,) = job.open(0)
 
-    assert (alert.attempt, alert.first_step, alert.origin.rank) == (1, 5, 0)
+    assert (alert.attempt, alert.first_step, alert.origin.bad_loss) == (1, 5, True)
 
 
 def test_the_last_attempt_keeps_its_alerts_as_they_stood(cluster: Any) -> None:

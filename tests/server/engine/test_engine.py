@@ -230,7 +230,8 @@ def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> N
     (alert,) = second.alerts
     assert first.alerts[0]["id"] == alert["id"] == stored[0].alert["id"]
     assert (alert["rule"], alert["state"], alert["first_step"]) == ("nonfinite", "firing", 0)
-    assert (alert["origin"]["rank"], alert["origin"]["layer"]) == (1, "a")
+    origin = alert["origin"]
+    assert (origin["rank"], origin["layer"], origin["first_gradient"]) == (1, None, "a")
     assert math.isnan(alert["origin"]["value"])
     assert jsonable(alert) == stored[0].alert
     for peer in (other, ended):

@@ -74,6 +74,15 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
     if first_bad is None:
         return "nothing non-finite"
     unknown = "not known"
-    layer = first_bad["layer"] or unknown
     rank = unknown if first_bad["rank"] is None else first_bad["rank"]
-    return f"{first_bad['kind']} in {layer} on rank {rank} at step {first_bad['step']}"
+    where = first_bad["layer"] or _before_gradients(first_bad) or unknown
+    return f"{first_bad['kind']} in {where} on rank {rank} at step {first_bad['step']}"
+
+
+def _before_gradients(first_bad: dict[str, Any]) -> str | None:
+    first = first_bad.get("first_gradient")
+    if not first and not first_bad.get("bad_loss"):
+        return None
+    maybe = "" if first_bad.get("bad_loss") else ", maybe"
+    back = f" (gradients from {first} back)" if first else ""
+    return f"the loss or the forward pass{maybe}{back}"

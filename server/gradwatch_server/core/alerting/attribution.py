@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.evidence import evidence_of, is_dated, local, loss, probe
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_wire.columns import LOCAL_L2, NANS
-from gradwatch_wire.health import nonfinite_kind
-from gradwatch_wire.names import Scalar
+from gradwatch_wire.columns import NANS
+
+_KINDS: Final = (local, probe, loss)
+"""What a reduction cannot have spread, the best first: it is of the bad layer itself."""
 
 
 def ranks_of(parts: Iterable[RankPart]) -> tuple[int, ...]:
@@ -47,6 +50,18 @@ def first_computed(frame: Frame, flagged: BoolArray) -> int | None:
     return last.pop() if len(last) == 1 else None
 
 
+def may_come_from_loss(frame: Frame) -> bool:
+    """Tell whether what is non-finite may have come from behind the model's last layer.
+
+    What comes from the loss reaches the last layer's gradient first and flows on to others: it is
+    not so if the last layer's is fine, or the only bad one.
+    """
+    first = first_nonfinite(frame, frame.nonfinite)
+    if first is None or np.count_nonzero(frame.nonfinite) == 1:
+        return False
+    return not any(p.ordered and (p.layout.index[:-1] == first).any() for p in frame.parts)
+
+
 def layer_kind(frame: Frame, index: int) -> str:
     """Return `nan` if a NaN was seen in the non-finite layer, else `inf`."""
     nans = frame.column(NANS)[index]
@@ -58,36 +73,48 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
 
     An all-reduce carries one rank's NaN to all, a reduce-scatter to the holder of the shard. What
     they cannot reach is the rank's gradient before them, its loss, and the probe of its local
-    gradient, so these decide. Without them a rank is named only if it is the only one there is, or
-    not every rank is bad, and none of them in a shard of a layer.
+    gradient. A kind of evidence singles ranks out if another rank shows by it that it was fine. If
+    all that show it are bad (NaN weights, a loss that is that of all ranks), it may be second-hand
+    to each; they are returned if there is nothing better. Without evidence a rank is named only if
+    it is the only one there is, or not every rank is bad, and none of them in a shard of a layer.
     """
-    local = ranks_of(part for part in frame.parts if _bad_before_reduction(part, frame))
-    local = local or ranks_of(part for part in frame.parts if _bad_loss_or_probe(part))
-    if local:
-        return local
-    parts = [part for part in frame.parts if _bad_at(part, frame) and part.nonfinite.any()]
-    bad, seen = ranks_of(parts), ranks_of(frame.parts)
-    own = not any(part.reduced for part in frame.parts)
-    alone = len(seen) == 1 and frame.coverage == 1.0
-    in_piece = any((part.nonfinite & part.layout.is_sharded).any() for part in parts)
-    spread = not own and not alone and (in_piece or bad == seen or frame.coverage < 1.0)
-    return () if spread else bad
+    seen = ranks_of(frame.parts)
+    if len(seen) == 1 and frame.coverage == 1.0:
+        return seen
+    found = [evidence_of(frame, kind) for kind in _KINDS]
+    if not any(part.reduced for part in frame.parts):
+        return _bad_gradients(frame) or found[-1].bad
+    for each in found:
+        if each.bad and each.fine:
+            return each.bad
+    bad = _bad_gradients(frame)
+    if bad and bad != seen and frame.coverage == 1.0 and not _is_in_shard(frame):
+        return bad
+    showing = next((each.bad for each in found if each.bad), ())
+    return showing if len(showing) > 1 else ()
 
 
-def _bad_before_reduction(part: RankPart, frame: Frame) -> bool:
-    """Tell whether the rank's own gradient was bad in a layer that the reduction made bad."""
-    if LOCAL_L2 not in part.values:
+def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:
+    """Tell whether the loss was non-finite where something first was.
+
+    Args:
+        frame: A frame with something non-finite.
+        ranks: Those that it began on, none if they are not known.
+
+    Returns:
+        None if not every loss that matters was given, and none of them is bad.
+    """
+    found = evidence_of(frame, loss)
+    matter = set(ranks or ranks_of(frame.parts))
+    if matter.issubset(found.fine) and (ranks or frame.coverage == 1.0):
         return False
-    bad = ~np.isfinite(part.values[LOCAL_L2])
-    return bool((bad & frame.nonfinite[part.layout.index]).any())
+    return True if found.bad else None
 
 
-def _bad_loss_or_probe(part: RankPart) -> bool:
-    loss = part.scalars.get(Scalar.LOSS, 0.0)
-    probe = part.scalars.get(Scalar.LOCAL_PROBE, 0.0)
-    return nonfinite_kind(loss) is not None or nonfinite_kind(probe) is not None
+def _bad_gradients(frame: Frame) -> tuple[int, ...]:
+    """Return the ranks whose gradients were bad at the first bad collection."""
+    return ranks_of(p for p in frame.parts if is_dated(p, frame) and p.nonfinite.any())
 
 
-def _bad_at(part: RankPart, frame: Frame) -> bool:
-    """Tell whether a record may be of the frame's first bad collection."""
-    return frame.bad_step in (frame.step, part.scalars.get(Scalar.FIRST_NONFINITE_STEP))
+def _is_in_shard(frame: Frame) -> bool:
+    return any((part.nonfinite & part.layout.is_sharded).any() for part in frame.parts)

@@ -8,7 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from gradwatch_server.core.alerting.attribution import first_nonfinite, layer_kind, nonfinite_ranks
+from gradwatch_server.core.alerting.attribution import (
+    first_nonfinite,
+    layer_kind,
+    loss_was_bad,
+    may_come_from_loss,
+    nonfinite_ranks,
+)
+from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import nonfinite_kind
 
@@ -21,11 +28,15 @@ class Origin:
         step: First bad step.
         rank: The one rank it began on; None when it shows on several and none can be singled out.
         ranks: Ranks it showed on before any reduction could spread it, else all it showed on.
-        layer: Name of the layer, or of the transition between blocks; None when it cannot be known.
+        layer: Name of the layer, or of the transition between blocks; None when it cannot be known,
+            and when it began before any gradient, in the loss or the forward pass.
         kind: `nan` or `inf` for a non-finite gradient, else None.
         value: The layer's L2 norm there, or the transition's gain.
         threshold: The limit it broke, None where the rule has none.
         before: `(step, L2 norm)` of the same layer in the few frames before, oldest first.
+        bad_loss: Of a non-finite gradient, whether the loss already was; None if it is not known.
+        first_gradient: Name of the layer whose gradient was non-finite first, None when it cannot
+            be known. The same as `layer` unless it began before any gradient, or may have.
     """
 
     step: int
@@ -36,6 +47,8 @@ class Origin:
     value: float
     threshold: float | None
     before: tuple[tuple[int, float], ...] = ()
+    bad_loss: bool | None = None
+    first_gradient: str | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -49,6 +62,36 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class NonfiniteOrigin:
+    """What is known of where something non-finite began.
+
+    Args:
+        ranks: As in `Origin`.
+        layer: Index of the layer, None as in `Origin`.
+        first_gradient: Index of the layer whose gradient was non-finite first, None if not known.
+        bad_loss: As in `Origin`.
+    """
+
+    ranks: tuple[int, ...]
+    layer: int | None
+    first_gradient: int | None
+    bad_loss: bool | None
+
+
+def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
+    """Return where the flagged layers, (layers,), became non-finite.
+
+    A loss that is NaN makes every gradient NaN, and the layer whose gradient is computed first has
+    done nothing wrong. Where no loss was given, it is not known of the model's last layer whether
+    that is so.
+    """
+    ranks, first = nonfinite_ranks(frame), first_nonfinite(frame, flagged)
+    bad_loss = loss_was_bad(frame, ranks)
+    is_before = may_come_from_loss(frame) if bad_loss is None else bad_loss
+    return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss)
+
+
+@dataclass(frozen=True, slots=True)
 class FirstBad:
     """The first non-finite gradient or loss of an attempt; the keys are those of `/health`."""
 
@@ -56,6 +99,8 @@ class FirstBad:
     rank: int | None
     layer: str | None
     kind: str
+    bad_loss: bool | None = None
+    first_gradient: str | None = None
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -65,16 +110,23 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
         frame: A closed step.
         names: (layers,) names of its layers.
     """
-    if frame.nonfinite.any():
-        known = first_nonfinite(frame, frame.nonfinite)
-        index = int(np.flatnonzero(frame.nonfinite)[-1]) if known is None else known
-        layer = None if known is None else names[known]
-        return FirstBad(frame.bad_step, _one_rank(frame), layer, layer_kind(frame, index))
+    flagged = frame.nonfinite
+    if flagged.any():
+        found = find_nonfinite(frame, flagged)
+        first = found.first_gradient
+        return FirstBad(
+            step=frame.bad_step,
+            rank=one_rank(found.ranks),
+            layer=None if found.layer is None else names[found.layer],
+            kind=layer_kind(frame, int(np.flatnonzero(flagged)[-1]) if first is None else first),
+            bad_loss=found.bad_loss,
+            first_gradient=None if first is None else names[first],
+        )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None
-    return FirstBad(frame.step, _one_rank(frame), None, kind)
+    return FirstBad(frame.step, one_rank(nonfinite_ranks(frame)), None, kind, bad_loss=True)
 
 
-def _one_rank(frame: Frame) -> int | None:
-    ranks = nonfinite_ranks(frame)
+def one_rank(ranks: tuple[int, ...]) -> int | None:
+    """Return the rank if it is one, else None."""
     return ranks[0] if len(ranks) == 1 else None

@@ -21,6 +21,7 @@ from gradwatch_wire.columns import (
     LOCAL_L2,
     NANS,
     NONFINITE_COUNTS,
+    UNKNOWN,
     ZEROS,
 )
 from gradwatch_wire.names import Label, Reduction
@@ -74,6 +75,16 @@ class RankPart:
             if name in self.values:
                 bad |= self.values[name] > 0
         return bad
+
+    @property
+    def local_l2(self) -> FloatArray | None:
+        """(own layers,) L2 norms of the rank's own gradients, negative where not known.
+
+        What a rank holds of a sharded layer is there only after a reduction: it is never its own.
+        """
+        if LOCAL_L2 not in self.values:
+            return None
+        return np.where(self.layout.is_sharded, UNKNOWN, self.values[LOCAL_L2])
 
     @property
     def reduced(self) -> bool:

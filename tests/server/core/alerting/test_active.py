@@ -124,7 +124,7 @@ def test_each_group_has_its_own_alert(cluster: Any) -> None:
     groups = {"host": (0, 1), "seed": (2,)}
     job = cluster(names=("a", "b", "c", "d"), groups=groups).start()
 
-    alerts = job.step(0, [1.0, NAN, NAN, NAN])
+    alerts = job.step(0, [1.0, NAN, NAN, NAN], loss=1.0)
 
     assert {a.group: a.layers for a in alerts} == {"host": ("b",), "seed": ("c",), "all": ("d",)}
     assert len({a.id for a in alerts}) == 3

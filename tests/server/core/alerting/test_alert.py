@@ -34,8 +34,8 @@ def test_as_plain_data_it_has_a_readable_time(cluster: Any) -> None:
 def test_a_message_says_all_of_it_in_one_line(cluster: Any) -> None:
     """What, where, when and on which rank; and when it was over."""
     job = cluster(world=2, names=("h.0", "h.1")).start()
-    job.stats(0, 0, [1.0, NAN], loss=1.0)
-    (fired,) = job.stats(1, 0, [1.0, NAN], loss=NAN)
+    job.stats(0, 0, [1.0, NAN], loss=1.0, local_probe=1.0)
+    (fired,) = job.stats(1, 0, [1.0, NAN], loss=1.0, local_probe=NAN)
     for step in (1, 2, 3):
         job.step(step)
 

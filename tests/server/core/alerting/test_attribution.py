@@ -17,8 +17,25 @@ RANK_TABLE = [
     ("its own loss", [{"loss": 1.0}, {"loss": NAN}], (1,)),
     ("its own loss is Inf", [{"loss": INF}, {"loss": 1.0}], (0,)),
     ("its local probe", [{"local_probe": NAN}, {"local_probe": 2.0}], (0,)),
-    ("the probe beside a fine loss", [{"loss": 1.0, "local_probe": INF}, {"loss": 1.0}], (0,)),
+    (
+        "the probe beside a fine loss",
+        [{"loss": 1.0, "local_probe": INF}, {"loss": 1.0, "local_probe": 1.0}],
+        (0,),
+    ),
     ("several losses", [{"loss": NAN}, {"loss": NAN}], (0, 1)),
+    ("one loss, maybe of all ranks", [{"loss": NAN}, {}], ()),
+    (
+        "the probe beside the loss of all ranks",
+        [{"loss": NAN, "local_probe": 2.0}, {"loss": NAN, "local_probe": NAN}],
+        (1,),
+    ),
+    (
+        "the loss where all probes are bad",
+        [{"loss": 1.0, "local_probe": NAN}, {"loss": NAN, "local_probe": NAN}],
+        (1,),
+    ),
+    ("all probes", [{"local_probe": NAN}, {"local_probe": INF}], (0, 1)),
+    ("one probe, the other rank has none", [{"local_probe": NAN}, {}], ()),
     ("losses that are all fine", [{"loss": 1.0}, {"loss": 1.0}], ()),
     ("nothing local at all", [{}, {}], ()),
 ]
@@ -89,7 +106,10 @@ def test_a_bad_piece_does_not_tell_whose_fault_it_is(
     ]
     assert nonfinite_ranks(make_frame(*parts, world=world)) == ()
 
-    parts[0] = dataclasses.replace(parts[0], scalars={"loss": NAN})
+    parts = [
+        dataclasses.replace(part, scalars={"loss": loss})
+        for part, loss in zip(parts, (NAN, 1.0), strict=True)
+    ]
     assert nonfinite_ranks(make_frame(*parts, world=world)) == (0,)
 
 
@@ -109,6 +129,7 @@ LOCAL_TABLE = [
     ("one is bad", [[1.0, NAN], [1.0, 1.0]], (0,)),
     ("all are bad", [[1.0, NAN], [1.0, INF]], (0, 1)),
     ("none is: the reduction overflowed", [[1.0, 1e38], [1.0, 1e38]], ()),
+    ("none is known", [[1.0, -1.0], [1.0, -1.0]], ()),
     ("a layer that is fine has none", [[NAN, 1.0], [1.0, 1.0]], ()),
 ]
 
@@ -123,6 +144,34 @@ def test_the_gradient_before_the_reduction_decides(
     parts = [make_part([1.0, NAN], rank=r, local_l2=own) for r, own in enumerate(local)]
 
     assert nonfinite_ranks(make_frame(*parts)) == ranks
+
+
+def test_a_norm_of_a_shard_is_never_the_ranks_own(make_part: Any, make_frame: Any) -> None:
+    """A reduce-scatter has put it there, whatever the record calls it (C1)."""
+
+    def ranks(*shards: str) -> Any:
+        return nonfinite_ranks(
+            make_frame(
+                make_part([NAN], rank=0, shards=[shards[0]], local_l2=[NAN]),
+                make_part([1.0], rank=1, shards=[shards[1]], local_l2=[1.0]),
+            )
+        )
+
+    assert ranks("Shard(0) 0/2", "Shard(0) 1/2") == ()
+    assert ranks("", "") == (0,)
+
+
+def test_a_rank_without_a_norm_of_its_own_shows_nothing(make_part: Any, make_frame: Any) -> None:
+    """A negative one stands for what was not measured (C1)."""
+    own = [(NAN, 1.0), (NAN, -1.0), (-1.0, -1.0)]
+    found = [
+        nonfinite_ranks(
+            make_frame(*(make_part([NAN], rank=r, local_l2=[norm]) for r, norm in enumerate(norms)))
+        )
+        for norms in own
+    ]
+
+    assert found == [(0,), (), ()]
 
 
 def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
@@ -143,6 +192,38 @@ def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
 
     assert ranks(NAN, 1.0) == (0,)
     assert ranks(1.0, 1.0) == (1,)
+
+
+def test_losses_that_are_all_bad_show_on_all_ranks(make_part: Any, make_frame: Any) -> None:
+    """Also where no gradient is bad; one that is bad beside a fine one is its rank's own."""
+
+    def ranks(*losses: float) -> Any:
+        parts = [make_part([1.0], rank=r, scalars={"loss": x}) for r, x in enumerate(losses)]
+        return nonfinite_ranks(make_frame(*parts))
+
+    assert ranks(NAN, NAN) == (0, 1)
+    assert ranks(1.0, INF) == (1,)
+
+
+def test_what_ranks_show_at_a_later_step_is_no_evidence(make_part: Any, make_frame: Any) -> None:
+    """NaN weights make every rank bad by itself; the first bad step's probe decides (C13)."""
+
+    def ranks(*probes: float, **more: Any) -> Any:
+        parts = [
+            make_part(
+                [NAN],
+                rank=rank,
+                scalars={"loss": NAN, "first_nonfinite_step": 5.0, "local_probe": probe},
+                **more,
+            )
+            for rank, probe in enumerate(probes)
+        ]
+        return nonfinite_ranks(make_frame(*parts, after=3))
+
+    assert ranks(1.0, NAN) == (1,)
+    assert ranks(NAN, NAN) == (0, 1)
+    assert ranks(1.0, 1.0) == ()
+    assert ranks(1.0, NAN, local_l2=[NAN]) == (1,)
 
 
 def test_only_ranks_that_were_bad_first_are_named(make_part: Any, make_frame: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from gradwatch_server.core.alerting.origin import Origin, find_first_bad
 
 NAN, INF = math.nan, math.inf
@@ -28,7 +30,7 @@ def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later(
 
 def test_first_bad_is_the_gradient_before_the_loss(make_part: Any, make_frame: Any) -> None:
     """A non-finite gradient names a layer; a loss alone names the rank only."""
-    both = make_frame(make_part([1.0, INF], scalars={"loss": NAN}))
+    gradient = make_frame(make_part([1.0, INF], scalars={"loss": 1.0}))
     loss = make_frame(
         make_part([1.0], scalars={"loss": INF}), make_part([1.0], rank=1, scalars={"loss": 1.0})
     )
@@ -39,7 +41,7 @@ def test_first_bad_is_the_gradient_before_the_loss(make_part: Any, make_frame: A
         assert found is not None
         return found.step, found.rank, found.layer, found.kind
 
-    assert first_bad(both) == (7, 0, "b", "inf")
+    assert first_bad(gradient) == (7, 0, "b", "inf")
     assert first_bad(loss) == (7, 0, None, "inf")
     assert first_bad(losses) == (7, None, None, "nan")
 
@@ -57,3 +59,74 @@ def test_an_origin_comes_back_as_it_was() -> None:
     plain = origin.state_dict() | {"ranks": [0, 1], "before": [[5, 1.0], [6, 2.0]]}
 
     assert Origin.from_state_dict(plain) == origin
+
+
+def test_an_origin_of_an_older_version_comes_back() -> None:
+    """It said nothing of the loss."""
+    origin = Origin(7, None, (0, 1), "a", "nan", 1.5, 100.0)
+    plain = origin.state_dict()
+    del plain["bad_loss"], plain["first_gradient"]
+
+    assert Origin.from_state_dict(plain) == origin
+
+
+LOSS_TABLE = [
+    # (losses by rank, layers that are bad) and what is said: (layer, whether the loss was bad).
+    ("a bad loss", [NAN], [NAN] * 3, (None, True)),
+    ("a fine one: its own gradient is bad", [1.0], [NAN] * 3, ("c", False)),
+    ("none given, and the last layer is bad", [None], [NAN] * 3, (None, None)),
+    ("none given, and only the last layer is bad", [None], [1.0, 1.0, NAN], ("c", None)),
+    ("none given, and a later layer is fine", [None], [NAN, NAN, 1.0], ("b", None)),
+    ("bad on the rank that it began on", [1.0, NAN], [NAN] * 3, (None, True)),
+    ("fine on all ranks", [1.0, 1.0], [NAN] * 3, ("c", False)),
+    ("fine on one, not given by the other", [1.0, None], [NAN] * 3, (None, None)),
+    ("bad on one, not given by the other", [NAN, None], [NAN] * 3, (None, True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms", "said"), [row[1:] for row in LOSS_TABLE], ids=[row[0] for row in LOSS_TABLE]
+)
+def test_no_layer_is_blamed_for_what_the_loss_brought(
+    make_part: Any, make_frame: Any, losses: list[float | None], norms: list[float], said: Any
+) -> None:
+    """The layer whose gradient is computed first is the first to show it (C14)."""
+    frame = make_frame(
+        *(
+            make_part(norms, rank=rank, scalars={} if loss is None else {"loss": loss})
+            for rank, loss in enumerate(losses)
+        )
+    )
+    found = find_first_bad(frame, ("a", "b", "c"))
+
+    assert found is not None
+    assert (found.layer, found.bad_loss) == said
+    assert found.first_gradient == "abc"[max(i for i, norm in enumerate(norms) if norm != 1.0)]
+
+
+def test_the_loss_of_the_rank_it_began_on_counts(make_part: Any, make_frame: Any) -> None:
+    """Rank 0's own gradient was bad with a fine loss; rank 1's loss is another matter (C14)."""
+    frame = make_frame(
+        make_part([1.0, NAN], scalars={"loss": 1.0, "local_probe": NAN}),
+        make_part([1.0, NAN], rank=1, scalars={"loss": NAN, "local_probe": 1.0}),
+    )
+    found = find_first_bad(frame, ("a", "b"))
+
+    assert found is not None
+    assert (found.rank, found.layer, found.bad_loss) == (0, "b", False)
+
+
+def test_the_loss_of_several_steps_is_that_of_the_first_bad_one(
+    make_part: Any, make_frame: Any
+) -> None:
+    """By the end of the record the weights are NaN, and with them the mean of the losses (C14)."""
+
+    def said(**more: float) -> Any:
+        scalars = {"loss": NAN, "first_nonfinite_step": 5.0, **more}
+        found = find_first_bad(make_frame(make_part([1.0, NAN], scalars=scalars)), ("a", "b"))
+        assert found is not None
+        return found.step, found.layer, found.bad_loss
+
+    assert said() == (5, "b", None)
+    assert said(first_nonfinite_loss=1.0) == (5, "b", False)
+    assert said(first_nonfinite_loss=NAN) == (5, None, True)

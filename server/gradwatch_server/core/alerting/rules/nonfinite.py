@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
-from gradwatch_server.core.alerting.attribution import first_nonfinite, layer_kind, nonfinite_ranks
-from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.alert import place, printable
+from gradwatch_server.core.alerting.attribution import layer_kind
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, IndexArray
@@ -27,10 +25,13 @@ class NonfiniteRule(LayerRule):
     step in `raised_step`.
 
     Its origin is the layer whose gradient the backward pass computed first, which is the last in
-    forward order: from there the NaN flows to every layer before it. If that is the model's last
-    layer, the loss or the forward pass was already bad. The order is known from the first backward
-    pass; in a compiled model it is not, and with several bad layers `layer` is then null, as it is
-    when they turned bad at collections before the last one.
+    forward order: from there the NaN flows to every layer before it. `first_gradient` names it, and
+    `layer` too, unless it is not to blame: where the loss of that rank and step was non-finite
+    (`bad_loss` is true), it began in the loss or the forward pass, and `layer` is null. Where no
+    loss was given (`bad_loss` is null) that may be so if it is the model's last layer and others
+    are bad too, and `layer` is null likewise. The order is known from the first backward pass; in a
+    compiled model it may not be, and with several bad layers both are then null, as they are when
+    these turned bad at collections before the last one.
     """
 
     name = "nonfinite"
@@ -59,20 +60,23 @@ class NonfiniteRule(LayerRule):
         """Return the flagged layers, the last first: of no two is one worse."""
         return np.flatnonzero(flagged)[::-1]
 
-    def find_layer(self, frame: Frame, raised: BoolArray) -> int | None:
-        """Return the layer that was bad first, None if it cannot be known."""
-        return first_nonfinite(frame, raised)
-
-    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks where it was before a reduction could spread it."""
-        return nonfinite_ranks(frame)
-
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return where it began: maybe at an earlier step than the frame's."""
-        known = self.find_layer(frame, raised)
-        index = int(self.worst_first(frame, raised)[0]) if known is None else known
-        origin = super().origin(frame, context, raised)
-        return replace(origin, step=frame.bad_step, kind=layer_kind(frame, index))
+        found = find_nonfinite(frame, raised)
+        first = found.first_gradient
+        index = int(self.worst_first(frame, raised)[0]) if first is None else first
+        return Origin(
+            step=frame.bad_step,
+            rank=one_rank(found.ranks),
+            ranks=found.ranks,
+            layer=None if found.layer is None else context.names[found.layer],
+            kind=layer_kind(frame, index),
+            value=float(self.values(frame)[index]),
+            threshold=self.threshold(),
+            before=() if first is None else context.window.before(first, NUM_BEFORE),
+            bad_loss=found.bad_loss,
+            first_gradient=None if first is None else context.names[first],
+        )
 
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
         """Return how much it matters, less so where a GradScaler skipped the step."""
@@ -82,4 +86,10 @@ class NonfiniteRule(LayerRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        return f"{'NaN' if origin.kind == 'nan' else 'Inf'} in the gradient of {place(origin)}"
+        kind = "NaN" if origin.kind == "nan" else "Inf"
+        if origin.layer is not None or (origin.first_gradient is None and not origin.bad_loss):
+            return f"{kind} in the gradient of {place(origin)}"
+        first = origin.first_gradient
+        back = "" if first is None else f" from {printable(first)} back"
+        was = "was already bad" if origin.bad_loss else "may already have been bad"
+        return f"the loss or the forward pass {was}: gradients{back} are {kind}"

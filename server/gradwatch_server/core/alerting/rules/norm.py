@@ -22,7 +22,7 @@ from gradwatch_server.core.alerting.rules.base import (
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_wire.columns import L2, LOCAL_L2
+from gradwatch_wire.columns import L2
 from gradwatch_wire.health import EXPLODING_THRESHOLD, VANISHING_THRESHOLD, Severity
 
 STANDS_OUT: Final = 10.0
@@ -162,9 +162,10 @@ def _local_explosion(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
     """Return the ranks whose own gradient breaks the limit, else the one that stands out."""
     local: dict[int, float] = {}
     for part in frame.parts:
-        if LOCAL_L2 in part.values:
-            own = part.values[LOCAL_L2][part.layout.index == index]
-            local.update((part.rank, norm) for norm in own.tolist())
+        if (norms := part.local_l2) is not None:
+            own = norms[part.layout.index == index]
+            # Negative: not known there.
+            local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
     breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
     if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
         return breaking

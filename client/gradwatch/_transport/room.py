@@ -1,0 +1,76 @@
+"""Room for what a connection takes: without it ZeroMQ would abort the process, not raise."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from typing import Final
+
+DESCRIPTORS: Final = 16
+"""A connection takes 9, spill files take 2; the rest is for a reconnect."""
+
+THREADS: Final = 3
+"""Two of ZeroMQ, and the sender."""
+
+
+def check_room() -> None:
+    """Refuse to begin where the connection could not be made.
+
+    Raises:
+        ValueError: If too few descriptors are free, or the system starts no more threads.
+    """
+    if (free := _num_free(DESCRIPTORS)) < DESCRIPTORS:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        msg = (
+            f"file descriptors: {DESCRIPTORS} are needed, {free} of {limit} are free; raise the "
+            "limit (ulimit -n), or close files"
+        )
+        raise ValueError(msg)
+    if (started := _num_started(THREADS)) < THREADS:
+        msg = (
+            f"threads: {THREADS} are needed, the system starts {started} more; raise the limit "
+            "(ulimit -u, or the container's pids limit)"
+        )
+        raise ValueError(msg)
+
+
+def _num_free(enough: int) -> int:
+    """Return how many descriptors can be opened, counting up to *enough*."""
+    opened: list[int] = []
+    try:
+        # Pipes: they need no file that may be missing, and no permission.
+        while len(opened) < enough:
+            opened += os.pipe()
+    except OSError:
+        opened += _one_more()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return len(opened)
+
+
+def _one_more() -> list[int]:
+    """Return one more descriptor where a pipe takes two, if there is one."""
+    try:
+        return [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+    except OSError:
+        return []
+
+
+def _num_started(enough: int) -> int:
+    """Return how many threads can be started together, counting up to *enough*."""
+    done = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        while len(started) < enough:
+            thread = threading.Thread(target=done.wait, name="gradwatch-room", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        pass  # the system is asked for one too many: that is the answer
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
+    return len(started)

@@ -1,0 +1,311 @@
+"""What listens at the endpoint is no aggregator: one line says what it is, and what to do."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+import zmq
+from torch import nn
+
+import gradwatch
+from gradwatch._faults import Faults
+from gradwatch._transport.counterpart import Counterpart
+from gradwatch._transport.handshakes import SILENCE_S, Doubt, Handshakes
+from gradwatch._transport.peer import Speaks, look_at
+from tests.support.ports import ReservedPort
+
+HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
+SILENT = "something that takes connections and does not answer"
+
+
+class Server:
+    """A TCP server that says something to whoever connects, or nothing, and may then hang up."""
+
+    def __init__(self, banner: bytes = b"", *, hangs_up: bool = False) -> None:
+        self._banner, self._hangs_up = banner, hangs_up
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.endpoint = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            connection.sendall(self._banner)
+            if self._hangs_up:
+                connection.close()
+            else:
+                self._connections.append(connection)
+
+    def stop(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(10)
+        for connection in self._connections:
+            connection.close()
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Answers 404 and logs nothing."""
+
+    def do_HEAD(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        """Say nothing."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """`serve("ssh")` starts something that is no aggregator; returns its endpoint."""
+    with zmq.Context() as context:
+        stops: list[Callable[[], Any]] = []
+
+        def tcp(*arguments: Any, **settings: Any) -> str:
+            server = Server(*arguments, **settings)
+            stops.append(server.stop)
+            return server.endpoint
+
+        def http() -> str:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+            thread.start()
+            stops.extend([server.server_close, thread.join, server.shutdown])
+            return f"tcp://127.0.0.1:{server.server_port}"
+
+        def zeromq(kind: int, *, is_curve: bool = False) -> str:
+            made = context.socket(kind)
+            made.linger = 0
+            stops.append(made.close)
+            if is_curve:
+                made.curve_server = True
+                made.curve_secretkey = zmq.curve_keypair()[1]
+            return f"tcp://127.0.0.1:{made.bind_to_random_port('tcp://127.0.0.1')}"
+
+        kinds: dict[str, Callable[[], str]] = {
+            "http": http,
+            "ssh": lambda: tcp(b"SSH-2.0-OpenSSH_9.2\r\n"),
+            "mail": lambda: tcp(b"220 mail ready\r\n"),
+            "sink": tcp,
+            "hangs up": lambda: tcp(hangs_up=True),
+            "pub": lambda: zeromq(zmq.PUB),
+            "router": lambda: zeromq(zmq.ROUTER),
+            "curve": lambda: zeromq(zmq.ROUTER, is_curve=True),
+        }
+        yield lambda kind: kinds[kind]()
+        for stop in reversed(stops):
+            stop()
+
+
+def attach_and_collect(endpoint: str) -> gradwatch.Watch:
+    """A watch with one record to send."""
+    model = nn.Linear(2, 2)
+    watch = gradwatch.attach(model, run="test", endpoint=endpoint)
+    assert isinstance(watch, gradwatch.Watch)
+    model(torch.ones(1, 2)).sum().backward()
+    watch.collect()
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("kind", "speaks", "what"),
+    [
+        ("http", Speaks.HTTP, HTTP),
+        ("ssh", Speaks.OTHER, "an SSH server"),
+        ("mail", Speaks.OTHER, "a server that says b'220 mail ready\\r\\n'"),
+        ("sink", Speaks.SILENCE, SILENT),
+        ("hangs up", Speaks.SILENCE, SILENT),
+        ("pub", Speaks.ZEROMQ, "a ZeroMQ socket of type PUB"),
+        ("router", Speaks.ROUTER, "a ZeroMQ socket"),
+        ("curve", Speaks.CURVE, "a ZeroMQ socket that asks for a key"),
+    ],
+)
+def test_plain_bytes_show_what_it_is(serve: Any, kind: str, speaks: Speaks, what: str) -> None:
+    """By its banner, its greeting, or its answer to a request."""
+    found = look_at(serve(kind))
+
+    assert (found.speaks, found.what) == (speaks, what)
+
+
+def test_where_nothing_listens_there_is_nothing() -> None:
+    """Nor at a path without a socket, or a name that is none."""
+    port = ReservedPort()
+    for endpoint in (port.endpoint, "ipc:///nowhere/socket", "tcp://no.such.host.invalid:1"):
+        assert look_at(endpoint).speaks is Speaks.NOTHING
+    port.close()
+
+
+def test_an_aggregator_is_taken_for_none_of_these(aggregator: Any) -> None:
+    """As is one at an address to connect from."""
+    assert look_at(aggregator.endpoint).speaks is Speaks.ROUTER
+    address = aggregator.endpoint.removeprefix("tcp://")
+    assert look_at(f"tcp://127.0.0.1:0;{address}").speaks is Speaks.ROUTER
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "told", "at_the_end"),
+    [
+        ("http", f"no aggregator: at {{}} listens {HTTP}; set", f"{HTTP} listens there, that is"),
+        ("ssh", "no aggregator: at {} listens an SSH server; set", "an SSH server listens there"),
+        ("sink", "", f"{SILENT} listens there, it hangs, or is no aggregator; set"),
+        ("hangs up", "", f"{SILENT} listens there, it hangs, or is no aggregator; set"),
+        ("pub", "no aggregator: at {} listens a ZeroMQ socket of type PUB", "type PUB listens"),
+        ("router", "", "a ZeroMQ socket there does not answer: it hangs, or is no aggregator"),
+        ("curve", "not let in: the aggregator at {} asks for another key", "asks for another key"),
+    ],
+)
+def test_it_is_told_once_by_the_end_at_the_latest(
+    serve: Any, kind: str, told: str, at_the_end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the endpoint and what to do; never that an aggregator should be started there."""
+    endpoint = serve(kind)
+    watch = attach_and_collect(endpoint)
+    handshakes = watch._sender._connection.handshakes  # type: ignore[union-attr]
+    deadline = time.monotonic() + 10  # ZeroMQ takes a moment to connect
+    while not handshakes.is_connected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watch.close()
+    lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+    before = lines[:-1]  # where ZeroMQ saw it at once
+    assert len(before) <= bool(told)
+    assert all(line.startswith("gradwatch: " + told.format(endpoint)) for line in before)
+    assert lines[-1].startswith(f"gradwatch: 2 records were not delivered to {endpoint}: ")
+    assert at_the_end in lines[-1]
+    assert "start one there" not in " ".join(lines)
+    assert not any("\n" in line for line in lines)
+    assert watch.stats()["faults"] == len(before)
+
+
+@pytest.mark.slow
+def test_it_is_told_while_training_goes_on(
+    serve: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not only at the end, days later; and once, however long that is."""
+    watch = attach_and_collect(serve("ssh"))
+    wait_until(lambda: "listens an SSH server" in caplog.text, "the line in the log")
+    watch.close()
+
+    assert caplog.text.count("no aggregator: at") == 1
+
+
+@pytest.mark.slow
+def test_once_an_aggregator_is_there_everything_goes_on(
+    new_aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where ZeroMQ would never connect again: the socket there was of another type."""
+    context = zmq.Context()
+    stranger = context.socket(zmq.PUB)
+    port = ReservedPort()
+    stranger.bind(port.endpoint)
+    watch = attach_and_collect(port.endpoint)
+    wait_until(lambda: "of type PUB" in caplog.text, "the line in the log")
+    stranger.close(linger=0)
+    context.term()
+    aggregator = new_aggregator(port.endpoint)
+    wait_until(lambda: watch.stats()["acked"] == 2, "everything is acknowledged")
+    watch.close()
+    port.close()
+
+    assert len(aggregator.stored) == 3
+
+
+def test_an_answer_that_is_none_is_named_at_the_end(
+    wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ROUTER of something else answers by its own rules."""
+    context = zmq.Context()
+    with context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        watch = attach_and_collect(endpoint)
+        peer, *_ = router.recv_multipart()
+        router.send_multipart([peer, b"what?"])
+        wait_until(lambda: watch.stats()["faults"], "the answer is counted")
+        watch.close()
+    context.term()
+
+    assert caplog.records[-1].getMessage() == (
+        f"gradwatch: 2 records were not delivered to {endpoint}: what answers there is no "
+        "aggregator (expected 2 frames, got 1, at message); set attach(endpoint=...) or "
+        "GRADWATCH_ENDPOINT to where gradwatch serve takes records"
+    )
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
+    new_aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It did answer: to say that none did, or to start one there, would be wrong."""
+    aggregator = new_aggregator()
+    watch = attach_and_collect(aggregator.endpoint)
+    wait_until(lambda: watch.stats()["acked"] == 2, "the first record is acknowledged")
+    aggregator.stop()
+    watch.collect()
+    watch.close()
+
+    line = caplog.records[-1].getMessage()
+    said = f"gradwatch: 1 records were not delivered to {aggregator.endpoint}: the aggregator "
+    assert line.startswith(said + "stopped answering ")
+    assert line.endswith(" s ago")
+
+
+def test_a_connection_that_came_back_by_itself_is_left_alone(wait_until: Any) -> None:
+    """Whether ZeroMQ has given up shows only in what does not come: a second try would cut it."""
+    context = zmq.Context()
+    made, other = context.socket(zmq.DEALER), context.socket(zmq.ROUTER)
+    handshakes = Handshakes(made, "tcp://127.0.0.1:1")  # where a second try would fail
+    handshakes._take(zmq.Event.CONNECTED, 0, 0.0)
+    assert handshakes._take(zmq.Event.DISCONNECTED, 0, 0.0)
+    made.connect(f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1')}")
+    wait_until(lambda: handshakes.check(1.0) or handshakes.has_succeeded, "a handshake")
+    handshakes.check(10.0)
+    made.send(b"still connected")
+
+    assert other.recv_multipart()[1] == b"still connected"
+    assert made.getsockopt_string(zmq.LAST_ENDPOINT) != "tcp://127.0.0.1:1"
+    handshakes.close()
+    for each in (made, other):
+        each.close(linger=0)
+    context.term()
+
+
+def test_an_aggregator_that_answers_but_is_slow_is_not_said_to_be_gone() -> None:
+    """Closing waits so long and no longer; whoever was heard of meanwhile has not stopped."""
+    counterpart = Counterpart("tcp://127.0.0.1:9", has_key=False, faults=Faults())
+    counterpart.answered(10.0)
+
+    assert counterpart.describe(10.5) == (
+        "the aggregator answered 0.5 s ago, but had not stored them in the 2 s that close() waits"
+    )
+    assert counterpart.describe(17.2) == "the aggregator stopped answering 7 s ago"
+
+
+def test_a_handshake_that_takes_long_is_a_doubt(serve: Any, wait_until: Any) -> None:
+    """ZeroMQ itself waits longer before it says so, and says nothing of a banner."""
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    endpoint = serve("sink")
+    handshakes = Handshakes(made, endpoint)
+    made.connect(endpoint)
+    wait_until(lambda: handshakes.check(0.0) or handshakes.is_connected, "a connection")
+
+    assert handshakes.check(SILENCE_S) is None
+    assert handshakes.check(SILENCE_S + 0.1) is Doubt.SILENT
+    handshakes.close()
+    made.close(linger=0)
+    context.term()

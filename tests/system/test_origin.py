@@ -1,0 +1,93 @@
+"""Where a NaN began: real DDP ranks, a real aggregator; rank 1 makes it at step 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.aggregator import Aggregator
+from tests.support.job import Train
+
+pytestmark = pytest.mark.slow
+
+FORWARD = "the loss or the forward pass was already bad: gradients from head.bias back are NaN"
+MAYBE = "the loss or the forward pass may already have been bad: gradients from head.bias back"
+
+
+def first_bad(aggregator: Aggregator, train: Train, *ways: str) -> dict[str, Any]:
+    """Return what `/health` has as `first_bad` of each way to train."""
+    aggregator.start()
+    train(2, "--ways", ",".join(ways), worker="origin_worker.py").wait()
+    return {way: aggregator.health_of_ended(way)["first_bad"] for way in ways}
+
+
+def test_a_rank_is_not_accused_of_what_another_put_into_its_gradients(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """Without `no_sync` the second pass adds to a gradient that all ranks' first pass is in (C13).
+
+    It is seen at its pass with an optimizer, at the end of both without.
+    """
+    ways = ("accumulate", "accumulate-local", "accumulate-collect")
+    found = first_bad(aggregator, train, *ways)
+
+    assert {way: (bad["step"], bad["rank"]) for way, bad in found.items()} == dict.fromkeys(
+        ways, (2, 1)
+    )
+
+
+def test_a_loss_that_is_that_of_all_ranks_accuses_none(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """The probe of the local gradients still tells (C13)."""
+    found = first_bad(aggregator, train, "same-loss")["same-loss"]
+
+    assert (found["step"], found["rank"], found["bad_loss"]) == (2, 1, True)
+
+
+def test_ranks_that_train_on_with_bad_weights_are_not_accused(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """Four steps a record, the weights NaN after the third: the first bad step tells (C13)."""
+    ways = ("report", "report-unknown", "report-local")
+    found = first_bad(aggregator, train, *ways)
+
+    assert {way: (bad["step"], bad["rank"]) for way, bad in found.items()} == dict.fromkeys(
+        ways, (2, 1)
+    )
+    assert [found[way]["bad_loss"] for way in ways] == [True, None, True]
+
+
+BORN = {
+    # way to train: (layer, layer of the first bad gradient, whether the loss was bad, message)
+    "forward": (None, "head.bias", True, FORWARD),
+    "forward-unknown": (None, "head.bias", None, MAYBE),
+    "loss": ("head.bias", "head.bias", False, "NaN in the gradient of head.bias"),
+    "loss-unknown": (None, "head.bias", None, MAYBE),
+    "backward": ("second.bias", "second.bias", False, "NaN in the gradient of second.bias"),
+    "backward-unknown": ("second.bias", "second.bias", None, "NaN in the gradient of second.bias"),
+}
+
+
+def test_what_is_born_in_the_forward_pass_is_not_put_down_to_the_last_layer(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """0/0 in the first activation makes every gradient NaN, the last layer's first (C14)."""
+    found = first_bad(aggregator, train, *BORN)
+
+    for way, (layer, first_gradient, bad_loss, says) in BORN.items():
+        (alert,) = aggregator.json(f"/runs/{way}/alerts")
+        origin = alert["origin"]
+        known = {
+            "step": 2,
+            "rank": 1,
+            "layer": layer,
+            "kind": "nan",
+            "bad_loss": bad_loss,
+            "first_gradient": first_gradient,
+        }
+        assert found[way] == known, way
+        assert {key: origin[key] for key in known} == known, way
+        assert alert["message"].startswith(says)
+        assert " at step 2 on rank 1" in alert["message"]
