@@ -272,7 +272,9 @@ def _null_or_wrong(cell: Cell, text: str, said: str, about: Sequence[str]) -> No
 def _said(outcome: Outcome, variant: str) -> str:
     """Return what the client warned of in a trial, each line once, a line each."""
     lines: Mapping[str, None] = dict.fromkeys(
-        line.removeprefix("warning: gradwatch: ").removesuffix("; training goes on (told once)")
+        line.removeprefix("warning: gradwatch: ")
+        .removesuffix(" (told once)")
+        .removesuffix("; training goes on")
         for trials in outcome.ranks
         for line in trials[variant]["said"]
         if line.startswith("warning")
