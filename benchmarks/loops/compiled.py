@@ -101,3 +101,12 @@ def of_the_step(trial: Trial) -> nn.Module:
         return nn.functional.mse_loss(model(x), y)
 
     return train(trial, model, optimizer, loss_of, step_with)
+
+
+@loop("compiled autograd", is_compiled=True)
+def compiled_autograd(trial: Trial) -> nn.Module:
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        model, optimizer = _prepare(trial)
+        compiled: Any = torch.compile(model, backend=BACKEND)
+        trial.attach(compiled, optimizer)
+        return train(trial, model, optimizer, lambda x, y: nn.functional.mse_loss(compiled(x), y))

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,31 +45,33 @@ class Outcome:
 def run_loops(chosen: Sequence[Loop]) -> Iterator[Outcome]:
     """Run loops one after the other; yield each as soon as it is known."""
     for loop in chosen:
-        with harness.aggregator(RULES) as aggregator:
-            try:
-                ranks = _train(loop, aggregator.ingest)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                yield Outcome(loop, [], {}, str(error))
-                continue
-            runs = [trial["run"] for trial in ranks[0].values() if "watched" in trial["variant"]]
-            known = {one["run"] for one in aggregator.json("/runs")}
-            answers = {
-                run: (aggregator.health_of_ended(run), aggregator.json(f"/runs/{run}/alerts"))
-                for run in runs
-                if run in known
-            }
-            aggregator.stop()
-            log = read_log(aggregator.directory)
-        stored = {run: Stored(*answer, *log.get(run, ([], []))) for run, answer in answers.items()}
-        yield Outcome(loop, ranks, stored)
+        try:
+            yield _run(loop)
+        except (RuntimeError, AssertionError) as error:  # a rank failed, or something never came
+            yield Outcome(loop, [], {}, str(error))
+
+
+def _run(loop: Loop) -> Outcome:
+    """Run a loop beside an aggregator of its own."""
+    with harness.aggregator(RULES) as aggregator:
+        ranks = _train(loop, aggregator.ingest)
+        known = {one["run"] for one in aggregator.json("/runs")}
+        answers = {
+            run: (aggregator.health_of_ended(run), aggregator.json(f"/runs/{run}/alerts"))
+            for run in (trial["run"] for trial in ranks[0].values())
+            if run in known
+        }
+        aggregator.stop()
+        log = read_log(aggregator.directory)
+    stored = {run: Stored(*answer, *log.get(run, ([], []))) for run, answer in answers.items()}
+    return Outcome(loop, ranks, stored)
 
 
 def _train(loop: Loop, ingest: str) -> list[dict[str, dict[str, Any]]]:
     """Run the processes of a loop to their end.
 
     Raises:
-        RuntimeError: If one fails; what it printed is in the message.
-        subprocess.TimeoutExpired: If one does not end.
+        RuntimeError: If one fails or does not end; what they printed is in the message.
     """
     with (
         tempfile.TemporaryDirectory(prefix="gradwatch-loops-") as name,
@@ -76,30 +79,46 @@ def _train(loop: Loop, ingest: str) -> list[dict[str, dict[str, Any]]]:
     ):
         files = [Path(name) / f"{rank}.json" for rank in range(loop.ranks)]
         prints = [Path(name) / f"{rank}.txt" for rank in range(loop.ranks)]
-        processes = []
+        processes: list[subprocess.Popen[bytes]] = []
         try:
             for file, text, environ in zip(files, prints, environs, strict=True):
-                with text.open("w") as output:
-                    module = "benchmarks.loops.process"
-                    command = [sys.executable, "-m", module, loop.name, str(file)]
-                    processes.append(
-                        subprocess.Popen(
-                            command,
-                            stdout=output,
-                            stderr=subprocess.STDOUT,
-                            cwd=ROOT,
-                            env=os.environ | environ | {"GRADWATCH_ENDPOINT": ingest},
-                        )
-                    )
-            codes = [process.wait(LOOP_TIMEOUT_S) for process in processes]
+                environ["GRADWATCH_ENDPOINT"] = ingest
+                processes.append(_start(loop, file, text, environ))
+            has_ended = _wait(processes)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        if any(codes):
+        if not has_ended:
             raise RuntimeError("\n".join(text.read_text("utf-8")[-4000:] for text in prints))
         ranks = [json.loads(file.read_text("utf-8")) for file in files]
     return [{trial["variant"]: trial for trial in trials} for trials in ranks]
+
+
+def _start(
+    loop: Loop, file: Path, prints: Path, environ: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start one rank, which writes what is true to a file."""
+    command = [sys.executable, "-m", "benchmarks.loops.process", loop.name, str(file)]
+    with prints.open("w") as output:
+        return subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=os.environ | environ,
+        )
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Wait until all have ended well; False once one fails, for the others would wait for it."""
+    deadline = time.monotonic() + LOOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        codes = [process.poll() for process in processes]
+        if any(codes) or all(code == 0 for code in codes):
+            return not any(codes)
+        time.sleep(0.05)
+    return False
 
 
 @contextlib.contextmanager

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.loops.cell import Cell
 from benchmarks.loops.harness import Outcome
 from benchmarks.loops.stored import Recorded, Stored
 from benchmarks.loops.truth import Note
@@ -19,53 +18,6 @@ from gradwatch_wire.norms import total_norm
 
 COLUMNS: Final = ("step", "norm", "layer", "rank", "loss, lr", "weights", "graph breaks")
 LOSS_TOLERANCE: Final = 1e-6
-
-
-class Verdict(StrEnum):
-    """What a cell of the table says."""
-
-    RIGHT = "right"
-    NULL = "null"
-    WRONG = "wrong"
-    NO_MEANING = "-"
-
-
-@dataclass(slots=True)
-class Cell:
-    """One cell: the worst of all that was compared for it.
-
-    Args:
-        nulls: What gradwatch does not know, with what it says about why.
-        wrongs: What it says wrongly.
-        is_compared: Whether anything was compared.
-        number: What the cell shows in place of a verdict, where it is a number.
-    """
-
-    nulls: list[str] = field(default_factory=list)
-    wrongs: list[str] = field(default_factory=list)
-    is_compared: bool = False
-    number: int | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst."""
-        if self.wrongs:
-            return Verdict.WRONG
-        if self.nulls:
-            return Verdict.NULL
-        return Verdict.RIGHT if self.is_compared else Verdict.NO_MEANING
-
-    def expect(self, *, true: bool, otherwise: str) -> None:
-        """Compare something that must hold."""
-        self.is_compared = True
-        if not true:
-            self.wrongs.append(otherwise)
-
-    def null(self, what: str) -> None:
-        """Take in that gradwatch does not know something."""
-        self.is_compared = True
-        self.nulls.append(what)
-
 
 Row = dict[str, Cell]
 
@@ -131,10 +83,8 @@ def _judge_steps(
     told = Counter((record.step, record.taken) for record in records)
     extra, missing = sorted((told - true).elements()), sorted((true - told).elements())
     cell.expect(true=bool(true), otherwise=f"{where}: the loop noted no step")
-    cell.expect(true=not extra, otherwise=f"{where}: (step, taken) {extra}, true {missing}")
-    if missing and not extra:
-        text = f"{where}: nothing of (step, taken) {missing}"
-        _null_or_wrong(cell, text, said)
+    same = not extra and not missing
+    cell.expect(true=same, otherwise=f"{where}: (step, taken) {extra}, true {missing}; {said}")
 
 
 def _pairs(notes: list[Note], records: list[Recorded]) -> Iterator[tuple[Note, Recorded]]:
@@ -156,7 +106,7 @@ def _judge_norms(
         cell.null(said or "the label scaled is null")
         return
     if missing := sorted(note.layers.keys() - record.layers.keys()):
-        _null_or_wrong(cell, f"{at}: no norm of {missing}", said)
+        _null_or_wrong(cell, f"{at}: no norm of {missing}", said, about=missing)
     extra = sorted(record.layers.keys() - note.layers.keys())
     cell.expect(true=not extra, otherwise=f"{at}: norms of {extra}, which have no gradient")
     for name in note.layers.keys() & record.layers.keys():
@@ -169,10 +119,15 @@ def _judge_norms(
 def _judge_norm(
     cell: Cell, true: float, told: float, what: str, record: Recorded, tolerance: float
 ) -> None:
-    if not is_close(true, told, tolerance) and record.labels[Label.POINT] == Point.OPTIMIZER_STEP:
+    if not is_close(true, told, tolerance) and _is_after_clipping(record):
         cell.null("the norm at the end of the backward pass: the point is optimizer_step")
         return
     cell.expect(true=is_close(true, told, tolerance), otherwise=f"{what}: {told:g}, true {true:g}")
+
+
+def _is_after_clipping(record: Recorded) -> bool:
+    """Tell whether a record says that its numbers may be those after clipping."""
+    return record.labels.get(Label.POINT) == Point.OPTIMIZER_STEP
 
 
 def _judge_totals(
@@ -221,13 +176,13 @@ def _judge_scalars(
 ) -> None:
     rate = record.scalars.get(Scalar.LR)
     if rate is None:
-        _null_or_wrong(cell, f"{at}: no lr", said)
+        _null_or_wrong(cell, f"{at}: no lr", said, about=("lr",))
     else:
         cell.expect(true=rate == note.lr, otherwise=f"{at}: lr {rate:g}, true {note.lr:g}")
     loss = record.scalars.get(Scalar.LOSS)
     if has_loss and note.loss is not None:
         if loss is None:
-            _null_or_wrong(cell, f"{at}: no loss", said)
+            _null_or_wrong(cell, f"{at}: no loss", said, about=("annotate", "loss"))
         else:
             same = is_close(note.loss, loss, LOSS_TOLERANCE)
             cell.expect(true=same, otherwise=f"{at}: loss {loss:g}, true {note.loss:g}")
@@ -246,29 +201,43 @@ def _judge_fault(
         return  # a GradScaler's first steps overflow by themselves
     rule = "nonfinite" if kind == "nan" else "exploding"
     alert = stored.first_alert(rule)
-    told = first if kind == "nan" else alert and alert["origin"]
-    if told is None or alert is None:
+    said = _said(outcome, f"{kind}-watched")
+    if alert is None and said and all(map(_is_after_clipping, stored.records)):
+        row["step"].null(said)
+        return
+    if alert is None or (kind == "nan" and first is None):
         row["step"].expect(true=False, otherwise=f"{kind}: not told, alerts are {stored.alerts}")
         return
-    true = trial["fault"]
-    said = _said(outcome, f"{kind}-watched")
-    why = "; ".join(filter(None, (alert["message"], *_orders(stored), said)))
-    step = told["step"] == true["step"]
-    row["step"].expect(true=step, otherwise=f"{kind}: at {told['step']}, true {true['step']}")
-    layer = told["layer"]
+    why = "; ".join((alert["message"], *_orders(stored), *said.splitlines()))
+    for told in [alert["origin"], *([first] if kind == "nan" else [])]:
+        _judge_place(row, told, trial["fault"], kind, why, has_ranks=outcome.loop.ranks > 1)
+
+
+def _judge_place(
+    row: Row,
+    told: Mapping[str, Any],
+    true: Mapping[str, Any],
+    kind: str,
+    why: str,
+    *,
+    has_ranks: bool,
+) -> None:
+    """Compare one place that is named with the true one; null is what is not known."""
+    step, layer, rank = told["step"], told["layer"], told["rank"]
+    text = f"{kind}: at {step}, true {true['step']}"
+    row["step"].expect(true=step == true["step"], otherwise=text)
     if layer is None:
         row["layer"].null(why)
     else:
         text = f"{kind}: in {layer}, true {true['layers']}"
         row["layer"].expect(true=layer in true["layers"], otherwise=text)
-    rank = told["rank"]
     text = f"{kind}: on rank {rank}, true {true['rank']}"
-    if true["rank"] is None or (
-        rank is not None and (rank != true["rank"] or outcome.loop.ranks > 1)
-    ):
-        row["rank"].expect(true=rank == true["rank"], otherwise=text)
-    elif rank is None and outcome.loop.ranks > 1:
+    if true["rank"] is None:  # on all of them
+        row["rank"].expect(true=rank is None, otherwise=text)
+    elif rank is None and has_ranks:
         row["rank"].null(why)
+    elif has_ranks or rank not in {None, true["rank"]}:
+        row["rank"].expect(true=rank == true["rank"], otherwise=text)
 
 
 def _orders(stored: Stored) -> list[str]:
@@ -284,20 +253,30 @@ def _first_nonfinite(trial: dict[str, Any]) -> int | None:
     return min(bad, default=None)
 
 
-def _null_or_wrong(cell: Cell, text: str, said: str) -> None:
-    """Take in that something is missing: it is null if gradwatch said why, else wrong."""
-    if said:
-        cell.null(said)
+def _null_or_wrong(cell: Cell, text: str, said: str, about: Sequence[str]) -> None:
+    """Take in that something is missing: it is null if gradwatch said so, else wrong.
+
+    Args:
+        cell: Where it is missing.
+        text: What is missing.
+        said: All that the client warned of, a line each.
+        about: Words, one of which is in a line that is about this.
+    """
+    own = [line for line in said.splitlines() if any(word in line for word in about)]
+    if own:
+        cell.null("; ".join(own))
     else:
         cell.expect(true=False, otherwise=f"{text}, without a word")
 
 
 def _said(outcome: Outcome, variant: str) -> str:
-    """Return what the client warned of in a trial, each line once."""
+    """Return what the client warned of in a trial, each line once, a line each."""
     lines: Mapping[str, None] = dict.fromkeys(
-        line.removeprefix("warning: gradwatch: ").removesuffix("; training goes on (told once)")
+        line.removeprefix("warning: gradwatch: ")
+        .removesuffix(" (told once)")
+        .removesuffix("; training goes on")
         for trials in outcome.ranks
         for line in trials[variant]["said"]
         if line.startswith("warning")
     )
-    return "; ".join(lines)
+    return "\n".join(lines)

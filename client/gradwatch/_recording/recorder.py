@@ -27,9 +27,6 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Label, Point, Scalar
 
-LOSS_APART: Final = (
-    "the loss is in no record: it was given before the backward pass or after the optimizer's step"
-)
 _CHANGED: Final = (
     "gradients were changed between the end of the backward pass and collect(), which measured "
     "them anew: these norms may be after clipping; call collect() before it, or not at all"
@@ -37,6 +34,10 @@ _CHANGED: Final = (
 _UNSEEN: Final = (
     "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
     "these norms may be after clipping; call collect() before it"
+)
+_NOT_OPEN: Final = (
+    "called where no backward pass waits for its optimizer's step, and left out; "
+    "call it between backward() and step()"
 )
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -130,8 +131,8 @@ class Recorder:
         with self._faults.noting("annotate"):
             if self._keep_early({Scalar.LOSS: loss}):
                 return
-            if loss is not None and not self.windows.is_open:
-                self._faults.note("annotate", LOSS_APART)
+            if not self.windows.is_open:
+                self._faults.note("annotate", _NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
@@ -204,7 +205,7 @@ class Recorder:
         self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
     ) -> None:
         with torch.no_grad():
-            again = self._sampler.sample(step, Point.COLLECT, optimizer)
+            again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
         if is_another:
@@ -293,9 +294,10 @@ class Recorder:
     @torch.no_grad()
     def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
         self._refresh()
-        if optimizer is not None and point == Point.OPTIMIZER_STEP:
-            self._hook_again(optimizer)  # no pass was seen: those hooked may be frozen or replaced
-        sample = self._sampler.sample(step, point, optimizer)
+        was_seen = point != Point.OPTIMIZER_STEP
+        if optimizer is not None and not was_seen:
+            self._hook_again(optimizer)  # those hooked may be frozen or replaced
+        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
         if sample is not None:
             for observer in self._observers:
                 observer.contribute(sample)

@@ -122,6 +122,11 @@ class StepWindows:
         self._skipped = skipped
         self._num_stepped = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any optimizer has had a pass since its last step."""
+        return any(window.passes for window in self._windows)
+
     def step_of(self, optimizer: int) -> int:
         """Return the step that the next backward pass of an optimizer belongs to."""
         window = self._windows[optimizer]
@@ -232,11 +237,6 @@ class StepWindows:
         if step is not None and found:
             self._set_step(step)
         return found
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there was a pass since the last step, of any optimizer."""
-        return any(window.passes for window in self._windows)
 
     def _measure_by_hand(self) -> None:
         for optimizer, window in enumerate(self._windows):

@@ -255,24 +255,6 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_the_learning_rate_is_that_of_the_step(
-    aggregator: Any, attach: Any, replaced: bool
-) -> None:
-    """It may be set after the backward pass, or with another optimizer."""
-    model = make()
-    optimizer = sgd(model.parameters())
-    attach(model, optimizer)
-    for rate in (0.1, 0.2, 0.3):
-        backward(model)
-        if replaced:
-            optimizer = sgd(model.parameters())
-        optimizer.param_groups[0]["lr"] = rate
-        optimizer.step()
-
-    assert [stats.scalars["lr"] for stats in aggregator.stats(3)] == [0.1, 0.2, 0.3]
-
-
 def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, attach: Any) -> None:
     """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
@@ -290,3 +272,21 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, att
     watch.close()
 
     assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_learning_rate_is_that_of_the_step(
+    aggregator: Any, attach: Any, replaced: bool
+) -> None:
+    """It may be set after the backward pass, or with another optimizer."""
+    model = make()
+    optimizer = sgd(model.parameters())
+    attach(model, optimizer)
+    for rate in (0.1, 0.2, 0.3):
+        backward(model)
+        if replaced:
+            optimizer = sgd(model.parameters())
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+
+    assert [stats.scalars["lr"] for stats in aggregator.stats(3)] == [0.1, 0.2, 0.3]
