@@ -43,6 +43,8 @@ NOTHING_YET: Final = (
     "(reset() and take() forget what was recorded)."
 )
 
+NO_BLOCKS: Final = "No gradients recorded: the monitor was given no blocks."
+
 Summary = dict[str, float | int | None]
 
 
@@ -59,7 +61,8 @@ class GradientGainMonitor:
     change with the scale of the loss.
 
     Args:
-        blocks: Modules in the order of the forward pass: a list, `ModuleList` or `Sequential`.
+        blocks: Modules in the order of the forward pass: a list, `ModuleList` or `Sequential`, an
+            empty one too.
         norm_type: `l2`, `l1`, `linf`, or `mean` (mean of |∂L/∂h_i| over the elements).
         strict_single_backward: A second backward without `reset()` raises `RuntimeError` out of
             `backward`. Otherwise it overwrites.
@@ -68,7 +71,7 @@ class GradientGainMonitor:
             would end the training step.
 
     Raises:
-        ValueError: No blocks, a block twice, an unknown `norm_type`, an `eps` that is not a
+        ValueError: A block twice, an unknown `norm_type`, an `eps` that is not a
             positive number.
         TypeError: `blocks` or one of them is something else.
     """
@@ -132,7 +135,7 @@ class GradientGainMonitor:
     def norms(self) -> list[float | None]:
         """Return the norm at each block, None where there is none; one transfer per device."""
         if all(norm is None for norm in self._norms):
-            raise RuntimeError(NOTHING_YET)
+            raise RuntimeError(NOTHING_YET if self._norms else NO_BLOCKS)
         return _read(self._norms)
 
     def gains(self) -> list[float | None]:
@@ -229,8 +232,6 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
         kind = type(blocks).__name__
         raise TypeError(f"blocks must be a list, ModuleList or Sequential, not a {kind}")
     modules = list(blocks)
-    if not modules:
-        raise ValueError("blocks must have at least one module, and has none")
     first: dict[int, int] = {}
     for index, module in enumerate(modules):
         if not isinstance(module, nn.Module):

@@ -49,6 +49,9 @@ L2_MAX: Final = "l2_max"
 L2_MEAN: Final = "l2_mean"
 LOCAL_L2: Final = "local_l2"
 
+UNKNOWN: Final = -1.0
+"""Any negative number in `local_l2`, where NaN is a value: the layer was not measured there."""
+
 STATISTIC_COLUMNS: Final = (
     StatisticColumn(L2, Combine.ROOT_SUM_SQUARES, nan_is_value=True),
     StatisticColumn(L1, Combine.SUM),

@@ -127,7 +127,8 @@ class Stats:
             `first_nonfinite_step`, NaN if there was none.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
-            last record; `local_l2` of this rank's gradient before the ranks were reduced.
+            last record; `local_l2` of this rank's gradient before the ranks were reduced,
+            negative where that was not measured.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
     """

@@ -33,7 +33,8 @@ def gradients_of(params: Iterable[Tensor], name: str = "params") -> Gradients:
         name: What the caller calls them, for the error.
 
     Raises:
-        TypeError: If *params* is no iterable of tensors.
+        TypeError: If *params* is no iterable of tensors, or a gradient is of a layout that cannot
+            be read without a copy of it.
         ValueError: If a gradient is complex.
     """
     # A tensor is an iterable of its rows, and rows have no gradient: it would pass as empty.

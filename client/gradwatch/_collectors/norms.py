@@ -27,7 +27,8 @@ def measure(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> dict
     if len(places) == 1:
         return _announced(statistics(gradients, columns))
     device = home(gradients)
-    ordered: dict[str, list[Tensor]] = {name: [torch.empty(0)] * len(gradients) for name in columns}
+    gap = torch.empty(0, device="cpu")
+    ordered: dict[str, list[Tensor]] = {name: [gap] * len(gradients) for name in columns}
     for mine in places.values():
         found = _announced(statistics([gradients[place] for place in mine], columns))
         for name in columns:

@@ -2,11 +2,16 @@
 
 Asked for with `attach(local=True)`. The hook on a parameter runs when its gradient has been
 accumulated and before DDP averages it, so that a bad rank has a name, a size and a layer.
+
+No norm means one of two things. Where the hook was in place and did not run, no backward pass of
+this rank reached the layer: it got nothing here, zero. Where it was not in place (a parameter that
+was unfrozen or replaced since), or ran and could not measure, nothing is known: `UNKNOWN`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,59 +23,113 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import L2, LOCAL_L2
+from gradwatch_wire.columns import L2, LOCAL_L2, UNKNOWN
 from gradwatch_wire.names import Scalar
 
 
 class LocalNorms(Observer):
-    """L2 norms of the local gradients of the last backward pass."""
+    """L2 norms of the local gradients of the last backward pass.
+
+    Args:
+        layers: Watched parameters; the list changes as the model does.
+        faults: Where errors are noted; nothing is raised into the backward pass.
+    """
 
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
+        self._layers = layers
         self._faults = faults
         self._norms: dict[int, Tensor] = {}
-        self._handles = [
+        self._unmeasured: set[int] = set()  # layers that were reached, or may have been
+        self._hooks: dict[int, _Hook] = {}
+        for index, layer in enumerate(layers):
             self._watch(index, layer.parameter)
-            for index, layer in enumerate(layers)
-            if layer.parameter.requires_grad
-        ]
 
-    def _watch(self, index: int, parameter: nn.Parameter) -> RemovableHandle:
+    def _watch(self, index: int, parameter: nn.Parameter) -> None:
+        if (known := self._hooks.pop(index, None)) is not None:
+            known.handle.remove()
+        if not parameter.requires_grad:
+            return
+
         def measure(ready: Tensor) -> None:
-            if not self.active or ready.grad is None:
+            # `torch.utils.swap_tensors` leaves this hook with what was swapped out.
+            if ready.grad is None or ready is not self._layers[index].parameter:
+                return
+            self._norms.pop(index, None)
+            self._unmeasured.add(index)
+            if not self.active:
                 return
             try:
                 self._norms[index] = statistics([dense(ready.grad)]).values[L2]
             except Exception as error:  # noqa: BLE001 - nothing may be raised into training
                 self._faults.note("local norm", repr(error))
 
-        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(measure)
-        return handle
+        handle = parameter.register_post_accumulate_grad_hook(measure)
+        self._hooks[index] = _Hook(handle, id(parameter), parameter._cdata)
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the norm of each of the sample's layers, and forget all.
-
-        A layer that no backward pass of this rank reached got nothing from it: zero.
-        """
+        """Add the norm of each of the sample's layers, and forget all."""
         norms, self._norms = self._norms, {}
+        missed = {i for i in sample.layers if i not in norms and not self._is_unreached(i)}
+        self._unmeasured.clear()
         for device, places in sample.places.items():
             zero = torch.zeros(1, dtype=torch.float64, device=device)
-            own = torch.cat([norms.get(sample.layers[place], zero) for place in places])
+            gaps = {False: zero, True: zero + UNKNOWN}
+            mine = [sample.layers[place] for place in places]
+            own = torch.cat([norms[i] if i in norms else gaps[i in missed] for i in mine])
             # They carry the loss scale, whatever was unscaled since.
             for scale in sample.device_scalars.get(Scalar.LOSS_SCALE, ()):
                 own = own / scale.to(device)
             sample.columns[device][LOCAL_L2] = own
+        for index in missed:
+            self._watch_again(index)
+
+    def _is_unreached(self, index: int) -> bool:
+        """Tell whether a layer's hook has been in place all the time, and did not run."""
+        hook = self._hooks.get(index)
+        parameter = self._layers[index].parameter
+        return index not in self._unmeasured and hook is not None and hook.is_on(parameter)
+
+    def _watch_again(self, index: int) -> None:
+        """Hook a layer's parameter if it is not hooked: it was unfrozen."""
+        hook, layer = self._hooks.get(index), self._layers[index]
+        if hook is None:
+            self._watch(index, layer.parameter)
+        elif not hook.is_on(layer.parameter):
+            # A parameter loses its hooks with its tensor, and takes no new ones after that.
+            why = f"the tensor of {layer.name} was swapped for another one: known no more"
+            self._faults.note("local norm", why)
 
     def follow(self, index: int, parameter: nn.Parameter) -> None:
         """Measure a parameter that has taken a layer's place, or is a new layer."""
-        if parameter.requires_grad:
-            self._handles.append(self._watch(index, parameter))
+        self._watch(index, parameter)
+        self._unmeasured.add(index)  # by the pass that has just ended
 
     def forget(self) -> None:
         """Drop the norms."""
         self._norms.clear()
+        self._unmeasured.clear()
 
     def close(self) -> None:
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hook in self._hooks.values():
+            hook.handle.remove()
+        self._hooks.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A hook, and what it was put on.
+
+    Args:
+        handle: Removes it.
+        parameter: `id` of the parameter.
+        tensor: Address of the tensor in it: `torch.utils.swap_tensors` exchanges that.
+    """
+
+    handle: RemovableHandle
+    parameter: int
+    tensor: int
+
+    def is_on(self, parameter: nn.Parameter) -> bool:
+        """Tell whether it runs when this parameter gets a gradient."""
+        return (self.parameter, self.tensor) == (id(parameter), parameter._cdata)

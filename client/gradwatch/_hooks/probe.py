@@ -1,10 +1,11 @@
 """The local probe: was this rank's own gradient non-finite, before a reduction spread it?
 
 DDP averages the ranks' gradients, and one rank's NaN reaches all. A NaN in a backward pass flows
-to every layer before it, so a few small parameters spread over the model see it too. Their
-gradients are summed in the hook that runs when they are ready, which is before DDP reduces them.
-That costs some microseconds a step. A NaN that stays inside one large weight gradient escapes it;
-then the rank is reported as unknown.
+to every layer before it, so a few small parameters spread over the model see it too. The smallest
+and the largest element of their gradients are found in the hook that runs when they are ready,
+which is before DDP reduces them: unlike a sum they cannot overflow, and a NaN shows in both. That
+costs some microseconds a step. A NaN that stays inside one large weight gradient escapes it; then
+the rank is reported as unknown.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.gradients import is_distributed
+from gradwatch._statistics.devices import places_by_device
+from gradwatch._statistics.gradients import is_distributed, why_unreadable
 from gradwatch_wire.names import Scalar
 
 MAX_PARAMETERS: Final = 16
@@ -27,33 +30,46 @@ MAX_NUMEL: Final = 1 << 18
 
 
 class LocalProbe(Observer):
-    """Sums of a few local gradients of the last backward pass."""
+    """Whether a few local gradients of the last backward pass were finite.
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self._sums: dict[int, Tensor] = {}
+    Args:
+        layers: Those to choose from.
+        faults: Where errors are noted; nothing is raised into the backward pass.
+    """
+
+    def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
+        self._faults = faults
+        self._extremes: dict[int, Sequence[Tensor]] = {}  # smallest and largest element, 0-d each
         self._handles = [
             self._watch(index, parameter) for index, parameter in enumerate(choose(layers))
         ]
 
     def _watch(self, index: int, parameter: nn.Parameter) -> RemovableHandle:
-        def add_up(ready: Tensor) -> None:
+        def look(ready: Tensor) -> None:
             gradient = ready.grad
-            if self.active and gradient is not None and not gradient.is_sparse:
-                # In float64: a sum in a shorter type may overflow on finite gradients.
-                self._sums[index] = gradient.detach().sum(dtype=torch.float64)
+            if not self.active or gradient is None or gradient.is_sparse:
+                return
+            try:
+                self._extremes[index] = torch.aminmax(gradient.detach())
+            except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+                self._faults.note("local probe", repr(error))
 
-        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
+        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(look)
         return handle
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the sums, 0-d each on its device, and forget them."""
-        if self._sums:
-            sample.device_scalars[Scalar.LOCAL_PROBE] = list(self._sums.values())
-            self._sums.clear()
+        """Add a number per device, 0-d: 0 if all was finite, else NaN; and forget what was seen."""
+        seen = [extreme for pair in self._extremes.values() for extreme in pair]
+        self._extremes.clear()
+        if seen:
+            sample.device_scalars[Scalar.LOCAL_PROBE] = [
+                (torch.stack([seen[place] for place in places]) * 0.0).sum()
+                for places in places_by_device(seen).values()
+            ]
 
     def forget(self) -> None:
-        """Drop the sums."""
-        self._sums.clear()
+        """Drop what was seen."""
+        self._extremes.clear()
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -68,7 +84,9 @@ def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:
     trained = [
         layer.parameter
         for layer in layers
-        if layer.parameter.requires_grad and not is_distributed(layer.parameter)
+        if layer.parameter.requires_grad
+        and not is_distributed(layer.parameter)
+        and not why_unreadable(layer.parameter)
     ]
     small = [parameter for parameter in trained if parameter.numel() <= MAX_NUMEL]
     small = small or sorted(trained, key=nn.Parameter.numel)[:1]

@@ -25,7 +25,7 @@ class Layer:
 def find_layers(
     model: nn.Module | Mapping[str, nn.Module], include: Patterns, exclude: Patterns
 ) -> list[Layer]:
-    """Return the parameters to watch, in the order of registration.
+    """Return the parameters to watch, in the order of registration; those without elements not.
 
     Raises:
         TypeError: If *model* is no module and no dict of named ones, or a pattern is no string.
@@ -44,6 +44,7 @@ def find_layers(
     if names and not layers:
         msg = f"include, exclude: they leave none of the model's {len(names)} parameters"
         raise ValueError(msg)
+    layers = [layer for layer in layers if _has_elements(layer.parameter)]
     if not any(layer.parameter.requires_grad for layer in layers):
         msg = f"model: none of its {len(layers)} watched parameters requires a gradient"
         raise ValueError(msg)
@@ -76,6 +77,11 @@ def _parameters(
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield f"{path}.{name}" if path else name, parameter
+
+
+def _has_elements(parameter: nn.Parameter) -> bool:
+    # A norm of nothing would be zero, and the layer dead.
+    return isinstance(parameter, UninitializedParameter) or parameter.numel() > 0
 
 
 def _check(layer: Layer) -> None:

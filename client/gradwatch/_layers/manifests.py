@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from gradwatch._layers.layers import Layer
@@ -23,7 +24,7 @@ class Manifests:
     def __init__(self, layers: Sequence[Layer], groups: Mapping[str, frozenset[int]]) -> None:
         self._layers = layers
         self._groups = groups
-        self._known: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...]], int] = {}
         self._num_made = 0
 
     def find(
@@ -33,16 +34,18 @@ class Manifests:
 
         Args:
             indices: The layers, in order.
-            gradients: Their gradients; how they are sharded is taken to stay as it is.
+            gradients: Their gradients; how they are sharded is taken to stay as it is, but
+                `model.double()` changes their dtypes.
             ordered: Whether they are in forward order; otherwise in that of registration.
         """
-        known = self._known.get((indices, ordered))
+        key = (indices, ordered, tuple([gradient.dtype for gradient in gradients]))
+        known = self._known.get(key)
         if known is not None:
             return known, None
         if len(self._known) == MAX_MANIFESTS:
             del self._known[next(iter(self._known))]
         self._num_made += 1
-        self._known[indices, ordered] = self._num_made
+        self._known[key] = self._num_made
         return self._num_made, self._make(indices, gradients, ordered=ordered)
 
     def forget(self) -> None:

@@ -29,6 +29,12 @@ def find_shard(gradient: Any) -> str:
     return str(Shard(number, count, placements.encode()[: MAX_NAME_BYTES // 2].decode()))
 
 
+def is_replicated(tensor: Any) -> bool:
+    """Tell whether every rank holds all of a DTensor."""
+    placements = enumerate(tensor.placements)
+    return all(each.is_replicate() or tensor.device_mesh.size(dim) == 1 for dim, each in placements)
+
+
 def is_partial(gradient: Any) -> bool:
     """Tell whether a DTensor still waits for a reduction over ranks: its norm is then unknown."""
     return any(placement.is_partial() for placement in gradient.placements)

@@ -86,8 +86,9 @@ class SampleAccumulator:
             self._largest[device] = torch.maximum(self._largest[device], largest)
             self._total[device] += mean * count
         if LOCAL_L2 in columns:
-            known = self._local.get(device, columns[LOCAL_L2])
-            self._local[device] = torch.maximum(known, columns[LOCAL_L2])
+            local = columns[LOCAL_L2]
+            known = self._local.get(device)
+            self._local[device] = local if known is None else _larger_known(known, local)
         # Several devices of one process: the first of them is enough to date the trouble.
         if self._first_bad is None:
             self._first_bad = largest.new_full((), torch.nan)
@@ -128,6 +129,13 @@ def _keep_local(known: StepSample, sample: StepSample) -> None:
     for device, columns in known.columns.items():
         if LOCAL_L2 in columns:
             sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
+
+
+def _larger_known(one: Tensor, other: Tensor) -> Tensor:
+    """Return the larger local norms; unknown where one is, unless the other is NaN or Inf."""
+    larger = torch.maximum(one, other)
+    smaller = torch.minimum(one, other)
+    return torch.where((smaller < 0.0) & larger.isfinite(), smaller, larger)
 
 
 def _added(some: list[Tensor], more: list[Tensor]) -> list[Tensor]:

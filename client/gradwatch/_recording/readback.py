@@ -29,7 +29,7 @@ class Readback:
             return
         # The pinned block comes from torch's caching allocator, which gives it to nobody else
         # before the copy is done, even if this object is dropped first.
-        self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+        self._host = torch.empty(packed.shape, dtype=packed.dtype, device="cpu", pin_memory=True)
         self._host.copy_(packed, non_blocking=True)
         self._event = torch.cuda.Event()
         self._event.record(torch.cuda.current_stream(packed.device))

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from gradwatch._faults import Faults
 from gradwatch._layers.manifests import Manifests
-from gradwatch._layers.shards import is_partial
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.gradients import dense, is_distributed
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
 from gradwatch_wire.names import Label, Point, Scalar
@@ -45,8 +44,20 @@ class GradientSampler:
         )
         self._manifests = Manifests(config.layers, config.groups)
         self._undeclared: list[Manifest] = []
-        self._has_cuda = any(layer.parameter.is_cuda for layer in config.layers)
-        self._columns = config.columns or (MEASURED_COLUMNS if self._has_cuda else FREE_COLUMNS)
+        self._reader = GradientReader(config, faults)
+        self._is_slow = False  # whether a path had to take over for which not all columns are free
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile and load the kernels now: in the training loop all ranks would wait for it."""
+        dtypes: dict[torch.device, set[torch.dtype]] = {}
+        for layer in self._config.layers:
+            if layer.parameter.is_cuda:
+                dtypes.setdefault(layer.parameter.device, set()).add(layer.parameter.dtype)
+        for device, own in dtypes.items():
+            if why := warm_up(device, own):
+                self._faults.note("statistics", f"by a slower path than on {device} possible; {why}")
+                self._is_slow = True
 
     def sample(self, step: int, point: Point, optimizer: int | None) -> StepSample | None:
         """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
@@ -56,19 +67,29 @@ class GradientSampler:
             point: Where in the training loop this is.
             optimizer: Number of the one whose parameters are meant, None for all layers.
         """
-        if self._has_cuda and torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
             return None
-        found = self._gradients(optimizer)
-        if not found:
+        found = self._reader.read(None if optimizer is None else self._members[optimizer])
+        if not found.given:
             if point != Point.BACKWARD:  # where the optimizer steps within the pass there is none
                 self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return None
-        layers, ordered = self.order.arrange(tuple(found))
-        gradients = [found[layer] for layer in layers]
+        try:
+            return self._sample(found, step, point, optimizer)
+        except Exception:
+            sound = self._reader.sound(found, self._config.columns or MEASURED_COLUMNS)
+            if len(sound.given) in (0, len(found.given)):
+                raise
+            return self._sample(sound, step, point, optimizer)
+
+    def _sample(
+        self, found: ReadGradients, step: int, point: Point, optimizer: int | None
+    ) -> StepSample:
+        layers, ordered = self.order.arrange(tuple(found.given))
+        gradients = [found.given[layer] for layer in layers]
         sample = StepSample(
             step=step,
-            manifest_id=self._find_manifest(layers, gradients, ordered=ordered),
             layers=layers,
             parts=1 if optimizer is None else len(self._config.optimizers),
             is_complete=optimizer is None,
@@ -79,7 +100,8 @@ class GradientSampler:
                 Label.SCALED: False if self.loss_scale.is_known(optimizer) else None,
             },
         )
-        self._measure(sample, optimizer, gradients)
+        self._measure(sample, optimizer, found)
+        sample.manifest_id = self._find_manifest(layers, gradients, ordered=ordered)
         self._add_scalars(sample, optimizer)
         return sample
 
@@ -139,16 +161,24 @@ class GradientSampler:
             self._undeclared.append(manifest)
         return manifest_id
 
-    def _measure(
-        self, sample: StepSample, optimizer: int | None, gradients: Sequence[Tensor]
-    ) -> None:
+    def _measure(self, sample: StepSample, optimizer: int | None, found: ReadGradients) -> None:
         divisor = self.loss_scale.divisor(optimizer)
-        declined = sample.measure([dense(g) for g in gradients], self._columns, divisor)
+        stored = [found.stored[layer] for layer in sample.layers]
+        declined = sample.measure(stored, self._columns_on, divisor)
+        for layer, count in found.unstored.items():
+            sample.add_zeros(layer, count)
         if declined:
             path = sample.labels[Label.PATH]
             self._faults.note("statistics", f"by a slower path, {path}; {declined}")
-            if self._config.columns is None:
-                self._columns = (L2,)
+        self._is_slow = bool(declined)
+
+    def _columns_on(self, device: torch.device) -> Sequence[str]:
+        if self._config.columns is not None:
+            return self._config.columns
+        if self._is_slow:
+            return (L2,)
+        # The model may have moved since the last sample.
+        return MEASURED_COLUMNS if device.type == "cuda" else FREE_COLUMNS
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
         sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
@@ -157,21 +187,6 @@ class GradientSampler:
             # A tensor (capturable optimizers) would have to be synchronised for.
             if isinstance(rate, (int, float)):
                 sample.add_scalar(Scalar.LR, float(rate))
-
-    def _gradients(self, optimizer: int | None) -> dict[int, Tensor]:
-        """Return the layers that have a gradient, in the order of registration, and those."""
-        layers = self._config.layers
-        mine = None if optimizer is None else self._members[optimizer]
-        found: dict[int, Tensor] = {}
-        for index, layer in enumerate(layers):
-            gradient = layer.parameter.grad
-            if gradient is None or (mine is not None and index not in mine):
-                continue
-            if is_distributed(gradient) and is_partial(gradient):
-                self._faults.note("partial", f"{layer.name} is left out: not reduced yet")
-                continue
-            found[index] = gradient
-        return found
 
 
 def _versions(gradients: Sequence[Tensor | None]) -> list[tuple[int, int]]:

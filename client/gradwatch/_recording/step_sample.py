@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import COUNT_COLUMNS
+from gradwatch_wire.columns import COUNT_COLUMNS, ZEROS
 from gradwatch_wire.names import Label
 from gradwatch_wire.records import LabelValue
 
@@ -36,7 +36,7 @@ class StepSample:
     """
 
     step: int
-    manifest_id: int
+    manifest_id: int = 0
     layers: tuple[int, ...]
     part: int = 0
     parts: int = 1
@@ -50,13 +50,16 @@ class StepSample:
     divisor: Tensor | None = None
 
     def measure(
-        self, gradients: Sequence[Tensor], columns: Sequence[str], divisor: Tensor | None
+        self,
+        gradients: Sequence[Tensor],
+        columns_on: Callable[[torch.device], Sequence[str]],
+        divisor: Tensor | None,
     ) -> str:
         """Enqueue the statistics of all gradients, device by device.
 
         Args:
             gradients: The dense local gradient of each layer, in the order of `layers`.
-            columns: Which statistics; see `statistics`.
+            columns_on: Returns which statistics to make on a device; see `statistics`.
             divisor: Loss scale that the gradients still carry, 0-d, or None.
 
         Returns:
@@ -65,13 +68,20 @@ class StepSample:
         declined = ""
         self.places = places_by_device(gradients)
         for device, places in self.places.items():
-            found = statistics([gradients[place] for place in places], columns)
+            found = statistics([gradients[place] for place in places], columns_on(device))
             self.labels[Label.PATH] = found.path
             declined = found.declined or declined
             self.columns[device] = dict(found.values)
         if divisor is not None:
             self.divide(divisor)
         return declined
+
+    def add_zeros(self, layer: int, count: int) -> None:
+        """Count elements of a layer's gradient that are zero and were not among the measured."""
+        place = self.layers.index(layer)
+        for device, places in self.places.items():
+            if place in places and ZEROS in self.columns[device]:
+                self.columns[device][ZEROS][places.index(place)] += count
 
     def divide(self, divisor: Tensor) -> None:
         """Divide the loss scale out of all that was measured."""

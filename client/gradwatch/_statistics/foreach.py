@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from gradwatch._statistics.gradients import chunks, count_nonfinite
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 Norms = Callable[[Sequence[Tensor], float], Sequence[Tensor]]
+
+_SHORT: Final = frozenset({2, 4})
+"""Bytes of the types that torch's norms take, and whose squares lie inside float64's range."""
 
 
 def foreach_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
@@ -61,28 +65,30 @@ def _statistics(
 
 def _norms(gradients: Sequence[Tensor], order: float, norms: Norms) -> Tensor:
     """Return (gradients,) float64. The norm of an empty tensor is 0; torch raises for some."""
-    short = [g for g in gradients if g.numel() and g.dtype is not torch.float64]
+    short = [g for g in gradients if g.numel() and g.dtype.itemsize in _SHORT]
     quick = iter(norms(short, order) if short else ())
     zero = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
     found = []
     for gradient in gradients:
         if not gradient.numel():
             found.append(zero)
-        elif gradient.dtype is torch.float64:
-            found.append(_scaled_norm(gradient, order))
-        else:
+        elif gradient.dtype.itemsize in _SHORT:
             found.append(next(quick))
+        else:
+            found.append(_scaled_norm(gradient, order))
     return torch.stack(found)
 
 
 def _scaled_norm(gradient: Tensor, order: float) -> Tensor:
-    """Return the norm of a float64 tensor as 0-d: that of its multiples of the largest element."""
+    """Return the norm of a tensor as 0-d float64: that of its multiples of the largest element."""
     parts = list(chunks(gradient))
-    largest = torch.stack([part.abs().amax() for part in parts]).amax()
+    largest = torch.stack([part.double().abs().amax() for part in parts]).amax()
     if order == math.inf:
         return largest
     divisor = torch.where((largest > 0.0) & largest.isfinite(), largest, 1.0)
-    scaled = torch.stack([torch.linalg.vector_norm(part / divisor, order) for part in parts])
+    scaled = torch.stack(
+        [torch.linalg.vector_norm(part.double() / divisor, order) for part in parts]
+    )
     total = torch.linalg.vector_norm(scaled, order) * divisor
     # A norm beyond the range of float64 is no sign of an Inf element.
     return torch.where(largest.isfinite(), total.clamp(max=torch.finfo(torch.float64).max), largest)

@@ -9,6 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+_STRIDED: Final = torch.strided
+
 CHUNK: Final = 1 << 20
 """Elements that are copied at once where a copy cannot be avoided: 8 MB in float64."""
 
@@ -16,16 +18,53 @@ CHUNK: Final = 1 << 20
 def dense(gradient: Tensor) -> Tensor:
     """Return the numbers that this process stores of a gradient, as a dense tensor.
 
-    Of a sparse gradient the values that are not stored are zero, and are left out; of a DTensor
-    the local shard is taken. No collective is called.
+    Of a sparse gradient the values that are not stored are zero, and are left out: `num_unstored`
+    says how many. Of a DTensor the local shard is taken. No collective is called.
+
+    Raises:
+        TypeError: If it is of a kind that cannot be read without a copy of it.
     """
-    if gradient.is_sparse:
-        return gradient.detach().coalesce().values()
-    if is_distributed(gradient):
-        local: Tensor = gradient.detach()._local_tensor  # type: ignore[attr-defined]  # a DTensor
-        # to_local() would also wait for a reduction over ranks that is still running.
-        return local.wait() if hasattr(local, "wait") else local
-    return gradient.detach()
+    # Nearly all are of this kind, and hundreds come here in each step.
+    if type(gradient) is Tensor and gradient.layout is _STRIDED and not gradient.is_nested:
+        return gradient
+    own = local_part(gradient)
+    if own.is_sparse:
+        return own.coalesce().values()
+    if why := why_unreadable(own):
+        msg = f"a gradient {why} cannot be measured"
+        raise TypeError(msg)
+    return own
+
+
+def why_unreadable(tensor: Tensor) -> str:
+    """Return what of a tensor keeps it from being measured, as in `of layout X`; else nothing."""
+    if tensor.is_nested:
+        return "that is a nested tensor"
+    if tensor.layout is _STRIDED or tensor.is_sparse:
+        return ""
+    return f"of layout {tensor.layout}"
+
+
+def num_unstored(gradient: Tensor, stored: Tensor) -> int:
+    """Return how many elements of a gradient are zero because they are not stored.
+
+    Args:
+        gradient: As autograd left it.
+        stored: What `dense` returned for it.
+    """
+    if stored is gradient:
+        return 0
+    own = local_part(gradient)
+    return own.numel() - stored.numel() if own.is_sparse else 0
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return, detached, what this process holds of a tensor: all of it, or its shard."""
+    if not is_distributed(tensor):
+        return tensor.detach()
+    own: Tensor = tensor._local_tensor  # type: ignore[attr-defined]  # a DTensor
+    # to_local() would also wait for a reduction over ranks that is still running.
+    return (own.wait() if hasattr(own, "wait") else own).detach()
 
 
 def is_distributed(tensor: Tensor) -> bool:
@@ -87,6 +126,8 @@ def count_nonfinite(gradient: Tensor) -> tuple[Tensor, Tensor]:
     nans = torch.zeros((), dtype=torch.float64, device=gradient.device)
     infs = nans.clone()
     for chunk in chunks(gradient):
-        nans += chunk.isnan().sum()
-        infs += chunk.isinf().sum()
+        # Of the types of 8 bits torch can do little more than copy them.
+        wide = chunk.float() if chunk.dtype.itemsize == 1 else chunk
+        nans += wide.isnan().sum()
+        infs += wide.isinf().sum()
     return nans, infs

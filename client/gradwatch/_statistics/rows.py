@@ -42,7 +42,9 @@ _SAFE_PER_ELEMENT: Final = 1e-16
 
 def row_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
     """Return each column as (gradients,) float64; see `statistics`."""
-    values = {name: torch.empty(len(gradients), dtype=torch.float64) for name in columns}
+    values = {
+        name: torch.empty(len(gradients), dtype=torch.float64, device="cpu") for name in columns
+    }
     for dtype in (torch.float32, torch.float64):
         wide = dtype is torch.float64
         places = [i for i, g in enumerate(gradients) if (g.dtype is torch.float64) == wide]
@@ -65,13 +67,16 @@ class _Table:
         self._columns = columns
         self._dtype = dtype
         self._bits = torch.int64 if dtype is torch.float64 else torch.int32
+        self._least_bits = 1 << (52 if dtype is torch.float64 else 23)  # of a normal number
         self._magnitudes = bool({L1, LINF, ZEROS} & set(columns))
         self._zeros = ZEROS in columns
         names = [L2, *[L1, LINF] * self._magnitudes, *[ZEROS] * self._zeros]
-        self._sums = {name: torch.zeros(len(gradients), dtype=torch.float64) for name in names}
+        self._sums = {
+            name: torch.zeros(len(gradients), dtype=torch.float64, device="cpu") for name in names
+        }
         self._padding = [0] * len(gradients)
-        self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype)
-        self._no_zeros = torch.zeros(BLOCK_ROWS, dtype=dtype)
+        self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype, device="cpu")
+        self._no_zeros = torch.zeros(BLOCK_ROWS, dtype=dtype, device="cpu")
         self._pieces: list[Tensor] = []
         self._sizes: list[int] = []
         self._piece_owners: list[int] = []
@@ -142,7 +147,8 @@ class _Table:
             peaks = largest.expand(rows) if len(owners) == 1 else bits.amax(1)
             self._rows[LINF].append(peaks.view(self._dtype))
             if self._zeros:
-                none = smallest.item() > 0
+                # Below the smallest normal number the CPU may be set to see zeros.
+                none = smallest.item() >= self._least_bits
                 zeros = self._no_zeros[:rows] if none else own.eq_(0.0).sum(1)
                 self._rows[ZEROS].append(zeros)
         self._owners += owners
@@ -165,7 +171,9 @@ class _Table:
         """Add the sums of rows to those of their tensors, in float64."""
         if not self._num_rows:
             return
-        owner = torch.repeat_interleave(torch.tensor(self._owners), torch.tensor(self._counts))
+        owner = torch.repeat_interleave(
+            torch.tensor(self._owners, device="cpu"), torch.tensor(self._counts, device="cpu")
+        )
         for name, parts in self._rows.items():
             rows = torch.cat(parts).double()
             if name == LINF:
@@ -180,8 +188,9 @@ class _Table:
         sums = self._sums
         sums[L2].sqrt_()
         if self._zeros:
-            sums[ZEROS] -= torch.tensor(self._padding)
-        sizes = torch.tensor([g.numel() for g in self._gradients], dtype=torch.float64)
+            sums[ZEROS] -= torch.tensor(self._padding, device="cpu")
+        numels = [gradient.numel() for gradient in self._gradients]
+        sizes = torch.tensor(numels, dtype=torch.float64, device="cpu")
         safe = sums[L2].isfinite() & (sums[L2] > sizes.sqrt() * _SAFE_PER_ELEMENT)
         if self._magnitudes:
             safe = (safe | (sums[LINF] == 0.0)) & sums[L1].isfinite()

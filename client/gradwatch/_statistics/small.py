@@ -20,6 +20,7 @@ MAX_ELEMENTS: Final = 1 << 17
 """Elements of all gradients together up to which this path is faster than rows in float32."""
 
 _COLUMNS: Final = frozenset({L2, NANS, INFS})
+_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def is_small(gradients: Sequence[Tensor], columns: Sequence[str]) -> bool:
@@ -29,7 +30,7 @@ def is_small(gradients: Sequence[Tensor], columns: Sequence[str]) -> bool:
     room = MAX_ELEMENTS
     for gradient in gradients:
         room -= gradient.numel()
-        if room < 0 or gradient.dtype is torch.float64:
+        if room < 0 or gradient.dtype not in _DTYPES:
             return False
     return True
 

@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.shards import is_replicated
+from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
 
@@ -33,14 +35,27 @@ def checked_loss(loss: Tensor | float | None) -> Tensor | float | None:
     """Return the loss as a number or a 0-d tensor on its device.
 
     Raises:
-        ValueError: If it is not one real number.
+        ValueError: If it is not one real number, or not all of it is on this rank.
     """
     if isinstance(loss, Tensor):
         if loss.numel() != 1 or loss.is_complex():
             msg = f"loss: a number or a one-element tensor, got shape {tuple(loss.shape)}"
             raise ValueError(msg)
-        return loss.detach().reshape(())
+        return _whole(loss).detach().reshape(())
     return None if loss is None else float(loss)
+
+
+def _whole(loss: Tensor) -> Tensor:
+    """Return what this rank holds of a loss, which has to be all of it.
+
+    Raises:
+        ValueError: If it is a DTensor whose value only a collective would tell.
+    """
+    if is_distributed(loss) and not is_replicated(loss):
+        placements: object = loss.placements  # type: ignore[attr-defined]  # a DTensor
+        msg = f"loss: a DTensor with placements {placements}; pass loss.full_tensor()"
+        raise ValueError(msg)
+    return local_part(loss)
 
 
 def checked_size(batch_size: int | None) -> float | None:

@@ -174,7 +174,7 @@ def attach(
         sampler = GradientSampler(config, order, faults)
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
-            observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers))
+            observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if named_blocks:
             observers.append(BlockGains(named_blocks, sender.put, faults))
         for observer in observers:

@@ -158,10 +158,16 @@ def test_an_eps_that_is_not_a_positive_number_is_refused(eps: float) -> None:
         GradientGainMonitor([Block(1.0)], eps=eps)
 
 
-def test_no_blocks_are_refused() -> None:
-    """A list that came out empty is a mistake."""
-    with pytest.raises(ValueError, match="blocks must have at least one module"):
-        GradientGainMonitor([])
+@pytest.mark.parametrize("blocks", [[], nn.ModuleList(), nn.Sequential()])
+def test_a_monitor_of_no_blocks_is_empty(blocks: Any) -> None:
+    """C18: an ablation may leave none; it measures nothing, and says so."""
+    with GradientGainMonitor(blocks) as monitor:
+        assert len(monitor) == 0
+        assert monitor.take() == []
+        assert "No gradients recorded: the monitor was given no blocks" in monitor.report()
+        with pytest.raises(RuntimeError, match="No gradients recorded"):
+            monitor.norms()
+        monitor.reset()
 
 
 @pytest.mark.parametrize("blocks", [[Block(1.0), "block"], nn.ModuleDict({"a": Block(1.0)}), "ab"])

@@ -90,6 +90,90 @@ def test_a_layer_that_no_backward_pass_reached_got_nothing_here(
     assert set(aggregator.layers(second, "local_l2").values()) == {0.0}
 
 
+def backward(model: nn.Module) -> None:
+    model.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+
+
+def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(
+    aggregator: Any, attach: Any
+) -> None:
+    """C11: there is a gradient, and no hook has seen it: it is not zero, and not NaN."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
+    model[0].requires_grad_(False)
+    watch = attach(model, local=True)
+    for step in range(4):
+        if step == 1:
+            model[0].requires_grad_(True)
+        backward(model)
+        watch.collect()
+    sent = aggregator.stats(4)
+    local = [aggregator.layers(stats, "local_l2") for stats in sent]
+    reduced = [aggregator.layers(stats) for stats in sent]
+
+    assert local[0].keys() == {"1.weight"}
+    assert local[1]["0.weight"] < 0.0
+    assert local[1]["1.weight"] == pytest.approx(reduced[1]["1.weight"])
+    assert local[2:] == [pytest.approx(norms) for norms in reduced[2:]]
+    assert watch.stats()["faults"] == 0
+
+
+def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(
+    aggregator: Any, attach: Any
+) -> None:
+    """C11: the hook on the old parameter saw nothing; the next pass is measured."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
+    watch = attach(model, local=True)
+    for step in range(3):
+        if step == 1:
+            model[1] = nn.Linear(4, 2, bias=False)
+        backward(model)
+        watch.collect()
+    local = [aggregator.layers(stats, "local_l2")["1.weight"] for stats in aggregator.stats(3)]
+    hooks = [len(p._post_accumulate_grad_hooks or ()) for p in model.parameters()]
+
+    assert [norm < 0.0 for norm in local] == [False, True, False]
+    assert hooks == [1, 1]
+
+
+def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(
+    aggregator: Any, attach: Any
+) -> None:
+    """C11: `swap_tensors` takes the hook along to a tensor that is not watched."""
+    model = nn.Linear(4, 2, bias=False)
+    watch = attach(model, local=True)
+    backward(model)
+    watch.collect()
+    old = nn.Parameter(torch.ones(2, 4))
+    torch.utils.swap_tensors(model.weight, old)
+    for _ in range(2):
+        backward(model)
+        (old * 1e6).sum().backward()
+        watch.collect()
+    sent = aggregator.stats(3)
+    local = [aggregator.layers(stats, "local_l2")["weight"] for stats in sent]
+
+    assert local[0] == pytest.approx(math.sqrt(8))
+    assert local[1] < 0.0
+    assert local[2] < 0.0
+    assert "the tensor of weight was swapped" in str(watch.stats()["last_error"])
+
+
+def test_a_pass_that_was_not_measured_is_unknown(aggregator: Any, attach: Any) -> None:
+    """C11: the step turns out to be due only when `collect` gives it a number."""
+    model = nn.Linear(4, 2, bias=False)
+    watch = attach(model, local=True, every=10)
+    backward(model)
+    watch.collect(step=5)
+    backward(model)
+    watch.collect(step=20)
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 20
+    assert aggregator.layers(stats)["weight"] == pytest.approx(math.sqrt(8))
+    assert aggregator.layers(stats, "local_l2")["weight"] < 0.0
+
+
 def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_hooks(
     attach: Any,
 ) -> None:

@@ -48,11 +48,11 @@ def test_a_set_of_layers_is_declared_once() -> None:
     manifests = Manifests(layers(), {})
     declared(manifests, 0, 1)
 
-    assert manifests.find((0, 1), [], ordered=False) == (1, None)
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, None)
     assert declared(manifests, 1, 0).manifest_id == 2
     assert declared(manifests, 0, 1, 2).manifest_id == 3
-    assert manifests.find((1, 0), [], ordered=False) == (2, None)
-    assert manifests.find((0, 1), [], ordered=False) == (1, None)
+    assert manifests.find((1, 0), gradients(1, 0), ordered=False) == (2, None)
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, None)
 
 
 def test_groups_hold_places_in_the_manifest() -> None:
@@ -69,8 +69,8 @@ def test_the_same_layers_are_declared_anew_once_their_order_is_known() -> None:
 
     assert declared(manifests, 0, 2).order == "registration"
     assert declared(manifests, 0, 2, ordered=True).order == "forward"
-    assert manifests.find((0, 2), [], ordered=True) == (2, None)
-    assert manifests.find((0, 2), [], ordered=False) == (1, None)
+    assert manifests.find((0, 2), gradients(0, 2), ordered=True) == (2, None)
+    assert manifests.find((0, 2), gradients(0, 2), ordered=False) == (1, None)
 
 
 def test_sets_without_end_take_bounded_memory() -> None:
@@ -81,7 +81,25 @@ def test_sets_without_end_take_bounded_memory() -> None:
     first = [declared(manifests, *indices).manifest_id for indices in sets]
 
     assert first == list(range(1, len(sets) + 1))
-    assert manifests.find(sets[-1], [], ordered=False) == (len(sets), None)
-    assert manifests.find(sets[-MAX_MANIFESTS], [], ordered=False)[1] is None
+    assert manifests.find(sets[-1], gradients(*sets[-1]), ordered=False) == (len(sets), None)
+    assert (
+        manifests.find(sets[-MAX_MANIFESTS], gradients(*sets[-MAX_MANIFESTS]), ordered=False)[1]
+        is None
+    )
     assert declared(manifests, *sets[0]).manifest_id == len(sets) + 1
     assert declared(manifests, *sets[-MAX_MANIFESTS]).manifest_id == len(sets) + 2
+
+
+def test_layers_whose_dtype_has_changed_are_declared_anew() -> None:
+    """C51: `model.double()` keeps the parameters and changes what they are."""
+    made = nn.Linear(2, 3)
+    manifests = Manifests(find_layers(made, None, None), {})
+    before = manifests.find((0, 1), list(made.parameters()), ordered=False)[1]
+    made.double()
+    after = manifests.find((0, 1), list(made.parameters()), ordered=False)[1]
+
+    assert before is not None
+    assert before.dtypes == ("float32", "float32")
+    assert after is not None
+    assert after.dtypes == ("float64", "float64")
+    assert manifests.find((0, 1), list(made.parameters()), ordered=False) == (2, None)

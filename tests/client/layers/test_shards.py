@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
-from gradwatch._layers.shards import find_shard, is_partial
+from gradwatch._layers.shards import find_shard, is_partial, is_replicated
 
 
 def placed(*placements: Any) -> Any:
@@ -25,6 +26,15 @@ def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
     assert find_shard(torch.ones(2)) == ""
     assert find_shard(placed(Shard(0))) == ""
     assert find_shard(placed(Replicate(), Shard(0))) == ""
+
+
+@pytest.mark.parametrize("placement", ["Replicate", "Shard", "Partial"])
+def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> None:
+    """Whatever the placement says."""
+    from torch.distributed import tensor
+
+    made = {"Replicate": tensor.Replicate(), "Shard": tensor.Shard(0), "Partial": tensor.Partial()}
+    assert is_replicated(placed(made[placement]))
 
 
 def test_only_a_sum_over_ranks_that_nobody_has_made_is_partial(one_process: None) -> None:

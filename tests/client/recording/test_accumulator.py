@@ -62,6 +62,33 @@ def test_the_first_bad_step_of_a_report_is_kept(aggregator: Any, attach: Any, va
     assert aggregator.layers(stats)["bias"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        (2.0, 3.0, 3.0),
+        (-1.0, 3.0, -1.0),
+        (3.0, -1.0, -1.0),
+        (-1.0, -1.0, -1.0),
+        (-1.0, math.nan, math.nan),
+        (math.inf, -1.0, math.inf),
+    ],
+)
+def test_the_largest_local_norm_is_unknown_where_one_was(
+    first: float, second: float, kept: float
+) -> None:
+    """C11: what is known to be bad stays known."""
+    cpu = torch.device("cpu")
+    samples = []
+    for norm in (first, second):
+        norms = {name: torch.tensor([norm], dtype=torch.float64) for name in ("l2", "local_l2")}
+        samples.append(StepSample(step=0, layers=(0,), places={cpu: [0]}, columns={cpu: norms}))
+    both = SampleAccumulator(samples[0])
+    for sample in samples:
+        both.add(sample)
+
+    assert both.result().columns[cpu]["local_l2"].tolist() == pytest.approx([kept], nan_ok=True)
+
+
 def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, attach: Any) -> None:
     """Every second step is collected, every third collection is reported."""
     model = nn.Linear(4, 2)
@@ -222,7 +249,7 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
             device_scalars={"loss": loss, "local_probe": loss},
         )
         gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
-        sample.measure(gradients, MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.measure(gradients, lambda _: MEASURED_COLUMNS, torch.ones((), device=device))
         sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
         accumulator = accumulator or SampleAccumulator(sample)
         accumulator.add(sample)

@@ -26,7 +26,8 @@ def test_inside_a_graph_capture_nothing_is_collected(
 ) -> None:
     """A captured collection would replay into numbers long sent; around it all is well."""
     watch = attach(with_gradients())
-    watch._recorder._sampler._has_cuda = True  # there is none here to capture with
+    # There is none here to capture with.
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     watch.collect()
     assert "collecting inside a CUDA graph capture; do it around it" in watch.stats()["last_error"]

@@ -30,7 +30,7 @@ def stats_of(
         scalars={"lr": 0.5},
         device_scalars=scalars,
     )
-    sample.measure(gradients, columns, divisor)
+    sample.measure(gradients, lambda _: columns, divisor)
     pending = PendingStats(sample)
     assert pending.ready()
     (record,) = pending.records()
@@ -97,7 +97,7 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
     sample = StepSample(step=0, manifest_id=3, layers=(0,))
-    sample.measure([torch.ones(1)], ("l2",), None)
+    sample.measure([torch.ones(1)], lambda _: ("l2",), None)
 
     first, second = PendingStats(sample, [manifest]).records()
     assert first == manifest
@@ -109,7 +109,7 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
     elsewhere = torch.device("meta")
     made = [torch.ones(2), torch.ones(3, device=elsewhere), torch.ones(4)]
     sample = StepSample(step=0, manifest_id=1, layers=(0, 1, 2))
-    sample.measure(made, ("l2", "zeros"), None)
+    sample.measure(made, lambda _: ("l2", "zeros"), None)
 
     assert sample.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
     assert {device: columns["l2"].shape for device, columns in sample.columns.items()} == {

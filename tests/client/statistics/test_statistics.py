@@ -433,6 +433,52 @@ def test_the_path_on_this_device_is_the_best_one() -> None:
     assert statistics([torch.ones(4, dtype=torch.float64)]).path == "rows"
 
 
+@pytest.fixture
+def _flushing() -> Iterator[None]:
+    """The CPU takes subnormal numbers for zero."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("_flushing")
+@pytest.mark.parametrize("name", [name for name in PATHS if name != "triton"])
+@pytest.mark.parametrize("size", [5, DIRECT_ROWS * WIDTH + 1])
+@pytest.mark.parametrize(
+    ("dtype", "subnormal", "normal"),
+    [
+        (torch.bfloat16, 1e-38, 2e-38),
+        (torch.float32, 1e-38, 2e-38),
+        (torch.float64, 2e-308, 4e-308),
+    ],
+)
+def test_where_subnormals_are_flushed_they_are_zero_for_every_path(
+    name: str, size: int, dtype: torch.dtype, subnormal: float, normal: float
+) -> None:
+    """C50: what the training computes with is zero, too; norms and counts agree on it."""
+    gradient = torch.full((size,), subnormal, dtype=dtype)
+    gradient[:2] = normal
+    found = {column: numbers[0] for column, numbers in columns(PATHS[name], gradient).items()}
+
+    assert found["l2"] == pytest.approx(normal * math.sqrt(2), rel=0.01)
+    assert found["l1"] == pytest.approx(normal * 2, rel=0.01)
+    assert found["zeros"] == size - 2
+    gradient[:2] = 0.0
+    nothing = {column: numbers[0] for column, numbers in columns(PATHS[name], gradient).items()}
+    assert nothing == {column: float(size if column == "zeros" else 0) for column in nothing}
+
+
+@pytest.mark.usefixtures("_flushing")
+@pytest.mark.parametrize("name", [name for name in PATHS if name != "triton"])
+def test_subnormals_of_float16_are_not_flushed(name: str) -> None:
+    """C50: they are normal numbers of the wider types in which they are summed."""
+    found = columns(PATHS[name], torch.full((4,), 6e-8, dtype=torch.float16))
+
+    assert found["l2"][0] == pytest.approx(2 * 2.0**-24, rel=1e-5)
+    assert found["zeros"] == [0.0]
+
+
 def test_the_public_path_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     """By `GRADWATCH_FOREACH=0` (row A9)."""
     monkeypatch.setenv("GRADWATCH_FOREACH", "0")

@@ -619,7 +619,7 @@ class Still(torch.optim.Optimizer):
 def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
     aggregator: Any, attach: Any
 ) -> None:
-    """Whatever goes wrong in a collection is counted, the step too, and the next one is fine."""
+    """C44: it costs its own number; the record comes with the others, and one line says which."""
     plain = nn.Parameter(torch.ones(3))
     odd = nn.Parameter(torch.ones(3, device="meta"))  # has no numbers at all
     optimizer = Still([plain, odd])
@@ -628,12 +628,14 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
         plain.grad = torch.ones(3)
         odd.grad = torch.ones(3, device="meta") if step == 1 else None
         optimizer.step()
-    sent = aggregator.stats(2)
+    sent = aggregator.stats(3)
 
-    assert [stats.step for stats in sent] == [0, 2]
-    assert watch.stats()["collected"] == 2
+    assert [stats.step for stats in sent] == [0, 1, 2]
+    assert [aggregator.layers(stats).keys() for stats in sent] == [{"0"}] * 3
+    assert watch.stats()["collected"] == 3
     assert watch.stats()["faults"] == 1
-    assert str(watch.stats()["last_error"]).startswith("measure: ")
+    why = "odd gradient: layer 1: a gradient on the meta device cannot be measured; the others are"
+    assert watch.stats()["last_error"] == why
 
 
 def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> None:

@@ -27,11 +27,31 @@ MAX_PLANS: Final = 64
 _PLAIN: Final = frozenset({Tensor, nn.Parameter})
 _dtype_of: Final = attrgetter("dtype")
 _shape_of: Final = attrgetter("shape")
-_lock: Final = threading.Lock()  # hooks measure in autograd's threads
+_lock: Final = threading.RLock()  # hooks measure in autograd's threads
+_refused: Final[dict[tuple[torch.device, torch.dtype], str]] = {}
 
 
 class UnreadableError(TypeError):
     """A gradient is none that the kernel may be given: told before anything is launched."""
+
+
+def why_refused(device: torch.device, dtype: torch.dtype) -> str:
+    """Return why the kernel does not run there for a dtype, empty if it does.
+
+    Found out once, by compiling it and launching it on nothing: a launch loads it. Nothing is
+    compiled for this dtype afterwards, whatever is measured.
+    """
+    causes = _refused
+    if (device, dtype) not in causes:
+        try:
+            with _on(device):
+                Plan([0], [dtype], device, 1).warm_up()
+            causes[device, dtype] = ""
+        except Exception as error:  # of Triton, of a compiler, of the driver
+            if "out of memory" in str(error):  # may pass
+                raise
+            causes[device, dtype] = f"triton: {error!r}"
+    return causes[device, dtype]
 
 
 def is_readable(gradient: Tensor) -> bool:
@@ -45,6 +65,7 @@ def is_readable(gradient: Tensor) -> bool:
         and gradient.dtype in FORMATS
         and (not gradient.numel() or bool(gradient.data_ptr()))
         and is_packed(gradient)
+        and not why_refused(gradient.device, gradient.dtype)
     )
 
 
@@ -69,16 +90,6 @@ def triton_statistics(
         values = plan.run(addresses, out)
     rows = dict(zip(ROW_COLUMNS, values.unbind(), strict=True))
     return {name: rows[name] for name in columns}
-
-
-def warm_up(device: torch.device, dtype: torch.dtype) -> None:
-    """Compile the kernels for a dtype, and launch them on nothing: a launch loads them.
-
-    Raises:
-        Exception: Whatever keeps them from running, of Triton, of a compiler or of the driver.
-    """
-    with _lock, _on(device):
-        Plan([0], [dtype], device, 1).warm_up()
 
 
 class _Plans:

@@ -164,7 +164,8 @@ def _local_explosion(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
     for part in frame.parts:
         if LOCAL_L2 in part.values:
             own = part.values[LOCAL_L2][part.layout.index == index]
-            local.update((part.rank, norm) for norm in own.tolist())
+            # Negative: not measured there.
+            local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
     breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
     if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
         return breaking

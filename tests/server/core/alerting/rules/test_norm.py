@@ -196,6 +196,17 @@ def test_one_rank_without_its_own_gradient_may_be_the_one(
     assert ExplodingRule().origin(frame, context_of("a"), frame.present).rank is None
 
 
+@pytest.mark.parametrize("unknown", [[90.0, -1.0, -1.0], [90.0, 1.0, -1.0], [-1.0, -1.0, -1.0]])
+def test_a_rank_whose_own_gradient_is_not_known_is_no_small_one(
+    make_part: Any, make_frame: Any, context_of: Any, unknown: list[float]
+) -> None:
+    """C11: a negative number stands for one that was not measured; nobody stands out from it."""
+    parts = [make_part([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(unknown)]
+    frame = make_frame(*parts)
+
+    assert ExplodingRule().origin(frame, context_of("a"), frame.present).rank is None
+
+
 @pytest.mark.parametrize(("rule", "norm"), [(ExplodingRule(), 500.0), (VanishingRule(), 1e-9)])
 def test_a_large_or_small_piece_is_nobodys(
     make_part: Any, make_frame: Any, context_of: Any, rule: NormRule, norm: float

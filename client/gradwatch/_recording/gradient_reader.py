@@ -1,0 +1,114 @@
+"""Which layers have a gradient, and what of it can be measured: an odd one costs only itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradwatch._faults import Faults
+from gradwatch._layers.layers import Layer
+from gradwatch._layers.shards import is_partial
+from gradwatch._recording.config import WatchConfig
+from gradwatch._statistics.gradients import dense, is_distributed, num_unstored
+from gradwatch._statistics.statistics import statistics
+
+
+@dataclass(slots=True)
+class ReadGradients:
+    """Gradients at one moment, by layer, in the order of registration.
+
+    Args:
+        given: As the parameters have them.
+        stored: What this process stores of each, dense.
+        unstored: Of a sparse one how many elements are zero because they are not stored.
+    """
+
+    given: dict[int, Tensor] = field(default_factory=dict)
+    stored: dict[int, Tensor] = field(default_factory=dict)
+    unstored: dict[int, int] = field(default_factory=dict)
+
+    def without(self, layers: Collection[int]) -> ReadGradients:
+        """Return those of other layers."""
+        return ReadGradients(
+            {layer: given for layer, given in self.given.items() if layer not in layers},
+            {layer: stored for layer, stored in self.stored.items() if layer not in layers},
+            {layer: count for layer, count in self.unstored.items() if layer not in layers},
+        )
+
+
+class GradientReader:
+    """Reads gradients as they are, and tells once of each layer whose gradient cannot be read.
+
+    Args:
+        config: What is watched.
+        faults: Where it tells that.
+    """
+
+    def __init__(self, config: WatchConfig, faults: Faults) -> None:
+        self._layers = config.layers
+        self._faults = faults
+        self._told: set[int] = set()
+        self._unsound: dict[int, tuple[type, torch.dtype]] = {}  # which kind could not be measured
+
+    def read(self, members: frozenset[int] | None) -> ReadGradients:
+        """Return the gradients that can be measured, of some layers or of all."""
+        found = ReadGradients()
+        odd: dict[int, str] = {}
+        for index, layer in enumerate(self._layers):
+            gradient = layer.parameter.grad
+            if gradient is None or (members is not None and index not in members):
+                continue
+            try:
+                plain = type(gradient) is Tensor and not self._unsound
+                if not plain and self._is_left_out(index, layer, gradient):
+                    continue
+                found.stored[index] = stored = dense(gradient)
+                if stored.is_meta:
+                    odd[index] = "a gradient on the meta device cannot be measured"
+                    continue
+                if stored is not gradient and (unstored := num_unstored(gradient, stored)):
+                    found.unstored[index] = unstored
+            except Exception as error:  # noqa: BLE001 - a kind of tensor that nobody foresaw
+                odd[index] = str(error)
+            else:
+                found.given[index] = gradient
+        self._tell(odd)
+        return found if not odd else found.without(odd)
+
+    def sound(self, found: ReadGradients, columns: Sequence[str]) -> ReadGradients:
+        """Return those that can be measured one by one: all of them together could not."""
+        odd: dict[int, str] = {}
+        for index, gradient in found.stored.items():
+            try:
+                statistics([gradient], columns)
+            except torch.cuda.OutOfMemoryError:
+                raise  # says nothing of the gradient
+            except Exception as error:  # noqa: BLE001 - of torch, whatever it cannot do
+                self._unsound[index] = _kind(found.given[index])
+                kind = f"a {type(gradient).__name__} of {gradient.dtype}"
+                odd[index] = f"{kind} cannot be measured ({error})"
+        self._tell(odd)
+        return found.without(odd)
+
+    def _is_left_out(self, index: int, layer: Layer, gradient: Tensor) -> bool:
+        """Tell whether a gradient is not measured, for a reason that was told."""
+        if is_distributed(gradient) and is_partial(gradient):
+            self._faults.note("partial", f"{layer.name} is left out: not reduced yet")
+            return True
+        return bool(self._unsound) and self._unsound.get(index) == _kind(gradient)
+
+    def _tell(self, odd: Mapping[int, str]) -> None:
+        new = [index for index in odd if index not in self._told]
+        if not new:
+            return
+        self._told.update(new)
+        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
+        why = f"layer {self._layers[new[0]].name}{more}: {odd[new[0]]}; the others are"
+        self._faults.note("odd gradient", why)
+
+
+def _kind(gradient: Tensor) -> tuple[type, torch.dtype]:
+    return type(gradient), gradient.dtype
