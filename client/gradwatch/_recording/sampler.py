@@ -56,7 +56,9 @@ class GradientSampler:
                 dtypes.setdefault(layer.parameter.device, set()).add(layer.parameter.dtype)
         for device, own in dtypes.items():
             if why := warm_up(device, own):
-                self._faults.note("statistics", f"by a slower path than on {device} possible; {why}")
+                self._faults.note(
+                    "statistics", f"by a slower path than on {device} possible; {why}"
+                )
                 self._is_slow = True
 
     def sample(self, step: int, point: Point, optimizer: int | None) -> StepSample | None:

@@ -6,6 +6,7 @@ again in each step would cost milliseconds of a failing import or compilation in
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Collection, Sequence
@@ -83,9 +84,7 @@ def warm_up(device: torch.device, dtypes: Collection[torch.dtype]) -> str:
     return next(filter(None, causes), "")
 
 
-def _measure(
-    gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None
-) -> Measured:
+def _measure(gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None) -> Measured:
     triton = _triton()
     try:
         return Measured(triton.triton_statistics(gradients, columns, out))
@@ -106,6 +105,7 @@ def _note(device: torch.device, error: Exception) -> str:
     return cause
 
 
+@functools.cache
 def _triton() -> ModuleType:
     # Triton takes a third of a second to import, and is not everywhere.
     return importlib.import_module("gradwatch._statistics.triton.statistics")

@@ -54,7 +54,7 @@ def statistics(
         empty = {name: torch.empty(0, dtype=torch.float64, device="cpu") for name in columns}
         return Statistics(empty, "rows")
     if gradients[0].is_cuda and not torch.compiler.is_compiling() and not is_public_forced():
-        return _on_cuda(gradients, columns, out)
+        return cuda_statistics(gradients, columns, out)
     return _by_first(_paths(gradients, columns), gradients, columns)
 
 
@@ -88,10 +88,13 @@ def _paths(gradients: Sequence[Tensor], columns: Sequence[str]) -> Iterator[tupl
     yield "public", public_statistics
 
 
-def _on_cuda(
-    gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None
+def cuda_statistics(
+    gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None = None
 ) -> Statistics:
-    """Take the kernel, and for what it leaves the next path: each odd gradient on its own."""
+    """Take the kernel, and for what it leaves the next path: each odd gradient on its own.
+
+    See `statistics`. Tensors on the CPU go through Triton's interpreter.
+    """
     measured = kernel_statistics(gradients, columns, out)
     if not measured.left:
         return Statistics(measured.values, "triton")

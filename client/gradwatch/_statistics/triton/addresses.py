@@ -24,24 +24,25 @@ class Addresses:
 
     Attributes:
         on_device: (number,) int64, right for work that is enqueued after `update`.
+        latest: The addresses that are there.
     """
 
     def __init__(self, number: int, device: torch.device) -> None:
         self.on_device = torch.zeros(number, dtype=torch.int64, device=device)
-        self._latest: Sequence[int] = []
+        self.latest: Sequence[int] = []
         self._blocks: deque[_Block] = deque()
 
     def update(self, addresses: Sequence[int]) -> None:
         """Enqueue their upload on the current stream, if they are others than before."""
-        if addresses == self._latest:
+        if addresses == self.latest:
             return
         if not self._blocks or not self._blocks[0].is_free():
             self._blocks.appendleft(_Block(self.on_device))
         # If the copy fails, what is on the device is not known.
-        self._latest = []
+        self.latest = []
         self._blocks[0].send(addresses, self.on_device)
         self._blocks.rotate(-1)
-        self._latest = addresses
+        self.latest = addresses
 
 
 class _Block:

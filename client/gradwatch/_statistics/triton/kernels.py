@@ -13,25 +13,24 @@ from typing import Final
 import triton
 import triton.language as tl
 
-NUM_WARPS: Final = 4
-COMBINE_WARPS: Final = 16
+# In the kernels constants stand as numbers. Triton before 3.3 finds compiled code on disk by the
+# text of the functions: with another value for a name it would take what was compiled before.
+
+THREADS: Final = 128
+"""Of a program of `reduce_segments`, however many make a warp."""
+
+COMBINE_THREADS: Final = 512
+"""Of a program of `combine_segments`."""
+
+TILE_BYTES: Final = THREADS * 16 * 4
+"""Of a tile: four loads of 16 bytes by each thread, all on their way at once."""
+
+MAX_TILES: Final = 96
+"""Tiles in a segment. A lane adds at most 8 numbers per tile, then the tiles, then 512 lanes are put
+together: no float32 sum is off by more than (8 + 96 + 9) / 2^24 = 7e-6 of itself."""
 
 NUM_ROWS: Final = 6
 """Numbers per segment and per tensor: l2, l1, linf, zeros, nans, infs."""
-
-_VECTOR_BYTES: Final = tl.constexpr(16)  # of the widest load of one thread
-_LOADS: Final = tl.constexpr(8)  # of each thread in one tile, all on their way at once
-_BLOCK_BYTES: Final = tl.constexpr(NUM_WARPS * 32 * 16)  # one load of all threads
-_COMBINED_AT_ONCE: Final = tl.constexpr(1024)  # segments in one iteration
-
-TILE_BYTES: Final = NUM_WARPS * 32 * 16 * 8
-"""Bytes of a tile."""
-
-MAX_TILES: Final = 64
-"""Tiles in a segment: a lane adds at most 16 numbers per tile, and these, which bounds the rounding
-error of a float32 sum by 80 times 2^-24, and that of the reduction by 9 more."""
-
-_MAX: Final = tl.constexpr(1.7976931348623157e308)
 
 
 @triton.jit
@@ -84,6 +83,7 @@ def _added_tile(  # type: ignore[no-untyped-def]
     tile,
     num_words,
     factor,
+    LOADS: tl.constexpr,
     FORMAT: tl.constexpr,
     EXACT: tl.constexpr,
     MASKED: tl.constexpr,
@@ -92,7 +92,7 @@ def _added_tile(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr = counts.shape[0]
     own_squares = tl.zeros_like(squares)
     own_sums = tl.zeros_like(sums)
-    for load in tl.static_range(1 if EXACT else _LOADS):
+    for load in tl.static_range(LOADS):
         places = load * BLOCK + tl.arange(0, BLOCK)
         if MASKED:
             words = tl.load(tile + places, mask=places < num_words, other=0)
@@ -123,8 +123,9 @@ def _reduced(  # type: ignore[no-untyped-def]
     """
     WORD_BYTES: tl.constexpr = 8 if FORMAT == "fp64" else 4
     PER_WORD: tl.constexpr = 2 if (FORMAT == "bf16" or FORMAT == "fp16") else 1
-    BLOCK: tl.constexpr = _BLOCK_BYTES // WORD_BYTES
-    TILE: tl.constexpr = BLOCK if EXACT else BLOCK * _LOADS
+    BLOCK: tl.constexpr = 2048 // WORD_BYTES  # 16 bytes for each of 128 threads
+    LOADS: tl.constexpr = 1 if EXACT else 4
+    TILE: tl.constexpr = BLOCK * LOADS
     tile = address + num_front * (WORD_BYTES // PER_WORD)
     if FORMAT == "fp64":
         tile = tl.multiple_of(tile.to(tl.pointer_type(tl.uint64)), 16)
@@ -138,14 +139,14 @@ def _reduced(  # type: ignore[no-untyped-def]
     infs = counts
     for _ in range(num_words // TILE):
         squares, sums, peaks, counts, infs = _added_tile(
-            squares, sums, peaks, counts, infs, tile, 0, factor, FORMAT, EXACT, False
+            squares, sums, peaks, counts, infs, tile, 0, factor, LOADS, FORMAT, EXACT, False
         )
         tile += TILE
-    num_left = tl.multiple_of(num_words % TILE, _VECTOR_BYTES // WORD_BYTES)
+    num_left = tl.multiple_of(num_words % TILE, 16 // WORD_BYTES)
     num_padding = 0
     if num_left > 0:
         squares, sums, peaks, counts, infs = _added_tile(
-            squares, sums, peaks, counts, infs, tile, num_left, factor, FORMAT, EXACT, True
+            squares, sums, peaks, counts, infs, tile, num_left, factor, LOADS, FORMAT, EXACT, True
         )
         num_padding += (TILE - num_left) * PER_WORD
     num_edges = num_front + num_behind
@@ -193,8 +194,8 @@ def _store(  # type: ignore[no-untyped-def]
     row, stride, norm, magnitudes, peak, zeros, nans, infs, FINAL: tl.constexpr
 ):
     # A norm beyond the range of float64 is no sign of an Inf element.
-    norm = tl.minimum(norm, _MAX)
-    magnitudes = tl.minimum(magnitudes, _MAX)
+    norm = tl.minimum(norm, 1.7976931348623157e308)
+    magnitudes = tl.minimum(magnitudes, 1.7976931348623157e308)
     if FINAL:
         bad = tl.where(nans > 0.0, float("nan"), float("inf"))
         finite = nans + infs == 0.0
@@ -236,7 +237,7 @@ def reduce_segments(  # type: ignore[no-untyped-def]
         FORMAT: Of the elements: fp16, bf16, fp32 or fp64.
     """
     ITEM_BYTES: tl.constexpr = 8 if FORMAT == "fp64" else (4 if FORMAT == "fp32" else 2)
-    PER_VECTOR: tl.constexpr = _VECTOR_BYTES // ITEM_BYTES
+    PER_VECTOR: tl.constexpr = 16 // ITEM_BYTES
     WORDS_PER_VECTOR: tl.constexpr = 2 if FORMAT == "fp64" else 4
     program = programs + first_program + tl.program_id(0)
     for segment in range(tl.load(program), tl.load(program + 1)):
@@ -245,7 +246,7 @@ def reduce_segments(  # type: ignore[no-untyped-def]
         begin = tl.load(own + 1)
         numel = tl.load(own + 3)
         # Segments begin where vectors do, but for the first of a tensor.
-        unaligned = ((0 - address) & (_VECTOR_BYTES - 1)) // ITEM_BYTES
+        unaligned = ((0 - address) & 15) // ITEM_BYTES
         low = tl.where(begin > 0, tl.minimum(begin + unaligned, numel), 0)
         high = tl.minimum(tl.load(own + 2) + unaligned, numel)
         count = (high - low).to(tl.int32)
@@ -296,12 +297,13 @@ def combine_segments(  # type: ignore[no-untyped-def]
         num_partials: Partial results in all.
         out_stride: From one row of `out` to the next.
     """
+    AT_ONCE: tl.constexpr = 1024
     own = tensors + tl.program_id(0) * 3
     begin, end = tl.load(own + 1), tl.load(own + 2)
-    lanes = tl.arange(0, _COMBINED_AT_ONCE)
-    zero = tl.zeros((_COMBINED_AT_ONCE,), tl.float64)
+    lanes = tl.arange(0, AT_ONCE)
+    zero = tl.zeros((AT_ONCE,), tl.float64)
     highest, magnitudes, peaks, zeros, nans, infs = zero, zero, zero, zero, zero, zero
-    for first in range(begin, end, _COMBINED_AT_ONCE):
+    for first in range(begin, end, AT_ONCE):
         place = first + lanes
         row = partials + place
         inside = place < end
@@ -316,7 +318,7 @@ def combine_segments(  # type: ignore[no-untyped-def]
     # Norms that are scaled count if there are no others.
     scaled = tl.where(highest_norm > 0.0, 2.409919865102884e-181, 1.0)
     squares = zero
-    for first in range(begin, end, _COMBINED_AT_ONCE):
+    for first in range(begin, end, AT_ONCE):
         place = first + lanes
         norms = tl.load(partials + place, mask=place < end, other=0.0)
         norms = tl.where(norms < 0.0, norms * scaled, norms * factor)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gradwatch._statistics.triton.addresses import Addresses
 from gradwatch._statistics.triton.kernels import (
-    COMBINE_WARPS,
+    COMBINE_THREADS,
     MAX_TILES,
     NUM_ROWS,
-    NUM_WARPS,
+    THREADS,
     TILE_BYTES,
     combine_segments,
     reduce_segments,
@@ -36,6 +36,28 @@ MIN_TILES: Final = 4
 
 _PADDING: Final = 16
 """Sections of a table begin at multiples of so many int64, as those of each table do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSize:
+    """What of a device decides how work is divided.
+
+    Args:
+        multiprocessors: Their number.
+        warp: Threads in one.
+    """
+
+    multiprocessors: int = 1
+    warp: int = 32
+
+    @classmethod
+    def of(cls, device: torch.device) -> DeviceSize:
+        """Return that of a device; a CPU has Triton's interpreter."""
+        if device.type != "cuda":
+            return cls()
+        properties = torch.cuda.get_device_properties(device)
+        warp = getattr(properties, "warp_size", 64 if torch.version.hip else 32)
+        return cls(properties.multi_processor_count, warp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +113,10 @@ class Plan:
         numels: Elements of each tensor.
         dtypes: Of each, among `FORMATS`.
         device: Where they are.
-        num_multiprocessors: Of the device.
+        size: Of the device.
+
+    Attributes:
+        num_tensors: Their number.
     """
 
     def __init__(
@@ -99,10 +124,11 @@ class Plan:
         numels: Sequence[int],
         dtypes: Sequence[torch.dtype],
         device: torch.device,
-        num_multiprocessors: int,
+        size: DeviceSize,
     ) -> None:
-        self._num_tensors = len(numels)
+        self.num_tensors = len(numels)
         self._device = device
+        self._warp_size = size.warp
         layout = _Layout()
         self._launches: list[_Launch] = []
         for dtype in dict.fromkeys(dtypes):
@@ -111,7 +137,7 @@ class Plan:
             layout.add(
                 own,
                 TILE_BYTES // dtype.itemsize,
-                PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors,
+                PROGRAMS_PER_MULTIPROCESSOR * size.multiprocessors,
             )
             launch = _Launch(FORMATS[dtype], first, len(layout.programs) - first)
             self._launches.append(launch)
@@ -124,9 +150,14 @@ class Plan:
         self._partials = torch.empty(shape, dtype=torch.float64, device=device)
         self._addresses = Addresses(len(numels), device)
 
+    @property
+    def addresses(self) -> Sequence[int]:
+        """Those of the last call."""
+        return self._addresses.latest
+
     def warm_up(self) -> None:
         """Compile and load the kernels of the plan, and read nothing."""
-        self.run([0] * self._num_tensors)
+        self.run([0] * self.num_tensors)
         if not self._num_split:
             self._combine(self._partials)
 
@@ -141,9 +172,7 @@ class Plan:
             What was written, a row per statistic in the order of `ROW_COLUMNS`.
         """
         if out is None:
-            out = torch.empty(
-                NUM_ROWS, self._num_tensors, dtype=torch.float64, device=self._device
-            )
+            out = torch.empty(NUM_ROWS, self.num_tensors, dtype=torch.float64, device=self._device)
         self._addresses.update(addresses)
         stride = out.stride(0)
         for launch in self._launches:
@@ -157,7 +186,7 @@ class Plan:
                 self._num_partials,
                 stride,
                 FORMAT=launch.format,
-                num_warps=NUM_WARPS,
+                num_warps=THREADS // self._warp_size,
             )
         if self._num_split:
             self._combine(out)
@@ -170,7 +199,7 @@ class Plan:
             out,
             self._num_partials,
             out.stride(0),
-            num_warps=COMBINE_WARPS,
+            num_warps=COMBINE_THREADS // self._warp_size,
         )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import operator
+import importlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Final
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._statistics.gradients import is_packed
-from gradwatch._statistics.triton.plan import FORMATS, Plan
+from gradwatch._statistics.triton.plan import FORMATS, DeviceSize, Plan
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 ROW_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
@@ -45,7 +45,7 @@ def why_refused(device: torch.device, dtype: torch.dtype) -> str:
     if (device, dtype) not in causes:
         try:
             with _on(device):
-                Plan([0], [dtype], device, 1).warm_up()
+                Plan([0], [dtype], device, DeviceSize.of(device)).warm_up()
             causes[device, dtype] = ""
         except Exception as error:  # of Triton, of a compiler, of the driver
             if "out of memory" in str(error):  # may pass
@@ -96,56 +96,79 @@ class _Plans:
     """The plans of one device and stream: the latest, and those that were in use before."""
 
     def __init__(self) -> None:
-        self.numels: list[int] = []
-        self.dtypes: list[torch.dtype] = []
-        self.layouts: list[object] | None = None  # shapes and strides, if any is not contiguous
-        self.plan: Plan | None = None
+        self._latest: Plan | None = None
+        self._is_latest: Callable[..., bool] = _never
         self._known: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
 
-    def change(
-        self, numels: list[int], dtypes: list[torch.dtype], device: torch.device
-    ) -> Plan:
-        """Return the plan for these from here on."""
-        key = (*numels, *dtypes)
+    def find(self, gradients: Sequence[Tensor], device: torch.device) -> Plan:
+        """Return the plan for gradients; it is made if there is none yet.
+
+        Raises:
+            UnreadableError: If one of them is not readable.
+        """
+        # In most steps all that is asked about them is this, and it runs for each of them.
+        latest = self._latest
+        if latest is not None and latest.num_tensors == len(gradients):
+            if self._is_latest(*gradients):
+                return latest
+        _refuse(gradients)
+        key = (*map(Tensor.numel, gradients), *map(_dtype_of, gradients))
         plan = self._known.pop(key, None)
         if plan is None:
-            plan = Plan(numels, dtypes, device, _num_multiprocessors(device))
+            numels, dtypes = key[: len(gradients)], key[len(gradients) :]
+            plan = Plan(numels, dtypes, device, DeviceSize.of(device))
             while len(self._known) >= MAX_PLANS:
                 self._known.popitem(last=False)
-        self._known[key] = plan
-        self.numels, self.dtypes, self.plan = numels, dtypes, plan
+        self._known[key] = self._latest = plan
+        self._is_latest = _comparison(gradients)
         return plan
+
+
+def _never(*_: Tensor) -> bool:
+    return False
+
+
+def _comparison(gradients: Sequence[Tensor]) -> Callable[..., bool]:
+    """Return what tells whether tensors are of the same types, dtypes, shapes and strides.
+
+    It keeps none of the gradients.
+    """
+    try:
+        # What torch.compile compares all inputs of a graph with, in one call; private.
+        guards = importlib.import_module("torch._C._dynamo.guards")
+        check = guards.TensorGuards(
+            *gradients, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        if check(*gradients):
+            found: Callable[..., bool] = check
+            return found
+    except Exception:  # noqa: BLE001, S110 - another version of torch: the way below is right, too
+        pass
+    known = _kinds(gradients)
+    return lambda *others: _kinds(others) == known
+
+
+def _kinds(gradients: Sequence[Tensor]) -> list[object]:
+    kinds: list[object] = list(map(type, gradients))
+    if _PLAIN.issuperset(kinds):  # attributes of a subclass may be of any kind
+        for attribute in (_dtype_of, _shape_of, Tensor.stride):
+            kinds += map(attribute, gradients)
+    return kinds
 
 
 _plans: Final[dict[tuple[torch.device, int], _Plans]] = {}
 
 
 def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, list[int]]:
-    """Return the plan for gradients, and their addresses.
-
-    This runs in each step for each gradient: attributes are read by `map`, which is C.
-    """
-    if not _PLAIN.issuperset(map(type, gradients)):
-        _refuse(gradients)
-    addresses = list(map(Tensor.data_ptr, gradients))
-    numels = list(map(Tensor.numel, gradients))
-    dtypes = list(map(_dtype_of, gradients))
-    layouts: list[object] | None = None
-    if not all(map(Tensor.is_contiguous, gradients)):
-        layouts = [*map(_shape_of, gradients), *map(Tensor.stride, gradients)]
-    if 0 in addresses and any(map(operator.lt, addresses, map(bool, numels))):
-        _refuse(gradients)
+    """Return the plan for gradients, and their addresses."""
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     plans = _plans.get((device, stream))
     if plans is None:
         plans = _plans[device, stream] = _Plans()
-    plan = plans.plan
-    is_same = numels == plans.numels and dtypes == plans.dtypes
-    if not is_same or (layouts is not None and layouts != plans.layouts):
+    plan = plans.find(gradients, device)
+    addresses = list(map(Tensor.data_ptr, gradients))
+    if addresses != plan.addresses and 0 in addresses:
         _refuse(gradients)
-    if plan is None or not is_same:
-        plan = plans.change(numels, dtypes, device)
-    plans.layouts = layouts
     return plan, addresses
 
 
@@ -163,11 +186,3 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(device)
-
-
-def _num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1  # in the interpreter
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count
-
