@@ -88,9 +88,7 @@ def count() -> None:
 
 def parameters(number: int, numel: int, *dtypes: torch.dtype) -> list[nn.Parameter]:
     """Return parameters with gradients, of these types in turn."""
-    made = [
-        nn.Parameter(torch.zeros(numel, dtype=dtypes[i % len(dtypes)])) for i in range(number)
-    ]
+    made = [nn.Parameter(torch.zeros(numel, dtype=dtypes[i % len(dtypes)])) for i in range(number)]
     renew(made)
     return made
 
@@ -156,6 +154,16 @@ def variants(num_steps: int) -> dict[str, list[int]]:
     return found
 
 
+def host_times(some: Sequence[nn.Parameter], rounds: int) -> dict[str, float]:
+    """Return microseconds of a call, the addresses being those of the last one, and new."""
+    return {
+        "bare": microseconds(lambda: bare(some), rounds, lambda: None),
+        "same": microseconds(lambda: measure(some), rounds, lambda: None),
+        "bare_new": microseconds(lambda: bare(some), rounds, lambda: renew(some)),
+        "new": microseconds(lambda: measure(some), rounds, lambda: renew(some)),
+    }
+
+
 def main(rounds: int) -> dict[str, Any]:
     """Return all figures."""
     count()
@@ -170,12 +178,7 @@ def main(rounds: int) -> dict[str, Any]:
         some = parameters(number, 16, torch.float32)
         measure(some)
         times = max(rounds * 148 // number, 9)
-        result["host"][number] = {
-            "bare": microseconds(lambda: bare(some), times, lambda: None),
-            "same": microseconds(lambda: measure(some), times, lambda: None),
-            "new": microseconds(lambda: measure(some), times, lambda: renew(some)),
-            "bare_new": microseconds(lambda: bare(some), times, lambda: renew(some)),
-        }
+        result["host"][number] = host_times(some, times)
     return result
 
 

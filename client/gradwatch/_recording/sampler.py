@@ -15,6 +15,7 @@ from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.cuda import warm_up
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
 from gradwatch_wire.names import Label, Point, Scalar

@@ -75,7 +75,7 @@ def is_distributed(tensor: Tensor) -> bool:
 
 
 def is_packed(gradient: Tensor) -> bool:
-    """Tell whether all elements of a dense tensor lie in memory one after the other, in any order."""
+    """Tell whether the elements of a dense tensor lie in memory without gaps, in any order."""
     return gradient.is_contiguous() or _as_it_lies(gradient).is_contiguous()
 
 

@@ -117,7 +117,8 @@ def _merged(values: Tensor, places: Sequence[int], others: Sequence[Tensor]) -> 
 
     In slices: an index would have to be copied to the device.
     """
-    parts, begin = [], 0
+    parts: list[Tensor] = []
+    begin = 0
     for number, (place, other) in enumerate(zip(places, others, strict=True)):
         parts += values[begin : place - number], other
         begin = place - number

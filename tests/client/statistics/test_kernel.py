@@ -5,9 +5,10 @@ On a machine with a GPU the same tests run on it.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 
 pytest.importorskip("triton")
 
-from gradwatch._statistics.triton import plan as plans  # noqa: E402 - not everywhere
-from gradwatch._statistics.triton import statistics as kernel  # noqa: E402
+from gradwatch._statistics.triton import addresses, kernels
+from gradwatch._statistics.triton import plan as plans
+from gradwatch._statistics.triton import statistics as kernel
+from gradwatch._statistics.triton.kernels import MAX_TILES, TILE_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
@@ -40,7 +43,11 @@ def reference(gradient: torch.Tensor) -> dict[str, float]:
         norms = [math.nan if nans else math.inf] * 3
     else:
         parts = wide / (largest or 1.0)
-        norms = [parts.square().sum().sqrt().item() * largest, parts.sum().item() * largest, largest]
+        norms = [
+            parts.square().sum().sqrt().item() * largest,
+            parts.sum().item() * largest,
+            largest,
+        ]
         norms = [min(norm, torch.finfo(torch.float64).max) for norm in norms]
     names = ("l2", "l1", "linf", "zeros", "nans", "infs")
     return dict(zip(names, [*norms, (wide == 0).sum().item(), nans, infs], strict=True))
@@ -64,13 +71,15 @@ def random_bits(size: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
     """Elements before the first multiple of 16 bytes, whole tiles, the rest, those behind it."""
-    per_tile = plans.TILE_BYTES // dtype.itemsize
+    per_tile = TILE_BYTES // dtype.itemsize
     for seed, size in enumerate([1, 7, 15, per_tile - 1, per_tile, per_tile + 1, 3 * per_tile + 5]):
         bits = random_bits(size + 9, dtype, seed)
         finite = torch.where(bits.isfinite(), bits, torch.zeros((), dtype=dtype, device=DEVICE))
         ordinary = torch.randn(size + 9, device=DEVICE).to(dtype)
         ordinary[::5] = 0.0
-        assert_right(*(each[offset:][:size] for each in (bits, finite, ordinary) for offset in (0, 3)))
+        assert_right(
+            *(each[offset:][:size] for each in (bits, finite, ordinary) for offset in (0, 3))
+        )
 
 
 @pytest.mark.slow
@@ -79,10 +88,10 @@ def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
     """Several programs, several segments, at an address that is no multiple of 16."""
     gradient = torch.randn(300_001, device=DEVICE).to(dtype)
     gradient[::7] = 0.0
-    bad = gradient.clone()
+    bad = gradient[:40_000].clone()
     bad[-1], bad[0] = math.inf, -math.inf
 
-    assert_right(gradient[1:], gradient[:100_000], bad)
+    assert_right(gradient[1:], bad)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +114,7 @@ def test_sums_that_leave_the_range_are_made_again_in_float64(
     dtype: torch.dtype, value: float
 ) -> None:
     """In each segment apart: a tensor may have both kinds (G11)."""
-    size = 5 * plans.MIN_TILES * plans.TILE_BYTES // dtype.itemsize
+    size = 5 * plans.MIN_TILES * TILE_BYTES // dtype.itemsize
     same = torch.full((size,), value, dtype=dtype, device=DEVICE)
     mixed = same.clone()
     mixed[: size // 2] = 1.0
@@ -125,9 +134,9 @@ def test_sums_that_leave_the_range_are_made_again_in_float64(
 
 def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
     """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4 (G11)."""
-    size = plans.MAX_TILES * plans.TILE_BYTES // 4
+    size = MAX_TILES * TILE_BYTES // 4
     gradient = torch.full((size,), 0.1, device=DEVICE)
-    gradient[: plans.TILE_BYTES // 4] = 1.0
+    gradient[: TILE_BYTES // 4] = 1.0
 
     assert_right(gradient)
 
@@ -136,8 +145,6 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them zero is no sign of a sum that has left its range (G12)."""
     if DEVICE.type == "cuda":
         pytest.skip("the interpreter shows it")
-    from gradwatch._statistics.triton import kernels
-
     exact = []
     reduced = kernels._reduced
 
@@ -180,7 +187,9 @@ def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
 def test_what_is_split_covers_each_element_once() -> None:
     """Whatever the sizes: segments follow one another from the first element to the last."""
     numels = [0, 1, 2048, 2049, 10**6, 3 * 10**6 + 1, 2**31 + 5]
-    made = plans.Plan(numels, [torch.bfloat16] * len(numels), torch.device("cpu"), plans.DeviceSize())
+    made = plans.Plan(
+        numels, [torch.bfloat16] * len(numels), torch.device("cpu"), plans.DeviceSize()
+    )
     (launch,) = made._launches
     programs = made._programs[: launch.num_programs + 1].tolist()
     segments = made._segments[: 5 * programs[-1]].view(-1, 5).tolist()
@@ -208,16 +217,22 @@ def test_what_is_written_lies_where_it_was_asked_for() -> None:
 
 def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """And sizes and segments not again, as long as they are the same (G15, G16)."""
-    from gradwatch._statistics.triton import addresses
-
     sent: list[Sequence[int]] = []
     send = addresses._Block.send
-    monkeypatch.setattr(
-        addresses._Block, "send", lambda block, new, to: (sent.append(new), send(block, new, to))
-    )
+
+    def watched(block: Any, new: Sequence[int], to: torch.Tensor) -> None:
+        sent.append(new)
+        send(block, new, to)
+
     made: list[Any] = []
-    plan = plans.Plan
-    monkeypatch.setattr(kernel, "Plan", lambda *given: made.append(plan(*given)) or made[-1])
+
+    class Watched(plans.Plan):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(addresses._Block, "send", watched)
+    monkeypatch.setattr(kernel, "Plan", Watched)
     first = [torch.ones(1001, device=DEVICE), torch.full((77,), 2.0, device=DEVICE)]
     second = [gradient.clone() * 3 for gradient in first]
     norms = [
@@ -233,8 +248,6 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
 
 def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device may be many steps behind: each copy then has a block of its own (G15)."""
-    from gradwatch._statistics.triton import addresses
-
     done: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
     kept = addresses.Addresses(2, DEVICE)
@@ -252,19 +265,21 @@ def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.Monk
 class Wrapper(torch.Tensor):
     """A tensor whose elements lie in another one; its own address is 0."""
 
-    inner: torch.Tensor
+    held: torch.Tensor
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Wrapper:
-        made: Wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, inner.shape, dtype=inner.dtype, device=inner.device
+    def __new__(cls, held: torch.Tensor) -> Self:
+        made: Self = torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, dtype=held.dtype, device=held.device
         )
-        made.inner = inner
+        made.held = held
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = tree_map(lambda x: x.inner if isinstance(x, Wrapper) else x, args)
+    def __torch_dispatch__(  # type: ignore[override]  # as torch's documentation has it
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = tree_map(lambda x: x.held if isinstance(x, Wrapper) else x, args)
         return func(*given, **(kwargs or {}))
 
 
@@ -306,8 +321,6 @@ def test_an_odd_gradient_is_measured_apart(place: int) -> None:
     gradients = [torch.full((n,), float(n), device=DEVICE) for n in (1, 2, 3, 4)]
     gradients[place] = torch.full((5,), 2.0, device=DEVICE).to(torch.float8_e4m3fn)
     gradients[2] = torch.full((3, 4), 1.0, device=DEVICE)[:, ::2]
-    if DEVICE.type == "cpu":
-        gradients[place] = torch.full((5, 2), 2.0)[:, 0]
     found = cuda_statistics(gradients, MEASURED_COLUMNS)
 
     assert (found.path, found.declined) == ("triton", "")
@@ -334,11 +347,16 @@ def test_gradients_without_torchs_comparison_are_compared_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is private, and may be gone in another version."""
-    monkeypatch.setattr(kernel.importlib, "import_module", lambda name: object())
+    monkeypatch.setattr(importlib, "import_module", lambda name: object())
     is_same = kernel._comparison([torch.ones(4), torch.ones(2, 2)])
 
     assert is_same(torch.ones(4), torch.zeros(2, 2))
-    for other in (torch.ones(5), torch.ones(8)[::2], torch.ones(4).half(), nn.Parameter(torch.ones(4))):
+    for other in (
+        torch.ones(5),
+        torch.ones(8)[::2],
+        torch.ones(4).half(),
+        nn.Parameter(torch.ones(4)),
+    ):
         assert not is_same(other, torch.ones(2, 2))
 
 
@@ -355,7 +373,7 @@ def test_a_dtype_that_is_refused_is_tried_once(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its gradients go to the next path, the others do not, and the cause is kept (G6)."""
-    tried: list[torch.dtype] = []
+    tried: list[str] = []
     warm_up = plans.Plan.warm_up
 
     def refuse(plan: plans.Plan) -> None:
@@ -387,7 +405,7 @@ def test_without_triton_it_is_imported_once(
         tried.append(name)
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(cuda.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     for _ in range(3):
         found = cuda_statistics([torch.ones(4, device=DEVICE)], (L2,))
         assert found.path in ("small", "foreach")

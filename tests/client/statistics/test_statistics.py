@@ -23,9 +23,7 @@ from gradwatch_wire.columns import MEASURED_COLUMNS
 pytest.importorskip("triton")
 
 
-def by_kernel(
-    gradients: Sequence[torch.Tensor], columns: Sequence[str]
-) -> dict[str, torch.Tensor]:
+def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
     """The path of CUDA devices: on the GPU where there is one, or in Triton's interpreter (G27)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = cuda_statistics([gradient.to(device) for gradient in gradients], columns)

@@ -26,8 +26,8 @@ TILE_BYTES: Final = THREADS * 16 * 4
 """Of a tile: four loads of 16 bytes by each thread, all on their way at once."""
 
 MAX_TILES: Final = 96
-"""Tiles in a segment. A lane adds at most 8 numbers per tile, then the tiles, then 512 lanes are put
-together: no float32 sum is off by more than (8 + 96 + 9) / 2^24 = 7e-6 of itself."""
+"""Tiles in a segment. A lane adds at most 8 numbers per tile, then the tiles, then 512 lanes are
+put together: no float32 sum is off by more than (8 + 96 + 9) / 2^24 = 7e-6 of itself."""
 
 NUM_ROWS: Final = 6
 """Numbers per segment and per tensor: l2, l1, linf, zeros, nans, infs."""
@@ -297,7 +297,7 @@ def combine_segments(  # type: ignore[no-untyped-def]
         num_partials: Partial results in all.
         out_stride: From one row of `out` to the next.
     """
-    AT_ONCE: tl.constexpr = 1024
+    AT_ONCE: tl.constexpr = 512
     own = tensors + tl.program_id(0) * 3
     begin, end = tl.load(own + 1), tl.load(own + 2)
     lanes = tl.arange(0, AT_ONCE)

@@ -108,9 +108,9 @@ class _Plans:
         """
         # In most steps all that is asked about them is this, and it runs for each of them.
         latest = self._latest
-        if latest is not None and latest.num_tensors == len(gradients):
-            if self._is_latest(*gradients):
-                return latest
+        is_alike = latest is not None and latest.num_tensors == len(gradients)
+        if latest is not None and is_alike and self._is_latest(*gradients):
+            return latest
         _refuse(gradients)
         key = (*map(Tensor.numel, gradients), *map(_dtype_of, gradients))
         plan = self._known.pop(key, None)
