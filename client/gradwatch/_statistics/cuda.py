@@ -91,7 +91,8 @@ def _measure(gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | 
     except triton.UnreadableError:
         taken = [gradient for gradient in gradients if triton.is_readable(gradient)]
         left = [i for i, gradient in enumerate(gradients) if not triton.is_readable(gradient)]
-    refused = (triton.why_refused(gradients[i].device, gradients[i].dtype) for i in left)
+    dtypes = {gradients[place].dtype for place in left}.intersection(triton.FORMATS)
+    refused = (triton.why_refused(gradients[0].device, dtype) for dtype in dtypes)
     cause = next(filter(None, refused), "")
     values = triton.triton_statistics(taken, columns) if taken else {}
     return Measured(values, left, cause)
