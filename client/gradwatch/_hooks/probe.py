@@ -1,11 +1,10 @@
 """The local probe: was this rank's own gradient non-finite, before a reduction spread it?
 
 DDP averages the ranks' gradients, and one rank's NaN reaches all. A NaN in a backward pass flows
-to every layer before it, so a few small parameters spread over the model see it too. The smallest
-and the largest element of their gradients are found in the hook that runs when they are ready,
-which is before DDP reduces them: unlike a sum they cannot overflow, and a NaN shows in both. That
-costs some microseconds a step. A NaN that stays inside one large weight gradient escapes it; then
-the rank is reported as unknown.
+to every layer before it, so a few small parameters spread over the model see it too. Their
+gradients are summed in the hook that runs when they are ready, which is before DDP reduces them.
+That costs some microseconds a step. A NaN that stays inside one large weight gradient escapes it;
+then the rank is reported as unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.gradients import is_distributed, why_unreadable
 from gradwatch_wire.names import Scalar
 
@@ -30,7 +28,7 @@ MAX_NUMEL: Final = 1 << 18
 
 
 class LocalProbe(Observer):
-    """Whether a few local gradients of the last backward pass were finite.
+    """Sums of a few local gradients of the last backward pass.
 
     Args:
         layers: Those to choose from.
@@ -39,43 +37,51 @@ class LocalProbe(Observer):
 
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._faults = faults
-        self._extremes: dict[int, Sequence[Tensor]] = {}  # smallest and largest element, 0-d each
+        self._sums: dict[int, Tensor] = {}
         self._handles = [
             self._watch(index, parameter) for index, parameter in enumerate(choose(layers))
         ]
 
     def _watch(self, index: int, parameter: nn.Parameter) -> RemovableHandle:
-        def look(ready: Tensor) -> None:
+        def add_up(ready: Tensor) -> None:
             gradient = ready.grad
             if not self.active or gradient is None or gradient.is_sparse:
                 return
             try:
-                self._extremes[index] = torch.aminmax(gradient.detach())
+                self._sums[index] = safe_sum(gradient.detach())
             except Exception as error:  # noqa: BLE001 - nothing may be raised into training
                 self._faults.note("local probe", repr(error))
 
-        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(look)
+        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(add_up)
         return handle
 
     def contribute(self, sample: StepSample) -> None:
-        """Add a number per device, 0-d: 0 if all was finite, else NaN; and forget what was seen."""
-        seen = [extreme for pair in self._extremes.values() for extreme in pair]
-        self._extremes.clear()
-        if seen:
-            sample.device_scalars[Scalar.LOCAL_PROBE] = [
-                (torch.stack([seen[place] for place in places]) * 0.0).sum()
-                for places in places_by_device(seen).values()
-            ]
+        """Add the sums, 0-d each on its device, and forget them."""
+        if self._sums:
+            sample.device_scalars[Scalar.LOCAL_PROBE] = list(self._sums.values())
+            self._sums.clear()
 
     def forget(self) -> None:
-        """Drop what was seen."""
-        self._extremes.clear()
+        """Drop the sums."""
+        self._sums.clear()
 
     def close(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+def safe_sum(gradient: Tensor) -> Tensor:
+    """Return a number that is finite exactly if all elements are: 0-d float64, their sum.
+
+    In a shorter type the sum may overflow on finite gradients. That of a float64 gradient may in
+    any type: in its place it is zero, or NaN if not all elements are finite.
+    """
+    if gradient.dtype is not torch.float64:
+        return gradient.sum(dtype=torch.float64)
+    smallest, largest = torch.aminmax(gradient)  # a NaN is both
+    return smallest * 0.0 + largest * 0.0
 
 
 def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:

@@ -44,8 +44,8 @@ mp.start_processes(work, args=(sys.argv[1],), nprocs=2, start_method="fork")
 """
 
 
-def seen_by(probe: Observer) -> list[Tensor]:
-    """What the probe adds to a sample, per device."""
+def sums(probe: Observer) -> list[Tensor]:
+    """What the probe adds to a sample."""
     sample = StepSample(step=0, manifest_id=1, layers=())
     probe.contribute(sample)
     return sample.device_scalars.get("local_probe", [])
@@ -96,58 +96,67 @@ def test_frozen_parameters_are_not_chosen() -> None:
     assert choose(layers) == []
 
 
-def seen_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float]:
-    """What the probe adds after a backward pass that gives the layers these gradients."""
+def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float]:
+    """What the probe holds after a backward pass that gives the layers these gradients."""
     total = torch.zeros(())
     for layer, gradient in zip(layers, gradients, strict=True):
         layer.parameter.grad = None
         total = total + (layer.parameter * gradient).sum().to(torch.float32)
     total.backward()
-    return [float(value) for value in seen_by(probe)]
+    return [float(value) for value in sums(probe)]
 
 
-def test_what_is_seen_is_that_of_the_last_backward_pass() -> None:
+def test_the_sums_are_those_of_the_last_backward_pass() -> None:
     """Taken once, then gone."""
     layers = layers_of(2, 3)
     probe = LocalProbe(layers, Faults())
-    bad = torch.tensor([1.0, math.nan])
 
-    assert seen_after(probe, layers, torch.ones(2), torch.ones(3) * 2) == [0.0]
-    assert [math.isnan(x) for x in seen_after(probe, layers, bad, torch.ones(3))] == [True]
-    assert seen_after(probe, layers, torch.ones(2), torch.ones(3)) == [0.0]
-    assert seen_by(probe) == []
+    assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3) * 2)) == [2.0, 6.0]
+    assert sorted(sums_after(probe, layers, torch.ones(2), torch.ones(3))) == [2.0, 3.0]
+    assert sums(probe) == []
     probe.close()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_nonfinite_element_shows(value: float) -> None:
+def test_a_nonfinite_element_shows_in_the_sum(value: float) -> None:
     """Wherever in the parameter it is."""
     layers = layers_of(5)
     probe = LocalProbe(layers, Faults())
     gradient = torch.ones(5)
     gradient[3] = value
 
-    assert math.isnan(seen_after(probe, layers, gradient)[0])
+    assert not math.isfinite(sums_after(probe, layers, gradient)[0])
     probe.close()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"),
-    [
-        (torch.float16, 6e4),
-        (torch.bfloat16, 3e38),
-        (torch.float32, 3e38),
-        (torch.float64, 1.7e308),
-    ],
+    ("dtype", "value"), [(torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float32, 3e38)]
 )
 def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, value: float) -> None:
-    """C51: their sum would overflow, in float64 too, and name an innocent rank."""
-    parameters = [nn.Parameter(torch.ones(size, dtype=dtype)) for size in (MAX_NUMEL, 1)]
+    """Their sum would overflow in their own dtype, and name an innocent rank."""
+    parameter = nn.Parameter(torch.ones(MAX_NUMEL, dtype=dtype))
+    layers = find_layers(nn.ParameterList([parameter]), None, None)
+    probe = LocalProbe(layers, Faults())
+    parameter.backward(torch.full((MAX_NUMEL,), value, dtype=dtype))
+    (total,) = sums(probe)
+
+    assert math.isfinite(float(total))
+    assert float(total) == pytest.approx(MAX_NUMEL * value, rel=1e-2)
+    probe.close()
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+def test_large_float64_gradients_do_not_pass_for_nonfinite(bad: float | None) -> None:
+    """C51: no sum of them is safe, nor one over several parameters; what is not finite shows."""
+    parameters = [nn.Parameter(torch.ones(size, dtype=torch.float64)) for size in (100, 1, 7)]
     probe = LocalProbe(find_layers(nn.ParameterList(parameters), None, None), Faults())
     for parameter in parameters:
-        parameter.backward(torch.full_like(parameter, value))
+        gradient = torch.full_like(parameter, 1.7e308)
+        if bad is not None and parameter is parameters[-1]:
+            gradient[3] = bad
+        parameter.backward(gradient)
 
-    assert [float(seen) for seen in seen_by(probe)] == [0.0]
+    assert math.isfinite(sum(float(total) for total in sums(probe))) == (bad is None)
     probe.close()
 
 
@@ -182,7 +191,7 @@ def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
     (stats,) = aggregator.stats(1)
 
     assert choose(find_layers(model, None, None)) == [plain]
-    assert stats.scalars["local_probe"] == 0.0
+    assert stats.scalars["local_probe"] == 3.0
     assert aggregator.layers(stats) == {"1": pytest.approx(math.sqrt(3))}
 
 
@@ -192,24 +201,24 @@ def test_a_gradient_that_became_odd_later_is_a_fault() -> None:
     faults = Faults()
     probe = LocalProbe(layers, faults)
     parameter = layers[0].parameter
-    parameter.data = torch.empty(0)
+    parameter.data = torch.empty(0, dtype=torch.float64)  # nothing to compare
     parameter.sum().backward()
 
-    assert seen_by(probe) == []
+    assert sums(probe) == []
     assert faults.counts["local probe"] == 1
     probe.close()
 
 
-def test_nothing_is_looked_at_while_it_is_not_active_or_after_close() -> None:
+def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     """Steps that are not collected cost nothing."""
     layers = layers_of(2)
     probe = LocalProbe(layers, Faults())
     probe.active = False
-    assert seen_after(probe, layers, torch.ones(2)) == []
+    assert sums_after(probe, layers, torch.ones(2)) == []
     probe.active = True
-    assert seen_after(probe, layers, torch.ones(2)) == [0.0]
+    assert sums_after(probe, layers, torch.ones(2)) == [2.0]
     probe.close()
-    assert seen_after(probe, layers, torch.ones(2)) == []
+    assert sums_after(probe, layers, torch.ones(2)) == []
 
 
 @pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
@@ -236,16 +245,16 @@ def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
 
     assert probed[:: len(parts)] == [True, False, False, True, False, False, True]
     assert [stats.scalars.get("local_probe") is not None for stats in sent] == [True] * len(sent)
-    assert seen_by(probe) == []
+    assert sums(probe) == []
 
 
 def test_a_sparse_gradient_is_passed_over() -> None:
-    """Looking at it would coalesce it twice."""
+    """Summing it would coalesce it twice."""
     embedding = nn.Embedding(5, 2, sparse=True)
     probe = LocalProbe(find_layers(embedding, None, None), Faults())
     embedding(torch.tensor([1])).sum().backward()
 
-    assert seen_by(probe) == []
+    assert sums(probe) == []
     probe.close()
 
 
