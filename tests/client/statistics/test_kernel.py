@@ -343,6 +343,28 @@ def test_another_layout_of_the_same_size_is_seen() -> None:
         kernel.triton_statistics([base[::2]], MEASURED_COLUMNS)
 
 
+@pytest.mark.usefixtures("undecided")
+def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two optimizers, or a hook on each parameter: nothing is worked out again (G15, G19)."""
+    sets = [
+        [torch.ones(size, device=DEVICE) for size in sizes] for sizes in ([3, 4], [5, 6, 7], [8])
+    ]
+    made: list[Any] = []
+
+    class Watched(plans.Plan):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(kernel, "Plan", Watched)
+    for _ in range(3):
+        for gradients in sets:
+            found = kernel.triton_statistics(gradients, ("l1",))["l1"]
+            assert found.tolist() == [gradient.numel() for gradient in gradients]
+
+    assert [given[0] for given in made if given[0] != [0]] == [[3, 4], [5, 6, 7], [8]]
+
+
 def test_gradients_without_torchs_comparison_are_compared_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

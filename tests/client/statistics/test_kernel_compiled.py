@@ -34,8 +34,8 @@ MOST_INSTRUCTIONS = {
     ("amd", "fp16"): 320,
     ("amd", "fp64"): 200,
 }
-"""For a tile of 8 kB, of each thread. At half as many again as there are now, an H100 would still wait
-for its memory: GPT-2's gradients are 60,742 tiles in float32 of 4 warps each."""
+"""For a tile of 8 kB, of each thread. With these an H100 would still wait for its memory: GPT-2's
+gradients are 60,742 tiles in float32, of 4 warps each."""
 
 
 def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, Any]]:

@@ -114,9 +114,6 @@ class Plan:
         dtypes: Of each, among `FORMATS`.
         device: Where they are.
         size: Of the device.
-
-    Attributes:
-        num_tensors: Their number.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class Plan:
         device: torch.device,
         size: DeviceSize,
     ) -> None:
-        self.num_tensors = len(numels)
+        self._num_tensors = len(numels)
         self._device = device
         self._warp_size = size.warp
         layout = _Layout()
@@ -157,7 +154,7 @@ class Plan:
 
     def warm_up(self) -> None:
         """Compile and load the kernels of the plan, and read nothing."""
-        self.run([0] * self.num_tensors)
+        self.run([0] * self._num_tensors)
         if not self._num_split:
             self._combine(self._partials)
 
@@ -172,7 +169,7 @@ class Plan:
             What was written, a row per statistic in the order of `ROW_COLUMNS`.
         """
         if out is None:
-            out = torch.empty(NUM_ROWS, self.num_tensors, dtype=torch.float64, device=self._device)
+            out = torch.empty(NUM_ROWS, self._num_tensors, dtype=torch.float64, device=self._device)
         self._addresses.update(addresses)
         stride = out.stride(0)
         for launch in self._launches:
