@@ -23,7 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gradwatch._statistics.triton import kernels
+from gradwatch._statistics.triton import combine_kernel, reduce_kernel
 
 FORMATS: Final = ("fp16", "bf16", "fp32", "fp64")
 POINTERS: Final = {
@@ -32,7 +32,7 @@ POINTERS: Final = {
 }
 """Types of the arguments that are pointers; the others are numbers of 32 bits."""
 
-NUM_LOADS: Final = kernels.TILE_BYTES // (16 * kernels.THREADS)  # of a thread in a tile
+NUM_LOADS: Final = reduce_kernel.TILE_BYTES // (16 * reduce_kernel.THREADS)  # of a thread in a tile
 WIDE_PTX: Final = r"ld\.global\S*\.(?:v4\.[bu]32|v2\.[bu]64)"
 BINARIES: Final = Path(triton.__file__).parent / "backends/nvidia/bin"
 
@@ -98,8 +98,10 @@ def compiled(arch: str, element: str) -> Code:
         arch: As in `Code`.
         element: The format to reduce, or empty for the kernel that combines.
     """
-    function = kernels.reduce_segments if element else kernels.combine_segments
-    threads = kernels.THREADS if element else kernels.COMBINE_THREADS
+    if element:
+        function, threads = reduce_kernel.reduce_segments, reduce_kernel.THREADS
+    else:
+        function, threads = combine_kernel.combine_segments, combine_kernel.THREADS
     is_amd = arch.startswith("gfx")
     warp = 64 if is_amd else 32
     target = GPUTarget("hip" if is_amd else "cuda", arch if is_amd else int(arch[3:]), warp)

@@ -22,10 +22,10 @@ from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 
 pytest.importorskip("triton")
 
-from gradwatch._statistics.triton import addresses, kernels
+from gradwatch._statistics.triton import addresses, reduce_kernel
 from gradwatch._statistics.triton import plan as plans
 from gradwatch._statistics.triton import statistics as kernel
-from gradwatch._statistics.triton.kernels import MAX_TILES, TILE_BYTES
+from gradwatch._statistics.triton.reduce_kernel import MAX_TILES, TILE_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
@@ -146,13 +146,13 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE.type == "cuda":
         pytest.skip("the interpreter shows it")
     exact = []
-    reduced = kernels._reduced
+    reduced = reduce_kernel._reduced
 
     def spy(*arguments: Any) -> Any:
         exact.append(arguments[-1])
         return reduced(*arguments)
 
-    monkeypatch.setattr(kernels, "_reduced", spy)
+    monkeypatch.setattr(reduce_kernel, "_reduced", spy)
     kernel.triton_statistics([torch.zeros(9000), torch.zeros(5)], MEASURED_COLUMNS)
     assert exact
     assert not any(exact)

@@ -10,16 +10,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.triton import combine_kernel, reduce_kernel
 from gradwatch._statistics.triton.addresses import Addresses
-from gradwatch._statistics.triton.kernels import (
-    COMBINE_THREADS,
-    MAX_TILES,
-    NUM_ROWS,
-    THREADS,
-    TILE_BYTES,
-    combine_segments,
-    reduce_segments,
-)
+from gradwatch._statistics.triton.combine_kernel import NUM_ROWS, combine_segments
+from gradwatch._statistics.triton.reduce_kernel import MAX_TILES, TILE_BYTES, reduce_segments
 
 FORMATS: Final = {
     torch.float16: "fp16",
@@ -183,7 +177,7 @@ class Plan:
                 self._num_partials,
                 stride,
                 FORMAT=launch.format,
-                num_warps=THREADS // self._warp_size,
+                num_warps=reduce_kernel.THREADS // self._warp_size,
             )
         if self._num_split:
             self._combine(out)
@@ -196,7 +190,7 @@ class Plan:
             out,
             self._num_partials,
             out.stride(0),
-            num_warps=COMBINE_THREADS // self._warp_size,
+            num_warps=combine_kernel.THREADS // self._warp_size,
         )
 
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels: one reads gradients for all six statistics, the other puts segments together.
+"""The CUDA kernel that reads gradients: each once, for all six statistics.
 
 A segment of a tensor is read as whole tiles of 16-byte loads without a mask, a masked rest, and the
 few elements in front and behind that no such load reaches. Each lane keeps its own sums, in float32
@@ -13,14 +13,13 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from gradwatch._statistics.triton.combine_kernel import factor_of, store_row
+
 # In the kernels constants stand as numbers. Triton before 3.3 finds compiled code on disk by the
 # text of the functions: with another value for a name it would take what was compiled before.
 
 THREADS: Final = 128
 """Of a program of `reduce_segments`, however many make a warp."""
-
-COMBINE_THREADS: Final = 512
-"""Of a program of `combine_segments`."""
 
 TILE_BYTES: Final = THREADS * 16 * 4
 """Of a tile: four loads of 16 bytes by each thread, all on their way at once."""
@@ -28,9 +27,6 @@ TILE_BYTES: Final = THREADS * 16 * 4
 MAX_TILES: Final = 96
 """Tiles in a segment. A lane adds at most 8 numbers per tile, then the tiles, then 512 lanes are
 put together: no float32 sum is off by more than (8 + 96 + 9) / 2^24 = 7e-6 of itself."""
-
-NUM_ROWS: Final = 6
-"""Numbers per segment and per tensor: l2, l1, linf, zeros, nans, infs."""
 
 
 @triton.jit
@@ -175,41 +171,6 @@ def _reduced(  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit
-def _factor(peak):  # type: ignore[no-untyped-def]
-    """Return the power of two by which float64 numbers are multiplied to be squared, and 1 / it.
-
-    With it the square of a number not above the peak overflows as little as their sum, and that of
-    the peak is far from underflow.
-    """
-    factor = tl.where(peak > 3.273390607896142e150, 2.409919865102884e-181, 1.0)  # 2^500, 2^-600
-    inverse = tl.where(peak > 3.273390607896142e150, 4.149515568880993e180, 1.0)
-    factor = tl.where(peak < 3.0549363634996047e-151, 4.149515568880993e180, factor)  # 2^-500
-    inverse = tl.where(peak < 3.0549363634996047e-151, 2.409919865102884e-181, inverse)
-    return factor, inverse
-
-
-@triton.jit
-def _store(  # type: ignore[no-untyped-def]
-    row, stride, norm, magnitudes, peak, zeros, nans, infs, FINAL: tl.constexpr
-):
-    # A norm beyond the range of float64 is no sign of an Inf element.
-    norm = tl.minimum(norm, 1.7976931348623157e308)
-    magnitudes = tl.minimum(magnitudes, 1.7976931348623157e308)
-    if FINAL:
-        bad = tl.where(nans > 0.0, float("nan"), float("inf"))
-        finite = nans + infs == 0.0
-        norm = tl.where(finite, norm, bad)
-        magnitudes = tl.where(finite, magnitudes, bad)
-        peak = tl.where(finite, peak, bad)
-    tl.store(row, norm)
-    tl.store(row + stride, magnitudes)
-    tl.store(row + 2 * stride, peak)
-    tl.store(row + 3 * stride, zeros)
-    tl.store(row + 4 * stride, nans)
-    tl.store(row + 5 * stride, infs)
-
-
 @triton.jit(do_not_specialize=["first_program", "out", "out_stride", "num_partials"])
 def reduce_segments(  # type: ignore[no-untyped-def]
     addresses,
@@ -264,7 +225,7 @@ def reduce_segments(  # type: ignore[no-untyped-def]
         least = 3.0549363634996047e-151 if FORMAT == "fp64" else 9.094947017729282e-13  # 2^-40
         quick = (squares < float("inf")) & (sums < float("inf")) & ((peak >= least) | (peak == 0.0))
         if quick == 0:
-            factor, inverse = _factor(peak)
+            factor, inverse = factor_of(peak)
             squares, sums, peak, nans, infs = _reduced(
                 address, num_front, num_words, num_behind, factor, FORMAT, True
             )
@@ -279,52 +240,6 @@ def reduce_segments(  # type: ignore[no-untyped-def]
         infs = infs.to(tl.float64)
         if place < 0:
             row = partials + (-1 - place)
-            _store(row, num_partials, unrounded, sums, peak, zeros, nans, infs, False)
+            store_row(row, num_partials, unrounded, sums, peak, zeros, nans, infs, False)
         else:
-            _store(out + place, out_stride, norm, sums, peak, zeros, nans, infs, True)
-
-
-@triton.jit(do_not_specialize=["out", "out_stride", "num_partials"])
-def combine_segments(  # type: ignore[no-untyped-def]
-    tensors, partials, out, num_partials, out_stride
-):
-    """Put the segments of one tensor together.
-
-    Args:
-        tensors: (tensors of several segments, 3) int64: number, first and last partial result.
-        partials: (NUM_ROWS, partials) float64.
-        out: (NUM_ROWS, all tensors) float64, written.
-        num_partials: Partial results in all.
-        out_stride: From one row of `out` to the next.
-    """
-    AT_ONCE: tl.constexpr = 512
-    own = tensors + tl.program_id(0) * 3
-    begin, end = tl.load(own + 1), tl.load(own + 2)
-    lanes = tl.arange(0, AT_ONCE)
-    zero = tl.zeros((AT_ONCE,), tl.float64)
-    highest, magnitudes, peaks, zeros, nans, infs = zero, zero, zero, zero, zero, zero
-    for first in range(begin, end, AT_ONCE):
-        place = first + lanes
-        row = partials + place
-        inside = place < end
-        highest = tl.maximum(highest, tl.load(row, mask=inside, other=0.0))
-        magnitudes += tl.load(row + num_partials, mask=inside, other=0.0)
-        peaks = tl.maximum(peaks, tl.load(row + 2 * num_partials, mask=inside, other=0.0))
-        zeros += tl.load(row + 3 * num_partials, mask=inside, other=0.0)
-        nans += tl.load(row + 4 * num_partials, mask=inside, other=0.0)
-        infs += tl.load(row + 5 * num_partials, mask=inside, other=0.0)
-    highest_norm = tl.max(highest)
-    factor, inverse = _factor(highest_norm)
-    # Norms that are scaled count if there are no others.
-    scaled = tl.where(highest_norm > 0.0, 2.409919865102884e-181, 1.0)
-    squares = zero
-    for first in range(begin, end, AT_ONCE):
-        place = first + lanes
-        norms = tl.load(partials + place, mask=place < end, other=0.0)
-        norms = tl.where(norms < 0.0, norms * scaled, norms * factor)
-        squares += norms * norms
-    norm = tl.sqrt(tl.sum(squares)) * inverse
-    l1, linf, num_zeros = tl.sum(magnitudes), tl.max(peaks), tl.sum(zeros)
-    num_nans, num_infs = tl.sum(nans), tl.sum(infs)
-    row = out + tl.load(own)
-    _store(row, out_stride, norm, l1, linf, num_zeros, num_nans, num_infs, True)
+            store_row(out + place, out_stride, norm, sums, peak, zeros, nans, infs, True)
