@@ -108,7 +108,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 
     model = with_gradients()
     for parameter in model.parameters():
-        torch.nn.init.constant_(parameter.grad, math.nan)
+        parameter.grad = torch.full_like(parameter, math.nan)
     watch = attach(model)
     with monkeypatch.context() as patch:
         patch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
