@@ -89,6 +89,12 @@ def client(quick: Quick = False, rounds: Rounds = 11) -> None:
 
 
 @app.command()
+def kernel(quick: Quick = False, rounds: Rounds = 300) -> None:
+    """Without a GPU: what the CUDA kernels compile to, their driver calls and host time."""
+    _run("kernel", quick=quick, rounds=rounds)
+
+
+@app.command()
 def reliability(
     quick: Quick = False,
     records: Annotated[int, typer.Option(min=1000, help="For the memory of both.")] = 1_000_000,

@@ -16,6 +16,7 @@ from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.cuda import warm_up
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
 from gradwatch_wire.names import Label, Point, Scalar
@@ -49,6 +50,20 @@ class GradientSampler:
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)
         self._is_slow = False  # whether a path had to take over for which not all columns are free
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile and load the kernels now: in the training loop all ranks would wait for it."""
+        dtypes: dict[torch.device, set[torch.dtype]] = {}
+        for layer in self._config.layers:
+            if layer.parameter.is_cuda:
+                dtypes.setdefault(layer.parameter.device, set()).add(layer.parameter.dtype)
+        for device, own in dtypes.items():
+            if why := warm_up(device, own):
+                self._faults.note(
+                    "statistics", f"by a slower path than on {device} possible; {why}"
+                )
+                self._is_slow = True
 
     def sample(
         self, step: int, point: Point, optimizer: int | None, *, as_computed: bool = True
@@ -175,7 +190,7 @@ class GradientSampler:
         if declined:
             path = sample.labels[Label.PATH]
             self._faults.note("statistics", f"by a slower path, {path}; {declined}")
-            self._is_slow = True
+        self._is_slow = bool(declined)
 
     def _columns_on(self, device: torch.device) -> Sequence[str]:
         if self._config.columns is not None:

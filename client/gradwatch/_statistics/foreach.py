@@ -8,7 +8,7 @@ their largest magnitude first, chunk by chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -21,6 +21,12 @@ Norms = Callable[[Sequence[Tensor], float], Sequence[Tensor]]
 
 _SHORT: Final = frozenset({2, 4})
 """Bytes of the types that torch's norms take, and whose squares lie inside float64's range."""
+
+_NORM_CHUNK: Final = 65_536
+"""Elements of a tensor that torch's fused norm reduces to one number first."""
+
+_MAX_NORM_CHUNKS: Final = 1 << 21
+"""Of such numbers, float64, in one of its temporaries: 16 MB."""
 
 
 def foreach_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
@@ -39,8 +45,27 @@ def public_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> di
 
 
 def _foreach_norms(gradients: Sequence[Tensor], order: float) -> Sequence[Tensor]:
-    norms: Sequence[Tensor] = torch._foreach_norm(list(gradients), order, dtype=torch.float64)
+    norms: list[Tensor] = []
+    for some in _batches(gradients):
+        norms += torch._foreach_norm(some, order, dtype=torch.float64)
     return norms
+
+
+def _batches(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Cut where torch's temporary would grow too large: it has room for each to be the largest."""
+    if gradients[0].device.type == "cpu":  # which has none
+        yield list(gradients)
+        return
+    batch: list[Tensor] = []
+    most = 1
+    for gradient in gradients:
+        chunks = -(-gradient.numel() // _NORM_CHUNK)
+        if batch and (len(batch) + 1) * max(most, chunks) > _MAX_NORM_CHUNKS:
+            yield batch
+            batch, most = [], 1
+        batch.append(gradient)
+        most = max(most, chunks)
+    yield batch
 
 
 def _public_norms(gradients: Sequence[Tensor], order: float) -> Sequence[Tensor]:

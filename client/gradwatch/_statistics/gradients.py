@@ -74,6 +74,15 @@ def is_distributed(tensor: Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def is_packed(gradient: Tensor) -> bool:
+    """Tell whether the elements of a dense tensor lie in memory without gaps, in any order."""
+    return gradient.is_contiguous() or _as_it_lies(gradient).is_contiguous()
+
+
+def _as_it_lies(gradient: Tensor) -> Tensor:
+    return gradient.permute(sorted(range(gradient.dim()), key=gradient.stride, reverse=True))
+
+
 def flats(gradient: Tensor) -> Iterator[Tensor]:
     """Yield all elements of a dense tensor in 1-d contiguous pieces, in any order.
 
@@ -84,7 +93,7 @@ def flats(gradient: Tensor) -> Iterator[Tensor]:
         yield gradient.view(-1)
         return
     # A transposed tensor has no gaps either; in which order it is read does not matter.
-    packed = gradient.permute(sorted(range(gradient.dim()), key=gradient.stride, reverse=True))
+    packed = _as_it_lies(gradient)
     if packed.is_contiguous():
         yield packed.view(-1)
         return

@@ -8,13 +8,13 @@ says which path runs where, and why it is exact.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.cuda import is_public_forced, kernel_statistics
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
 from gradwatch._statistics.small import is_small, small_statistics
@@ -39,18 +39,31 @@ class Statistics:
 
 
 @torch.no_grad()
-def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> Statistics:
+def statistics(
+    gradients: Sequence[Tensor], columns: Sequence[str] = (L2,), out: Tensor | None = None
+) -> Statistics:
     """Return statistics of each gradient; on a GPU only enqueue the work.
 
     Args:
         gradients: Dense real tensors of one device, of any shape, strides and floating dtype.
         columns: Which of the wire's `MEASURED_COLUMNS`.
+        out: (6, gradients) float64 on their device, whose rows are dense. Where the kernel measures
+            all of them it writes all six there, and the values are its rows; see `ROW_COLUMNS`.
     """
     if not gradients:
         empty = {name: torch.empty(0, dtype=torch.float64, device="cpu") for name in columns}
         return Statistics(empty, "rows")
+    if gradients[0].is_cuda and not torch.compiler.is_compiling() and not is_public_forced():
+        return cuda_statistics(gradients, columns, out)
+    return _by_first(_paths(gradients, columns), gradients, columns)
+
+
+def _by_first(
+    paths: Iterable[tuple[str, Path]], gradients: Sequence[Tensor], columns: Sequence[str]
+) -> Statistics:
+    """Take the first path that works; the last one's own error is raised."""
     declined = ""
-    for name, path in _paths(gradients, columns):
+    for name, path in paths:
         try:
             return Statistics(path(gradients, columns), name, declined)
         except Exception as error:
@@ -62,24 +75,51 @@ def statistics(gradients: Sequence[Tensor], columns: Sequence[str] = (L2,)) -> S
 
 def _paths(gradients: Sequence[Tensor], columns: Sequence[str]) -> Iterator[tuple[str, Path]]:
     """Yield the paths to try, the best one first."""
-    device = gradients[0].device
     if torch.compiler.is_compiling():
         # One graph for all inputs: without branches on values.
         yield "foreach", foreach_statistics
-    elif os.environ.get("GRADWATCH_FOREACH") != "0":
-        if device.type == "cpu":
+    elif not is_public_forced():
+        if gradients[0].device.type == "cpu":
             if is_small(gradients, columns):
                 yield "small", small_statistics
             yield "rows", row_statistics
         else:
-            if device.type == "cuda":
-                yield "triton", _triton_statistics
             yield "foreach", foreach_statistics
     yield "public", public_statistics
 
 
-def _triton_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
-    # Triton takes a third of a second to import, and is not everywhere.
-    from gradwatch._statistics.triton import triton_statistics  # noqa: PLC0415
+def cuda_statistics(
+    gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None = None
+) -> Statistics:
+    """Take the kernel, and for what it leaves the next path: each odd gradient on its own.
 
-    return triton_statistics(gradients, columns)
+    See `statistics`. Tensors on the CPU go through Triton's interpreter.
+    """
+    measured = kernel_statistics(gradients, columns, out)
+    if not measured.left:
+        return Statistics(measured.values, "triton")
+    if not measured.values:
+        found = _by_first(_paths(gradients, columns), gradients, columns)
+        return Statistics(found.values, found.path, measured.cause or found.declined)
+    others = [
+        _by_first(_paths([gradients[place]], columns), [gradients[place]], columns).values
+        for place in measured.left
+    ]
+    values = {
+        name: _merged(measured.values[name], measured.left, [other[name] for other in others])
+        for name in columns
+    }
+    return Statistics(values, "triton", measured.cause)
+
+
+def _merged(values: Tensor, places: Sequence[int], others: Sequence[Tensor]) -> Tensor:
+    """Put (1,) tensors between those of a longer one, each to its place in the result.
+
+    In slices: an index would have to be copied to the device.
+    """
+    parts: list[Tensor] = []
+    begin = 0
+    for number, (place, other) in enumerate(zip(places, others, strict=True)):
+        parts += values[begin : place - number], other
+        begin = place - number
+    return torch.cat([*parts, values[begin:]])

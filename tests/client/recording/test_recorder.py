@@ -99,6 +99,50 @@ def test_a_slower_path_is_told_once_with_its_cause(
     assert len(told) == 1
 
 
+def test_columns_are_narrower_only_while_a_slower_path_runs(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure that passes, as of memory, took `nans` and `infs` from all later records (G6)."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    model = with_gradients()
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, math.nan)
+    watch = attach(model)
+    with monkeypatch.context() as patch:
+        patch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
+        patch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
+        watch.collect()
+    watch.collect()
+    watch.collect()
+
+    assert [set(stats.columns) for stats in aggregator.stats(3)] == [
+        {"l2", "nans", "infs"},
+        {"l2"},
+        {"l2", "nans", "infs"},
+    ]
+
+
+def test_the_kernels_are_loaded_when_a_model_is_attached(
+    attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each device and the dtypes on it, and what keeps them from running is told (G18)."""
+    asked: list[tuple[torch.device, set[torch.dtype]]] = []
+
+    def warm_up(device: torch.device, dtypes: set[torch.dtype]) -> str:
+        asked.append((device, dtypes))
+        return "no compiler"
+
+    monkeypatch.setattr("gradwatch._recording.sampler.warm_up", warm_up)
+    monkeypatch.setattr(nn.Parameter, "is_cuda", True, raising=False)
+    watch = attach(nn.ParameterList([torch.ones(2), torch.ones(2).double()]))
+
+    assert asked == [(torch.device("cpu"), {torch.float32, torch.float64})]
+    assert "no compiler" in watch.stats()["last_error"]
+
+
 def placed(*placements: Any) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor

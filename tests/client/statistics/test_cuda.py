@@ -65,6 +65,26 @@ def test_collecting_never_waits_for_the_device(
     assert watch.stats()["faults"] == 0
 
 
+def test_nothing_is_compiled_after_attach(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the first step, nor for another set of layers (G17, G18)."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1).bfloat16()).cuda()
+    watch = attach(model)
+    compiled = pytest.importorskip("triton.compiler.compiler")
+
+    def compile_again(*_: Any, **__: Any) -> None:
+        pytest.fail("compiled in the loop")
+
+    monkeypatch.setattr(compiled, "compile", compile_again)
+    monkeypatch.setattr("triton.runtime.jit.compile", compile_again, raising=False)
+    for number in range(4):
+        for parameter in list(model.parameters())[number:]:
+            parameter.grad = torch.ones_like(parameter)
+        watch.collect()
+        model.zero_grad()
+
+    assert watch.stats()["faults"] == 0
+
+
 def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -> None:
     """Inside the capture nothing is, and one line says so."""
     model = nn.Linear(64, 1).cuda()

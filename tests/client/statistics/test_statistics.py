@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,23 +17,33 @@ from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
 from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
 from gradwatch._statistics.small import MAX_ELEMENTS, small_statistics
-from gradwatch._statistics.statistics import Path, statistics
+from gradwatch._statistics.statistics import Path, cuda_statistics, statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
-triton = pytest.importorskip("gradwatch._statistics.triton")
+pytest.importorskip("triton")
+
+
+def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The path of CUDA devices: on the GPU where there is one, or in Triton's interpreter (G27)."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = cuda_statistics([gradient.to(device) for gradient in gradients], columns)
+    assert (found.path, found.declined) == ("triton", "")
+    return found.values
+
 
 PATHS: dict[str, Path] = {
     "rows": row_statistics,
-    "triton": triton.triton_statistics,
+    "triton": by_kernel,
     "foreach": foreach_statistics,
     "public": public_statistics,
 }
 BRIEFLY = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+TILE = 4096  # elements: what the kernel reads at once, in the longest of its ways
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LARGE = pytest.param(40_000, marks=pytest.mark.slow)  # in Triton's interpreter
-SIZES = [1, WIDTH - 1, WIDTH, WIDTH + 1, triton.TILE + 1, DIRECT_ROWS * WIDTH, LARGE]
+SIZES = [1, WIDTH - 1, WIDTH, WIDTH + 1, TILE + 1, DIRECT_ROWS * WIDTH, LARGE]
 BITS = {torch.float16: 16, torch.bfloat16: 16, torch.float32: 32, torch.float64: 64}
 
 # The interpreter of Triton's kernels computes with numpy, which tells of what a GPU passes over.
@@ -102,7 +112,7 @@ def gradients(draw: st.DrawFn) -> torch.Tensor:
     numbers = torch.tensor(patterns, dtype=integers).view(dtype)
     if draw(st.booleans()):
         numbers = torch.where(numbers.isfinite(), numbers, torch.zeros((), dtype=dtype))
-    size = draw(st.sampled_from([0, 1, 2, 7, WIDTH - 1, WIDTH + 1, triton.TILE + 1]))
+    size = draw(st.sampled_from([0, 1, 2, 7, WIDTH - 1, WIDTH + 1, TILE + 1]))
     gradient = numbers[:1].repeat(size)
     places = draw(st.lists(st.integers(0, max(size - 1, 0)), max_size=6))
     for place, value in zip(places, numbers, strict=False):

@@ -1,0 +1,187 @@
+"""What a call of the CUDA path costs the host, and what it asks of the driver. Needs no GPU.
+
+All is real but the device: Triton binds, compiles for sm_90 and looks up its kernels as it does on
+one, tensors lie on the CPU, and launches, copies and events are counted in place of being made. Run
+in a process of its own without `TRITON_INTERPRET`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from gradwatch._statistics.cuda import warm_up
+from gradwatch._statistics.statistics import cuda_statistics
+from gradwatch._statistics.triton import addresses
+from gradwatch_wire.columns import MEASURED_COLUMNS
+
+calls: Final[Counter[str]] = Counter()
+"""What the driver was asked for, by kind; `module` is a variant of a kernel that was loaded."""
+
+
+class _Event:
+    def query(self) -> bool:
+        calls["event query"] += 1
+        return True
+
+    def record(self) -> None:
+        calls["event record"] += 1
+
+
+class _Block(addresses._Block):
+    def __init__(self, on_device: Tensor) -> None:
+        super().__init__(on_device)
+        self._event: Any = _Event()
+
+    def send(self, numbers: Sequence[int], on_device: Tensor) -> None:
+        calls["copy"] += 1
+        super().send(numbers, on_device)
+
+
+class _Launcher:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, *_: object) -> None:
+        calls["launch"] += 1
+
+
+class _Utils:
+    def load_binary(self, *_: object) -> tuple[int, int, int, int, int]:
+        calls["module"] += 1
+        return 1, 1, 64, 0, 1024
+
+    def get_device_properties(self, _: int) -> dict[str, int]:
+        return {"max_shared_mem": 100_000}
+
+
+class _Driver:
+    launcher_cls = _Launcher
+    utils = _Utils()
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+def count() -> None:
+    """From here on count in place of launching, copying and recording."""
+    addresses._Block = _Block  # type: ignore[misc]
+    driver.set_active(_Driver())
+
+
+def parameters(number: int, numel: int, *dtypes: torch.dtype) -> list[nn.Parameter]:
+    """Return parameters with gradients, of these types in turn."""
+    made = [nn.Parameter(torch.zeros(numel, dtype=dtypes[i % len(dtypes)])) for i in range(number)]
+    renew(made)
+    return made
+
+
+def renew(some: Sequence[nn.Parameter]) -> None:
+    """Give them other gradients, at other addresses."""
+    old = [parameter.grad for parameter in some]
+    for parameter in some:
+        parameter.grad = torch.zeros_like(parameter)
+    del old
+
+
+def bare(some: Sequence[nn.Parameter]) -> list[int]:
+    """Read what has to be read of each."""
+    return [parameter.grad.data_ptr() for parameter in some]  # type: ignore[union-attr]
+
+
+def measure(some: Sequence[nn.Parameter]) -> None:
+    """Enqueue all six statistics."""
+    gradients: list[Any] = [parameter.grad for parameter in some]
+    found = cuda_statistics(gradients, MEASURED_COLUMNS)
+    assert (found.path, found.declined) == ("triton", ""), found.declined
+
+
+def microseconds(call: Callable[[], Any], rounds: int, prepare: Callable[[], Any]) -> float:
+    """Return the median time of a call, after `prepare` each time."""
+    times = []
+    for _ in range(rounds):
+        prepare()
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return 1e6 * median(times)
+
+
+def driver_calls(*dtypes: torch.dtype) -> dict[str, int]:
+    """Return what a collection of large tensors asks for, all addresses being new."""
+    some = parameters(8, 200_000, *dtypes)
+    measure(some)
+    renew(some)
+    measure(some)  # a second block of addresses is not needed: the first is free
+    renew(some)
+    calls.clear()
+    measure(some)
+    return dict(calls)
+
+
+def variants(num_steps: int) -> dict[str, list[int]]:
+    """Return how many variants are compiled while the set of layers changes in each step.
+
+    Returns:
+        For each dtype those compiled to warm up, and those compiled in the steps after that.
+    """
+    found = {}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        before = calls["module"]
+        assert not warm_up(torch.device("cpu"), [dtype])
+        warm = calls["module"]
+        some = parameters(40, 1, dtype) + parameters(3, 200_000, dtype)
+        for step in range(num_steps):
+            measure(some[step % 37 :: 1 + step % 3])
+        found[str(dtype).removeprefix("torch.")] = [warm - before, calls["module"] - warm]
+    return found
+
+
+def host_times(some: Sequence[nn.Parameter], rounds: int) -> dict[str, float]:
+    """Return microseconds of a call, the addresses being those of the last one, and new."""
+    return {
+        "bare": microseconds(lambda: bare(some), rounds, lambda: None),
+        "same": microseconds(lambda: measure(some), rounds, lambda: None),
+        "bare_new": microseconds(lambda: bare(some), rounds, lambda: renew(some)),
+        "new": microseconds(lambda: measure(some), rounds, lambda: renew(some)),
+    }
+
+
+def main(rounds: int) -> dict[str, Any]:
+    """Return all figures."""
+    count()
+    result: dict[str, Any] = {
+        "variants": variants(60),
+        "one": driver_calls(torch.float32),
+        "two": driver_calls(torch.float32, torch.bfloat16),
+        "host": {},
+    }
+    gc.disable()
+    for number in (148, 2_000, 10_000):
+        some = parameters(number, 16, torch.float32)
+        measure(some)
+        times = max(rounds * 148 // number, 9)
+        result["host"][number] = host_times(some, times)
+    return result
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)))

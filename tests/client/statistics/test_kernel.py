@@ -1,0 +1,471 @@
+"""The CUDA kernel is right in Triton's interpreter, and is given what it can read and nothing else.
+
+On a machine with a GPU the same tests run on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from gradwatch._statistics import cuda
+from gradwatch._statistics.foreach import _foreach_norms
+from gradwatch._statistics.statistics import cuda_statistics
+from gradwatch_wire.columns import L2, MEASURED_COLUMNS
+
+pytest.importorskip("triton")
+
+from gradwatch._statistics.triton import addresses, reduce_kernel
+from gradwatch._statistics.triton import plan as plans
+from gradwatch._statistics.triton import statistics as kernel
+from gradwatch._statistics.triton.reduce_kernel import MAX_TILES, TILE_BYTES
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def reference(gradient: torch.Tensor) -> dict[str, float]:
+    """All columns by float64, which is exact enough for what is not float64 itself."""
+    wide = gradient.double().abs().cpu()
+    largest = wide[wide.isfinite()].amax().item() if wide.isfinite().any() else 0.0
+    nans, infs = wide.isnan().sum().item(), wide.isinf().sum().item()
+    if nans or infs:
+        norms = [math.nan if nans else math.inf] * 3
+    else:
+        parts = wide / (largest or 1.0)
+        norms = [
+            parts.square().sum().sqrt().item() * largest,
+            parts.sum().item() * largest,
+            largest,
+        ]
+        norms = [min(norm, torch.finfo(torch.float64).max) for norm in norms]
+    names = ("l2", "l1", "linf", "zeros", "nans", "infs")
+    return dict(zip(names, [*norms, (wide == 0).sum().item(), nans, infs], strict=True))
+
+
+def assert_right(*gradients: torch.Tensor) -> None:
+    found = kernel.triton_statistics(gradients, MEASURED_COLUMNS)
+    for place, gradient in enumerate(gradients):
+        for name, expected in reference(gradient).items():
+            close = pytest.approx(expected, rel=1e-5, abs=0, nan_ok=True)
+            assert found[name][place].item() == close, (name, place)
+
+
+def random_bits(size: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    made = torch.Generator().manual_seed(seed)
+    integers = BITS[dtype.itemsize]
+    whole = torch.randint(-(1 << 62), 1 << 62, (size,), generator=made)
+    return (whole << 1).to(integers).view(dtype).to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
+    """Elements before the first multiple of 16 bytes, whole tiles, the rest, those behind it."""
+    per_tile = TILE_BYTES // dtype.itemsize
+    for seed, size in enumerate([1, 7, 15, per_tile - 1, per_tile, per_tile + 1, 3 * per_tile + 5]):
+        bits = random_bits(size + 9, dtype, seed)
+        finite = torch.where(bits.isfinite(), bits, torch.zeros((), dtype=dtype, device=DEVICE))
+        ordinary = torch.randn(size + 9, device=DEVICE).to(dtype)
+        ordinary[::5] = 0.0
+        assert_right(
+            *(each[offset:][:size] for each in (bits, finite, ordinary) for offset in (0, 3))
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
+    """Several programs, several segments, at an address that is no multiple of 16."""
+    gradient = torch.randn(300_001, device=DEVICE).to(dtype)
+    gradient[::7] = 0.0
+    bad = gradient[:40_000].clone()
+    bad[-1], bad[0] = math.inf, -math.inf
+
+    assert_right(gradient[1:], bad)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (torch.float16, 65504.0),
+        (torch.float16, 6e-8),
+        (torch.bfloat16, 3e38),
+        (torch.bfloat16, 1e-40),
+        (torch.float32, 3e38),
+        (torch.float32, 1e-23),
+        (torch.float32, 1e-45),
+        (torch.float64, 1.7e308),
+        (torch.float64, 1e-200),
+        (torch.float64, 5e-324),
+    ],
+    ids=str,
+)
+def test_sums_that_leave_the_range_are_made_again_in_float64(
+    dtype: torch.dtype, value: float
+) -> None:
+    """In each segment apart: a tensor may have both kinds (G11)."""
+    size = 5 * plans.MIN_TILES * TILE_BYTES // dtype.itemsize
+    same = torch.full((size,), value, dtype=dtype, device=DEVICE)
+    mixed = same.clone()
+    mixed[: size // 2] = 1.0
+    found = kernel.triton_statistics([same, mixed], MEASURED_COLUMNS)
+    exact = float(same[0].double())
+    largest = torch.finfo(torch.float64).max
+
+    assert found["linf"].tolist() == [exact, max(exact, 1.0)]
+    assert found["l1"][0].item() == pytest.approx(min(exact * size, largest), rel=1e-5, abs=0)
+    assert found["l2"][0].item() == pytest.approx(
+        min(exact * math.sqrt(size), largest), rel=1e-5, abs=0
+    )
+    both = min(math.hypot(exact * math.sqrt(size / 2), math.sqrt(size / 2)), largest)
+    assert found["l2"][1].item() == pytest.approx(both, rel=1e-5)
+    assert found["zeros"].tolist() == found["nans"].tolist() == found["infs"].tolist() == [0, 0]
+
+
+def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
+    """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4 (G11)."""
+    size = MAX_TILES * TILE_BYTES // 4
+    gradient = torch.full((size,), 0.1, device=DEVICE)
+    gradient[: TILE_BYTES // 4] = 1.0
+
+    assert_right(gradient)
+
+
+def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them zero is no sign of a sum that has left its range (G12)."""
+    if DEVICE.type == "cuda":
+        pytest.skip("the interpreter shows it")
+    exact = []
+    reduced = reduce_kernel._reduced
+
+    def spy(*arguments: Any) -> Any:
+        exact.append(arguments[-1])
+        return reduced(*arguments)
+
+    monkeypatch.setattr(reduce_kernel, "_reduced", spy)
+    kernel.triton_statistics([torch.zeros(9000), torch.zeros(5)], MEASURED_COLUMNS)
+    assert exact
+    assert not any(exact)
+    kernel.triton_statistics([torch.full((5,), 1e-30)], MEASURED_COLUMNS)
+    assert any(exact)
+
+
+def test_small_tensors_share_a_program() -> None:
+    """Many of them, in few programs, each tensor in one (G14)."""
+    tensors, size = 2000, plans.DeviceSize(multiprocessors=10)
+    small = plans.Plan([64] * tensors, [torch.float32] * tensors, DEVICE, size)
+    (launch,) = small._launches
+
+    assert launch.num_programs <= 10 * plans.PROGRAMS_PER_MULTIPROCESSOR
+    assert small._num_split == 0  # nothing to combine
+
+
+def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
+    """As many as the device holds, so that what they leave is combined in few iterations (G13)."""
+    size = plans.DeviceSize(multiprocessors=132)
+    numels = [50_257 * 768, 1024 * 768] + [768, 768 * 2304, 2304, 768 * 768, 768, 768 * 3072] * 12
+    large = plans.Plan(numels, [torch.float32] * len(numels), torch.device("cpu"), size)
+    (launch,) = large._launches
+
+    assert launch.num_programs <= 1.3 * 132 * plans.PROGRAMS_PER_MULTIPROCESSOR
+    longest = max(
+        last - first for _, first, last in large._split[: 3 * large._num_split].view(-1, 3).tolist()
+    )
+    assert longest <= 1024
+
+
+def test_what_is_split_covers_each_element_once() -> None:
+    """Whatever the sizes: segments follow one another from the first element to the last."""
+    numels = [0, 1, 2048, 2049, 10**6, 3 * 10**6 + 1, 2**31 + 5]
+    made = plans.Plan(
+        numels, [torch.bfloat16] * len(numels), torch.device("cpu"), plans.DeviceSize()
+    )
+    (launch,) = made._launches
+    programs = made._programs[: launch.num_programs + 1].tolist()
+    segments = made._segments[: 5 * programs[-1]].view(-1, 5).tolist()
+    ends = dict.fromkeys(range(len(numels)), 0)
+    for tensor, begin, end, numel, _ in segments:
+        assert (begin, numel) == (ends[tensor], numels[tensor])
+        assert begin % 8 == 0
+        ends[tensor] = end
+
+    assert programs == sorted(set(programs))
+    assert list(ends.values()) == numels
+
+
+def test_what_is_written_lies_where_it_was_asked_for() -> None:
+    """In the rows of a larger buffer, from which it is sent."""
+    buffer = torch.full((6, 10), -1.0, dtype=torch.float64, device=DEVICE)
+    gradients = [torch.full((5,), 2.0, device=DEVICE), torch.ones(30_000, device=DEVICE)]
+    found = kernel.triton_statistics(gradients, ("l1", "linf"), buffer[:, 3:5])
+
+    assert buffer[:3, 3:5].tolist()[1:] == [[10.0, 30_000.0], [2.0, 1.0]]
+    assert found["l1"].data_ptr() == buffer[1, 3:].data_ptr()
+    assert (buffer[:, :3] == -1).all()
+    assert (buffer[:, 5:] == -1).all()
+
+
+def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sizes and segments not again, as long as they are the same (G15, G16)."""
+    sent: list[Sequence[int]] = []
+    send = addresses._Block.send
+
+    def watched(block: Any, new: Sequence[int], to: torch.Tensor) -> None:
+        sent.append(new)
+        send(block, new, to)
+
+    made: list[Any] = []
+
+    class Watched(plans.Plan):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(addresses._Block, "send", watched)
+    monkeypatch.setattr(kernel, "Plan", Watched)
+    first = [torch.ones(1001, device=DEVICE), torch.full((77,), 2.0, device=DEVICE)]
+    second = [gradient.clone() * 3 for gradient in first]
+    norms = [
+        kernel.triton_statistics(each, (L2,))[L2].square().tolist()
+        for each in (first, first, second, first)
+    ]
+
+    assert len(made) == 1
+    assert len(sent) == 3
+    assert norms[0] == norms[1] == norms[3] == pytest.approx([1001, 308])
+    assert norms[2] == pytest.approx([9009, 2772])
+
+
+def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device may be many steps behind: each copy then has a block of its own (G15)."""
+    done: list[bool] = []
+    monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
+    kept = addresses.Addresses(2, DEVICE)
+    for step in range(5):
+        kept.update([step, step])
+        assert kept.on_device.tolist() == [step, step]
+    assert len(kept._blocks) == 5
+    done.append(True)
+    kept.update([7, 8])
+
+    assert len(kept._blocks) == 5
+    assert kept.on_device.tolist() == [7, 8]
+
+
+class Wrapper(torch.Tensor):
+    """A tensor whose elements lie in another one; its own address is 0."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Self:
+        made: Self = torch.Tensor._make_wrapper_subclass(
+            cls, held.shape, dtype=held.dtype, device=held.device
+        )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # as torch's documentation has it
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = tree_map(lambda x: x.held if isinstance(x, Wrapper) else x, args)
+        return func(*given, **(kwargs or {}))
+
+
+def emptied() -> torch.Tensor:
+    gradient = torch.ones(5, device=DEVICE)
+    gradient.untyped_storage().resize_(0)
+    return gradient
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(lambda: Wrapper(torch.ones(5, device=DEVICE)), id="wrapper"),
+        pytest.param(emptied, id="emptied"),
+        pytest.param(lambda: torch.ones(4, 6, device=DEVICE)[:, ::2], id="gaps"),
+        pytest.param(lambda: torch.ones(1, device=DEVICE).expand(9), id="expanded"),
+        pytest.param(lambda: torch.ones(5, device=DEVICE).to(torch.float8_e4m3fn), id="float8"),
+        pytest.param(lambda: torch.ones(5, device=DEVICE).to_sparse(), id="sparse"),
+    ],
+)
+def test_the_kernel_is_given_nothing_that_it_cannot_read(
+    odd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted out before the first launch, after plain ones of the same shape as well (G3, G7)."""
+    launched: list[object] = []
+    plain = torch.ones(3, device=DEVICE)
+    gradient = odd()
+    kernel.triton_statistics([plain, torch.ones(5, device=DEVICE)], (L2,))
+    monkeypatch.setattr(plans.Plan, "run", lambda *given: launched.append(given))
+
+    with pytest.raises(kernel.UnreadableError):
+        kernel.triton_statistics([plain, gradient], (L2,))
+    assert not launched
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_an_odd_gradient_is_measured_apart(place: int) -> None:
+    """Each by the next path, between those that the kernel has measured (G3, G7, G23)."""
+    gradients = [torch.full((n,), float(n), device=DEVICE) for n in (1, 2, 3, 4)]
+    gradients[place] = torch.full((5,), 2.0, device=DEVICE).to(torch.float8_e4m3fn)
+    gradients[2] = torch.full((3, 4), 1.0, device=DEVICE)[:, ::2]
+    found = cuda_statistics(gradients, MEASURED_COLUMNS)
+
+    assert (found.path, found.declined) == ("triton", "")
+    assert found.values["linf"].tolist() == [
+        2.0 if n == place else (1.0 if n == 2 else n + 1.0) for n in range(4)
+    ]
+    assert found.values["l1"][2].item() == 6.0
+
+
+def test_another_layout_of_the_same_size_is_seen() -> None:
+    """Same numbers of elements and addresses in a row, but of another type, or with gaps."""
+    base = torch.arange(1.0, 33.0, device=DEVICE)
+    whole = kernel.triton_statistics([base[:16]], MEASURED_COLUMNS)["l1"].item()
+    halves = kernel.triton_statistics([base.half()[:16]], MEASURED_COLUMNS)["l1"].item()
+    turned = kernel.triton_statistics([base[:16].view(4, 4).T], MEASURED_COLUMNS)["l1"].item()
+
+    assert whole == halves == turned == 136.0
+    assert not kernel.is_readable(base[::2])
+    with pytest.raises(kernel.UnreadableError):
+        kernel.triton_statistics([base[::2]], MEASURED_COLUMNS)
+
+
+@pytest.mark.usefixtures("undecided")
+def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two optimizers, or a hook on each parameter: nothing is worked out again (G15, G19)."""
+    sets = [
+        [torch.ones(size, device=DEVICE) for size in sizes] for sizes in ([3, 4], [5, 6, 7], [8])
+    ]
+    made: list[Any] = []
+
+    class Watched(plans.Plan):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(kernel, "Plan", Watched)
+    for _ in range(3):
+        for gradients in sets:
+            found = kernel.triton_statistics(gradients, ("l1",))["l1"]
+            assert found.tolist() == [gradient.numel() for gradient in gradients]
+
+    assert [given[0] for given in made if given[0] != [0]] == [[3, 4], [5, 6, 7], [8]]
+
+
+def test_gradients_without_torchs_comparison_are_compared_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is private, and may be gone in another version."""
+    monkeypatch.setattr(importlib, "import_module", lambda name: object())
+    is_same = kernel._comparison([torch.ones(4), torch.ones(2, 2)])
+
+    assert is_same(torch.ones(4), torch.zeros(2, 2))
+    for other in (
+        torch.ones(5),
+        torch.ones(8)[::2],
+        torch.ones(4).half(),
+        nn.Parameter(torch.ones(4)),
+    ):
+        assert not is_same(other, torch.ones(2, 2))
+
+
+@pytest.fixture
+def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known yet about any device."""
+    monkeypatch.setattr(cuda, "_unusable", {})
+    monkeypatch.setattr(kernel, "_refused", {})
+    monkeypatch.setattr(kernel, "_plans", {})
+    cuda._triton.cache_clear()
+
+
+def test_a_dtype_that_is_refused_is_tried_once(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradients go to the next path, the others do not, and the cause is kept (G6)."""
+    tried: list[str] = []
+    warm_up = plans.Plan.warm_up
+
+    def refuse(plan: plans.Plan) -> None:
+        tried.append(plan._launches[0].format)
+        if tried[-1] == "bf16":
+            msg = "no C compiler"
+            raise RuntimeError(msg)
+        warm_up(plan)
+
+    monkeypatch.setattr(plans.Plan, "warm_up", refuse)
+    mixed = [torch.ones(4, device=DEVICE), torch.full((9,), 2.0, device=DEVICE).bfloat16()]
+    for _ in range(3):
+        found = cuda_statistics(mixed, (L2,))
+        assert found.path == "triton"
+        assert "no C compiler" in found.declined
+        assert found.values[L2].tolist() == [2.0, 6.0]
+    assert sorted(tried) == ["bf16", "fp32"]
+    assert cuda_statistics(mixed[:1], (L2,)).declined == ""
+    assert "no C compiler" in cuda.warm_up(DEVICE, [torch.bfloat16])
+
+
+def test_without_triton_it_is_imported_once(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing import runs anew each time, which takes milliseconds (G6)."""
+    tried = []
+
+    def missing(name: str) -> None:
+        tried.append(name)
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    for _ in range(3):
+        found = cuda_statistics([torch.ones(4, device=DEVICE)], (L2,))
+        assert found.path in ("small", "foreach")
+        assert "ModuleNotFoundError" in found.declined
+    assert len(tried) == 1
+
+
+def test_memory_that_is_short_once_costs_one_record(
+    undecided: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there in the next step (G6)."""
+    run = plans.Plan.run
+    gradients = [torch.ones(4, device=DEVICE)]
+    cuda_statistics(gradients, (L2,))
+
+    def short(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    monkeypatch.setattr(plans.Plan, "run", short)
+    assert "out of memory" in cuda_statistics(gradients, (L2,)).declined
+    monkeypatch.setattr(plans.Plan, "run", run)
+    assert cuda_statistics(gradients, (L2,)).path == "triton"
+
+
+def test_torchs_norm_of_many_makes_no_huge_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills tensors x chunks of the largest one: 640 MB for 10,000 beside one of 525M (G23)."""
+    sizes: list[int] = []
+    order: list[int] = []
+
+    def norm(some: list[torch.Tensor], *_: object, **__: object) -> list[torch.Tensor]:
+        sizes.append(len(some) * -(-max(each.numel() for each in some) // 65_536) * 8)
+        order.extend(each.numel() for each in some)
+        return some
+
+    monkeypatch.setattr(torch, "_foreach_norm", norm)
+    numels = [1] * 5000 + [525_000_000] + [2] * 5000
+    _foreach_norms([torch.empty(n, dtype=torch.bfloat16, device="meta") for n in numels], 2.0)
+
+    assert order == numels
+    assert max(sizes) <= 16 << 20
+    assert len(sizes) <= 4

@@ -1,0 +1,89 @@
+"""What the CUDA kernels compile to, and what a call asks of the driver. Without a GPU.
+
+Compiled ahead of time with the Triton that is installed, and with those in the folders that
+`GRADWATCH_TRITONS` names, parted by `:`, for instance
+
+    pip install --no-deps --target /tmp/triton-3.0 triton==3.0.0
+    GRADWATCH_TRITONS=/tmp/triton-3.0 scripts/test tests/client/statistics/test_kernel_compiled.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+TRITONS = ["", *filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":"))]
+
+MOST_INSTRUCTIONS = {
+    ("cuda", "fp32"): 140,
+    ("cuda", "bf16"): 300,
+    ("cuda", "fp16"): 330,
+    ("cuda", "fp64"): 260,
+    ("amd", "fp32"): 200,
+    ("amd", "bf16"): 320,
+    ("amd", "fp16"): 320,
+    ("amd", "fp64"): 200,
+}
+"""For a tile of 8 kB, of each thread. With these an H100 would still wait for its memory: GPT-2's
+gradients are 60,742 tiles in float32, of 4 warps each."""
+
+
+def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, Any]]:
+    """The lines that a module of the benchmarks prints, in a process that compiles."""
+    path = [triton, str(ROOT), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("triton", TRITONS, ids=lambda path: path or "installed")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120", "gfx942"])
+def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, triton: str) -> None:
+    """In the main loop every load; few instructions, and registers for 20 warps (G5, G10, G11)."""
+    if triton and arch in ("sm_120", "gfx942"):
+        pytest.skip("older versions do not know it, or need tools beside themselves")
+    found = output_of("kernel_code", arch, triton=triton)
+
+    assert [code["format"] for code in found] == ["fp16", "bf16", "fp32", "fp64", ""]
+    for code in found:
+        # Where segments are combined some compilers put a number aside, outside of the loops.
+        assert code["spilled"] <= (0 if code["format"] else 16), code
+        assert code["registers"] <= 102, code
+        if code["format"]:
+            assert code["wide_loads"] == code["loads"] == 4, code
+            kind = "amd" if arch.startswith("gfx") else "cuda"
+            assert 0 < code["instructions"] <= MOST_INSTRUCTIONS[kind, code["format"]], code
+
+
+def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely() -> None:
+    """Whatever the set of layers is, and before the first step (G16, G17, G18)."""
+    (found,) = output_of("kernel_launches", "1")
+
+    # The first of them compiles the kernel that combines as well.
+    assert found["variants"] == {
+        "float16": [2, 0],
+        "bfloat16": [1, 0],
+        "float32": [1, 0],
+        "float64": [1, 0],
+    }
+    assert found["one"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 2}
+    assert found["two"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 3}
