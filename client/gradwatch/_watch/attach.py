@@ -29,6 +29,7 @@ from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
+from gradwatch._recording.readback import Readback
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
@@ -180,14 +181,18 @@ def attach(
         order = ForwardOrder(modules, layers, faults)
         undo.callback(order.close)
         sampler = GradientSampler(config, order, faults)
+        readback = Readback(faults)
+        undo.callback(readback.close)
+        if any(layer.parameter.is_cuda for layer in layers):
+            readback.prepare()
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if named_blocks:
-            observers.append(BlockGains(named_blocks, sender.put, faults))
+            observers.append(BlockGains(named_blocks, readback, sender.put, faults))
         for observer in observers:
             undo.callback(observer.close)
-        recorder = Recorder(config, sampler, observers, sender.put, faults)
+        recorder = Recorder(config, sampler, observers, readback, sender.put, faults)
         hooks = TrainingHooks(config, recorder.windows, faults)
         undo.callback(hooks.close)
         recorder.hook_again = weakref.WeakMethod(hooks.watch)

@@ -309,7 +309,9 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
             device_scalars={"loss": loss, "local_probe": loss},
         )
         gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
-        sample.measure(gradients, lambda _: MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.measure(gradients, lambda _: MEASURED_COLUMNS)
+        sample.device_scalars["loss_scale"] = [torch.ones((), device=device)]
+        sample.mark_scaled()
         sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
         accumulator = accumulator or SampleAccumulator(sample)
         accumulator.add(sample)
