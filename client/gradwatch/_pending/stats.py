@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradwatch._layers.pieces import piece_slices
 from gradwatch._pending.numbers import Values
+from gradwatch._pending.outputs import OutputReader
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.unscaled import unscaled
 from gradwatch_wire import Column, Manifest, Stats
-from gradwatch_wire.columns import COUNT_COLUMNS, INFS, NANS
+from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
 from gradwatch_wire.names import Scalar
 from gradwatch_wire.records import LabelValue
 
@@ -25,6 +26,7 @@ class StatsFrame:
         scalars: What each of the others is; those of one name are added up.
         known: Scalars that the host knows.
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
+        outputs: Reads what comes after the scalars; None if nothing does.
     """
 
     step: int
@@ -38,6 +40,7 @@ class StatsFrame:
     scalars: Sequence[str]
     known: Mapping[str, float]
     scaled: Collection[str]
+    outputs: OutputReader | None = None
 
 
 class PendingStats(PendingRecord):
@@ -56,17 +59,17 @@ class PendingStats(PendingRecord):
         super().__init__(frame.step, values, manifests)
 
     def _make(self, values: Sequence[Sequence[float]]) -> list[Stats]:
-        frame = self._frame
-        count = len(frame.columns)
-        scalars = self._scalars(values[count:])
-        columns = self._columns(values[:count])
-        if frame.scaled:
-            scale = scalars[Scalar.LOSS_SCALE]
-            for name in frame.scaled:
-                if name in columns:
-                    columns[name] = unscaled(columns[name], scale)
-                elif name in scalars:
-                    (scalars[name],) = unscaled((scalars[name],), scale)
+        frame, left = self._frame, iter(values)
+        columns = self._columns(left)
+        scalars = self._scalars(left)
+        self._unscale(columns, scalars)
+        activations = None
+        if frame.outputs is not None:
+            frame.outputs.take(left)
+            norms = (*columns.get(L2, ()), *columns.get(L2_MAX, ()))
+            magnitudes, found = frame.outputs.result(is_good=all(map(math.isfinite, norms)))
+            activations = Column.pack("<f8", magnitudes)
+            scalars |= found
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)
@@ -79,24 +82,34 @@ class PendingStats(PendingRecord):
                 columns={name: _column(name, each[piece]) for name, each in columns.items()},
                 part=frame.part * frame.num_pieces + number,
                 parts=frame.parts * frame.num_pieces,
+                activations=None if number else activations,
             )
             for number, piece in enumerate(piece_slices(frame.num_layers, frame.num_pieces))
         ]
 
-    def _columns(self, values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    def _columns(self, values: Iterator[Sequence[float]]) -> dict[str, list[float]]:
         columns: dict[str, list[float]] = {}
-        for (name, places), numbers in zip(self._frame.columns, values, strict=True):
+        for name, places in self._frame.columns:
             column = columns.setdefault(name, [math.nan] * self._frame.num_layers)
-            for place, number in zip(places, numbers, strict=True):
+            for place, number in zip(places, next(values), strict=True):
                 column[place] = number
         return columns
 
-    def _scalars(self, values: Sequence[Sequence[float]]) -> dict[str, float]:
+    def _scalars(self, values: Iterator[Sequence[float]]) -> dict[str, float]:
         scalars = dict(self._frame.known)
-        for name, (number,) in zip(self._frame.scalars, values, strict=True):
+        for name in self._frame.scalars:
+            (number,) = next(values)
             # The probe has several sums; a NaN in any shows in their sum.
             scalars[name] = scalars.get(name, 0.0) + number
         return scalars
+
+    def _unscale(self, columns: dict[str, list[float]], scalars: dict[str, float]) -> None:
+        for name in self._frame.scaled:
+            scale = scalars[Scalar.LOSS_SCALE]
+            if name in columns:
+                columns[name] = unscaled(columns[name], scale)
+            elif name in scalars:
+                (scalars[name],) = unscaled((scalars[name],), scale)
 
 
 def _column(name: str, values: Sequence[float]) -> Column:

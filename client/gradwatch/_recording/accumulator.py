@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import meet
 from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
@@ -31,6 +32,7 @@ class SampleAccumulator:
         self._total: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
+        self._outputs: OutputMagnitudes | None = None
         self._probe = _OfFirstBad()
         self._first_loss = _OfFirstBad()
         self._has_losses = True
@@ -93,6 +95,13 @@ class SampleAccumulator:
         self._weight += weight
         self._has_sizes = self._has_sizes or batch_size is not None
 
+    def take_losses(self, earlier: SampleAccumulator) -> None:
+        """Take over the losses of samples whose layers were others."""
+        if earlier._loss is not None:
+            self._loss = earlier._loss if self._loss is None else self._loss + earlier._loss
+        self._weight += earlier._weight
+        self._has_sizes = self._has_sizes or earlier._has_sizes
+
     def _merge_first(self) -> None:
         if self._first is not None:
             sample, count = self._first
@@ -108,6 +117,9 @@ class SampleAccumulator:
         probe = sample.device_scalars.get(Scalar.LOCAL_PROBE, ())
         self._probe.add([sample.unscaled(Scalar.LOCAL_PROBE, each) for each in probe], was_bad)
         self._keep_loss(sample, was_bad)
+        if sample.outputs is not None:
+            self._outputs = self._outputs or sample.outputs.empty()
+            self._outputs.add(sample.outputs, sample.step)
 
     def _add_norms(self, device: torch.device, sample: StepSample, count: int) -> None:
         """Take in the norms of one device. They are unscaled here: scales change between steps."""
@@ -152,6 +164,7 @@ class SampleAccumulator:
             latest.device_scalars[Scalar.LOCAL_PROBE] = probe
         if self._has_losses and len(self._steps) > 1:
             latest.device_scalars[Scalar.FIRST_NONFINITE_LOSS] = self._first_loss.tensors
+        latest.outputs = self._outputs
         return latest
 
     def _keep_loss(self, sample: StepSample, was_bad: Tensor | None) -> None:
@@ -205,6 +218,7 @@ def _is_cpu(device: torch.device) -> bool:
 
 
 def _keep_local(known: StepSample, sample: StepSample) -> None:
+    sample.outputs = known.outputs
     if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
         sample.device_scalars[Scalar.LOCAL_PROBE] = probe
     for device, columns in known.columns.items():

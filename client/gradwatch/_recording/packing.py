@@ -22,6 +22,8 @@ def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
     for name, tensors in sample.device_scalars.items():
         scalars += [name] * len(tensors)
         values += tensors
+    if sample.outputs is not None:
+        values += sample.outputs.tensors()
     # Not the sample itself: its tensors would stay on the device until the record is made.
     frame = StatsFrame(
         step=sample.step,
@@ -35,5 +37,6 @@ def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
         scalars=scalars,
         known=sample.scalars,
         scaled=sample.scaled,
+        outputs=None if sample.outputs is None else sample.outputs.reader(),
     )
     return PendingStats(frame, readback.start(values))

@@ -53,10 +53,12 @@ class Readback:
         """
         sizes = [value.numel() for value in values]
         device = values[0].device
-        if all([value.device == device for value in values]):  # nearly always, and in each step
+        if all(value.device == device for value in values):  # nearly always, and in each step
             return Values(sizes, [(range(len(values)), self._copy(values))])
         places = places_by_device(values).values()
-        return Values(sizes, [(own, self._copy([values[place] for place in own])) for own in places])
+        return Values(
+            sizes, [(own, self._copy([values[place] for place in own])) for own in places]
+        )
 
     def close(self) -> None:
         """Leave the pinned memory to the next watch; what is on its way to it still arrives."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._statistics.devices import meet, places_by_device
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, ZEROS
@@ -35,6 +36,8 @@ class StepSample:
         columns: Device to column to (own layers,) float64.
         scaled: Columns and device scalars that carry the loss scale, which is then among the
             device scalars. It is divided out on the host.
+        is_ordered: Whether `layers` follow the forward pass.
+        outputs: What the outputs of modules came to, None if none was looked at.
     """
 
     step: int
@@ -51,6 +54,8 @@ class StepSample:
     versions: list[tuple[int, int]] = field(default_factory=list)
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
     scaled: set[str] = field(default_factory=set)
+    is_ordered: bool = False
+    outputs: OutputMagnitudes | None = None
 
     def measure(
         self,
