@@ -41,6 +41,7 @@ from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find
 from gradwatch._watch.arguments import (
     LAST_STEP,
     check_count,
+    check_devices,
     check_flag,
     check_membership,
     check_on_alert,
@@ -155,6 +156,7 @@ def attach(
     check_flag("local", local)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
+    check_devices(layers)
     check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
@@ -192,7 +194,8 @@ def attach(
         readback = Readback(faults)
         undo.callback(readback.close)
         if any(layer.parameter.is_cuda for layer in layers):
-            readback.prepare()
+            with faults.noting("pinned memory"):  # it is asked for again when it is needed
+                readback.prepare()
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch._faults import Faults
 from gradwatch._recording.packing import pending_stats
@@ -141,3 +143,34 @@ def test_what_is_packed_is_a_copy_in_float64() -> None:
         1.5,
         2.5,
     ]
+
+
+class Operators(TorchDispatchMode):
+    """Notes what is enqueued; views of what is there are nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function._schema.name not in {"aten::view", "aten::detach"}:
+            self.names.append(function._schema.name.removeprefix("aten::"))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_record_is_one_tensor_whatever_is_in_it() -> None:
+    """G16: no division, no addition of the probe's sums, one conversion for what is no float64."""
+    sums = [torch.tensor(float(n), dtype=torch.float64) for n in range(16)]
+    scalars = {"local_probe": sums, "loss_scale": [torch.tensor(2.0)]}
+    sample = StepSample(step=0, layers=(0,), device_scalars=scalars)
+    sample.measure([torch.ones(4)], lambda _: ("l2", "l1", "linf"))
+    with Operators() as operators:
+        sample.mark_scaled()
+        pending = pending_stats(sample, Readback(Faults()))
+        (record,) = pending.records()
+
+    assert operators.names == ["_to_copy", "cat"]
+    assert isinstance(record, Stats)
+    assert record.scalars["local_probe"] == 120.0
