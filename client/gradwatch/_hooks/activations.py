@@ -20,7 +20,8 @@ from gradwatch._hooks.output_hook import ModuleOutputs, OutputHook, is_measurabl
 from gradwatch._hooks.outputs import tensors_in
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.module_ranks import module_ranks
-from gradwatch._recording.magnitudes import Calls, Habits, OutputMagnitudes
+from gradwatch._pending.outputs import Calls, Habits
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import places_by_device

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
 from gradwatch._faults import Faults
+from gradwatch._pending.gains import NORM_TYPE, PendingGains
+from gradwatch._pending.record import PendingRecord
 from gradwatch._recording.observer import Observer
-from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.devices import places_by_device
 from gradwatch.gain_monitor import GradientGainMonitor
-from gradwatch_wire import Column, Gains
-from gradwatch_wire.columns import L2
 from gradwatch_wire.names import Scalar
-
-NORM_TYPE: Final = L2
-
-
-class PendingGains(PendingRecord):
-    """A GAINS record whose norms are on their way.
-
-    Args:
-        step: Optimizer step that they belong to.
-        blocks: Names, input side first.
-        norms: 0-d each on its device, None for a block where none was recorded.
-    """
-
-    def __init__(self, step: int, blocks: Sequence[str], norms: Sequence[Tensor | None]) -> None:
-        self._blocks = tuple(blocks)
-        recorded = [index for index, norm in enumerate(norms) if norm is not None]
-        values = [norm for norm in norms if norm is not None]
-        devices = list(places_by_device(values).values())
-        self._indices = [[recorded[place] for place in places] for places in devices]
-        own = [[values[place] for place in places] for places in devices]
-        super().__init__(step, [Readback(each) for each in own])
-
-    def _make(self) -> list[Gains]:
-        norms = [math.nan] * len(self._blocks)
-        for indices, readback in zip(self._indices, self._readbacks, strict=True):
-            for index, norm in zip(indices, readback.read(), strict=True):
-                norms[index] = norm
-        column = Column.pack("<f8", norms)
-        return [Gains(step=self.step, blocks=self._blocks, norm_type=NORM_TYPE, norms=column)]
 
 
 class BlockGains(Observer):
@@ -54,6 +21,7 @@ class BlockGains(Observer):
 
     Args:
         blocks: Names to modules, input side first.
+        readback: Copies the norms to the host.
         put: Takes the record.
         faults: Where errors of the monitor's hooks end.
     """
@@ -61,10 +29,12 @@ class BlockGains(Observer):
     def __init__(
         self,
         blocks: Mapping[str, nn.Module],
+        readback: Readback,
         put: Callable[[PendingRecord], None],
         faults: Faults,
     ) -> None:
         self._names = list(blocks)
+        self._readback = readback
         self._put = put
         self._monitor = GradientGainMonitor(
             list(blocks.values()),
@@ -76,12 +46,13 @@ class BlockGains(Observer):
     def after_step(self, sample: StepSample) -> None:
         """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()
-        if all(norm is None for norm in norms):
+        recorded = [index for index, norm in enumerate(norms) if norm is not None]
+        if not recorded:
             return
         # Gradients at the blocks' outputs carry the loss scale, whatever was unscaled since.
-        for scale in sample.device_scalars.get(Scalar.LOSS_SCALE, ()):
-            norms = [None if norm is None else norm / scale.to(norm.device) for norm in norms]
-        self._put(PendingGains(sample.step, self._names, norms))
+        scale = sample.device_scalars.get(Scalar.LOSS_SCALE, ())
+        values = self._readback.start([*(norm for norm in norms if norm is not None), *scale])
+        self._put(PendingGains(sample.step, self._names, recorded, values))
 
     def close(self) -> None:
         """Remove the hooks."""

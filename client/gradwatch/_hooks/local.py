@@ -115,12 +115,12 @@ class LocalNorms(Observer):
             gaps = {False: zero, True: zero + UNKNOWN}
             mine = [sample.layers[place] for place in places]
             own = torch.cat([norms[i] if i in norms else gaps[i in missed] for i in mine])
-            # They carry the loss scale, whatever was unscaled since.
-            for scale in sample.device_scalars.get(Scalar.LOSS_SCALE, ()):
-                own = own / scale.to(device)
             sample.columns[device][LOCAL_L2] = own
             if not missed.issuperset(mine):
                 sample.device_scalars.setdefault(Scalar.LOCAL_PROBE, []).append(own.amax())
+        if Scalar.LOSS_SCALE in sample.device_scalars:
+            # They carry it, whatever was unscaled since.
+            sample.scaled |= {LOCAL_L2, Scalar.LOCAL_PROBE}
 
     def _is_unreached(self, index: int) -> bool:
         """Tell whether a layer's hook has been in place all the time, and did not run."""

@@ -6,9 +6,8 @@ A record of part of the layers is nothing new to an aggregator: it gets one per 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from gradwatch._layers.layers import Layer
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_RECORD_BYTES
 
@@ -21,8 +20,16 @@ _MODULE_BYTES: Final = 8
 """At most so many are in a manifest for a module besides its name, or in a record."""
 
 
+class Named(Protocol):
+    """A layer, of which only the name matters here: the background thread imports this module."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
 def find_pieces(
-    layers: Sequence[Layer], num_groups: int, num_optimizers: int, modules: Sequence[str] = ()
+    layers: Sequence[Named], num_groups: int, num_optimizers: int, modules: Sequence[str] = ()
 ) -> int:
     """Return the number of records that each set of layers is divided into; 1 for most models.
 

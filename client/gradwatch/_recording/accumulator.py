@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.devices import meet
 from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
 from gradwatch_wire.names import Scalar
 
@@ -26,6 +27,7 @@ class SampleAccumulator:
         self.latest = first
         self.num_samples = 0
         self.num_steps = 0
+        self._first: tuple[StepSample, int] | None = None  # while it is the only one
         self._largest: dict[torch.device, Tensor] = {}  # (layers,) float64, NaN once there was one
         self._total: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
@@ -35,7 +37,7 @@ class SampleAccumulator:
         self._first_loss = _OfFirstBad()
         self._has_losses = True
         self._steps: set[int] = set()
-        self._loss: Tensor | float = 0.0
+        self._loss: Tensor | float | None = None
         self._weight = 0.0
         self._has_sizes = False
 
@@ -43,17 +45,13 @@ class SampleAccumulator:
         """Take in a sample; one within a step does not count towards the record."""
         self.latest = sample
         count = int(sample.scalars.pop(Scalar.COLLECTIONS, 1))
+        if not self.num_samples:
+            self._first = sample, count  # most records have one sample, which is sent as it is
+        else:
+            self._merge_first()
+            self._merge(sample, count)
         self.num_samples += count
         self.num_steps += sample.is_complete
-        was_bad = None if self._first_bad is None else ~self._first_bad.isnan()
-        for device, columns in sample.columns.items():
-            self._add_norms(device, columns, sample.step, count)
-        self._steps.add(sample.step)
-        self._probe.add(sample.device_scalars.get(Scalar.LOCAL_PROBE, ()), was_bad)
-        self._keep_loss(sample, was_bad)
-        if sample.outputs is not None:
-            self._outputs = self._outputs or sample.outputs.empty()
-            self._outputs.add(sample.outputs, sample.step)
         weight = sample.scalars.get(Scalar.BATCH_SIZE)
         on_device = sample.device_scalars.get(Scalar.LOSS, ())
         for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
@@ -73,46 +71,78 @@ class SampleAccumulator:
         else:
             self.latest = sample
 
-    def divide(self, divisor: Tensor) -> None:
-        """Divide a loss scale, 0-d, out of all samples."""
-        self.latest.divide(divisor)
+    def mark_scaled(self) -> None:
+        """Note that all samples carry the loss scale, a device scalar of the last."""
+        self.latest.mark_scaled()
         for norms in (self._largest, self._total, self._local):
             for device in norms:
-                norms[device] = norms[device] / divisor.to(device)
+                norms[device] = self.latest.unscaled(L2, norms[device])
+
+    def remove_scale(self) -> None:
+        """Note that no sample carries the loss scale that was thought to be in all of them."""
+        for scale in self.latest.device_scalars.pop(Scalar.LOSS_SCALE):
+            for norms in (self._largest, self._total, self._local):
+                for device in norms:
+                    own, factor = meet(norms[device], scale)
+                    norms[device] = own * factor
+        self.latest.scaled.clear()
 
     def add_loss(self, loss: Tensor | float, batch_size: float | None) -> None:
         """Take in the loss of a batch; the mean is weighted by the batches' sizes."""
         weight = 1.0 if batch_size is None else batch_size
-        self._loss = self._loss + loss * weight
+        weighted = loss * weight  # a copy: the script may go on writing to its own
+        self._loss = weighted if self._loss is None else self._loss + weighted
         self._weight += weight
         self._has_sizes = self._has_sizes or batch_size is not None
 
     def take_losses(self, earlier: SampleAccumulator) -> None:
         """Take over the losses of samples whose layers were others."""
-        self._loss = self._loss + earlier._loss
+        if earlier._loss is not None:
+            self._loss = earlier._loss if self._loss is None else self._loss + earlier._loss
         self._weight += earlier._weight
         self._has_sizes = self._has_sizes or earlier._has_sizes
 
-    def _add_norms(
-        self, device: torch.device, columns: dict[str, Tensor], step: int, count: int
-    ) -> None:
-        # A sample may stand for several passes itself.
-        largest, mean = columns.get(L2_MAX, columns[L2]), columns.get(L2_MEAN, columns[L2])
+    def _merge_first(self) -> None:
+        if self._first is not None:
+            sample, count = self._first
+            self._first = None
+            self._merge(sample, count)
+
+    def _merge(self, sample: StepSample, count: int) -> None:
+        was_bad = None if self._first_bad is None else ~self._first_bad.isnan()
+        # Accelerators first: there the numbers of several devices meet.
+        for device in sorted(sample.columns, key=_is_cpu):
+            self._add_norms(device, sample, count)
+        self._steps.add(sample.step)
+        probe = sample.device_scalars.get(Scalar.LOCAL_PROBE, ())
+        self._probe.add([sample.unscaled(Scalar.LOCAL_PROBE, each) for each in probe], was_bad)
+        self._keep_loss(sample, was_bad)
+        if sample.outputs is not None:
+            self._outputs = self._outputs or sample.outputs.empty()
+            self._outputs.add(sample.outputs, sample.step)
+
+    def _add_norms(self, device: torch.device, sample: StepSample, count: int) -> None:
+        """Take in the norms of one device. They are unscaled here: scales change between steps."""
+        columns = sample.columns[device]
+        if L2_MAX in columns:  # the sample stands for several passes itself
+            largest, mean = columns[L2_MAX], columns[L2_MEAN]
+        else:
+            largest = mean = sample.unscaled(L2, columns[L2])
         if device not in self._largest:
-            self._largest[device] = largest.clone()
+            self._largest[device] = largest
             self._total[device] = mean * count
         else:
-            self._largest[device] = torch.maximum(self._largest[device], largest)
-            self._total[device] += mean * count
+            self._largest[device] = torch.maximum(*meet(self._largest[device], largest))
+            self._total[device] = torch.add(*meet(self._total[device], mean * count))
         if LOCAL_L2 in columns:
-            local = columns[LOCAL_L2]
+            local = sample.unscaled(LOCAL_L2, columns[LOCAL_L2])
             known = self._local.get(device)
-            self._local[device] = local if known is None else _larger_known(known, local)
+            self._local[device] = local if known is None else _larger_known(*meet(known, local))
         # Several devices of one process: the first of them is enough to date the trouble.
         if self._first_bad is None:
             self._first_bad = largest.new_full((), torch.nan)
-        bad = (~largest.isfinite().all()).to(self._first_bad.device, non_blocking=True)
-        self._first_bad.masked_fill_(bad & self._first_bad.isnan(), float(step))
+        bad, before = meet(~largest.isfinite().all(), self._first_bad)
+        self._first_bad = before.masked_fill(bad & before.isnan(), float(sample.step))
 
     def result(self) -> StepSample:
         """Return the last sample with what all of them came to; nothing is added after that."""
@@ -120,11 +150,13 @@ class SampleAccumulator:
         self._put_loss(latest)
         if self.num_samples == 1:
             return latest
+        self._merge_first()
         for device, columns in latest.columns.items():
             columns[L2_MAX] = self._largest[device]
             columns[L2_MEAN] = self._total[device] / self.num_samples
             if device in self._local:
                 columns[LOCAL_L2] = self._local[device]
+        latest.scaled -= {LOCAL_L2, Scalar.LOCAL_PROBE}  # they are of all samples now
         latest.scalars[Scalar.COLLECTIONS] = float(self.num_samples)
         if self._first_bad is not None:
             latest.device_scalars[Scalar.FIRST_NONFINITE_STEP] = [self._first_bad]
@@ -144,13 +176,14 @@ class SampleAccumulator:
         self._first_loss.add(losses, was_bad)
 
     def _put_loss(self, latest: StepSample) -> None:
-        if not self._weight:
+        if self._loss is None or not self._weight:
             return
         if self._has_sizes:
             latest.scalars[Scalar.BATCH_SIZE] = self._weight
         latest.scalars.pop(Scalar.LOSS, None)
         latest.device_scalars.pop(Scalar.LOSS, None)
-        latest.add_scalar(Scalar.LOSS, self._loss / self._weight)
+        mean = self._loss if self._weight == 1.0 else self._loss / self._weight
+        latest.add_scalar(Scalar.LOSS, mean)
 
 
 class _OfFirstBad:
@@ -175,8 +208,13 @@ class _OfFirstBad:
             if was_bad is None:
                 self._kept[tensor.device] = tensor
             elif (kept := self._kept.get(tensor.device)) is not None:
-                bad = was_bad.to(tensor.device, non_blocking=True)
-                self._kept[tensor.device] = torch.where(bad, kept, tensor)
+                bad, own = meet(was_bad, tensor)
+                bad, kept = meet(bad, kept)
+                self._kept[tensor.device] = torch.where(bad, kept, own)
+
+
+def _is_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
 def _keep_local(known: StepSample, sample: StepSample) -> None:
@@ -186,6 +224,7 @@ def _keep_local(known: StepSample, sample: StepSample) -> None:
     for device, columns in known.columns.items():
         if LOCAL_L2 in columns:
             sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
+    sample.scaled |= known.scaled & {LOCAL_L2, Scalar.LOCAL_PROBE}
 
 
 def _larger_known(one: Tensor, other: Tensor) -> Tensor:

@@ -47,9 +47,15 @@ class LossScale:
         """Tell whether it is known if a scaler is in use for an optimizer; None: for the model."""
         return optimizer is None or optimizer in self._known
 
-    def divisor(self, optimizer: int | None) -> Tensor | None:
-        """Return the scale that an optimizer's gradients still carry: 0-d, or None."""
-        return self.value if self._is_scaled(optimizer) else None
+    def is_scaled(self, optimizer: int | None) -> bool:
+        """Tell whether the gradients of an optimizer, None for any, still carry the scale."""
+        if self._scaler is None or optimizer in self._without:
+            return False
+        states: Mapping[int, dict[str, Any]] = self._scaler._per_optimizer_states
+        if optimizer is not None:
+            own = id(self._optimizers[optimizer])
+            states = {key: state for key, state in states.items() if key == own}
+        return all(state["stage"].name == "READY" for state in states.values())
 
     def note_pass(self, optimizer: int) -> None:
         """Keep what the scaler will write in the step that this backward pass belongs to."""
@@ -112,16 +118,6 @@ class LossScale:
         else:
             self._without.discard(optimizer)
         return is_used
-
-    def _is_scaled(self, optimizer: int | None) -> bool:
-        """Tell whether the gradients of an optimizer, None for any, still carry the scale."""
-        if self._scaler is None or optimizer in self._without:
-            return False
-        states: Mapping[int, dict[str, Any]] = self._scaler._per_optimizer_states
-        if optimizer is not None:
-            own = id(self._optimizers[optimizer])
-            states = {key: state for key, state in states.items() if key == own}
-        return all(state["stage"].name == "READY" for state in states.values())
 
 
 def is_scaler(candidate: object) -> TypeGuard[GradScaler]:

@@ -1,44 +1,149 @@
-"""From the device to the host without waiting: pinned memory and an event that is polled."""
+"""From the devices to the host without waiting: copies into pinned memory that the watch owns."""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import threading
+from array import array
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from gradwatch._statistics.devices import pack
+from gradwatch._faults import Faults
+from gradwatch._pending.numbers import Numbers, NumbersAtHand, Values
+from gradwatch._pending.ring import ITEM_BYTES, Ring
+from gradwatch._statistics.devices import pack, places_by_device
+
+RING_BYTES: Final = 4 << 20
+"""Pinned memory of a watch, once anything it measures is on a GPU."""
+
+MIN_RECORDS: Final = 4
+"""Records that it holds in any case, however large they are: then it is larger."""
+
+_idle_lock: Final = threading.Lock()
+_idle: Final[list[PinnedRing]] = []
+"""Rings of watches that are closed. Pinned memory is never given back: a copy may be on its way,
+and to give it back is a call into the driver."""
 
 
 class Readback:
-    """Numbers of one device on their way. Made in the training thread, read in another."""
+    """Enqueues copies to the host. All is called in the training thread.
 
-    __slots__ = ("_event", "_host")
+    Args:
+        faults: Where it tells what was not copied.
+    """
 
-    def __init__(self, values: Sequence[Tensor]) -> None:
-        """Pack the numbers into one tensor, and start its copy.
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._ring: PinnedRing | None = None
+
+    def prepare(self) -> None:
+        """Allocate the pinned memory now, which takes the driver a while."""
+        self._find_ring(1)
+
+    def start(self, values: Sequence[Tensor]) -> Values:
+        """Enqueue the copies of all values, packed into one for each device.
 
         Args:
-            values: 0-d and 1-d, of one device, written by work already enqueued on the current
-                stream; they may be changed afterwards.
+            values: 0-d and 1-d, of any real dtype, each on its device, written by work enqueued on
+                that device's current stream; they may be changed afterwards.
         """
+        sizes = [value.numel() for value in values]
+        device = values[0].device
+        if all(value.device == device for value in values):  # nearly always, and in each step
+            return Values(sizes, [(range(len(values)), self._copy(values))])
+        places = places_by_device(values).values()
+        return Values(
+            sizes, [(own, self._copy([values[place] for place in own])) for own in places]
+        )
+
+    def close(self) -> None:
+        """Leave the pinned memory to the next watch; what is on its way to it still arrives."""
+        if self._ring is not None:
+            with _idle_lock:
+                _idle.append(self._ring)
+            self._ring = None
+
+    def _copy(self, values: Sequence[Tensor]) -> Numbers | None:
+        """Return the numbers of one device; None if there is no room for them."""
         packed = pack(values)
-        self._event: torch.cuda.Event | None = None
         if packed.device.type == "cpu":
-            self._host = packed
-            return
-        # The pinned block comes from torch's caching allocator, which gives it to nobody else
-        # before the copy is done, even if this object is dropped first.
-        self._host = torch.empty(packed.shape, dtype=packed.dtype, device="cpu", pin_memory=True)
-        self._host.copy_(packed, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record(torch.cuda.current_stream(packed.device))
+            return NumbersAtHand(_bytes_of(packed))
+        return self._copy_from_device(packed)
 
-    def ready(self) -> bool:
-        """Tell whether the numbers have arrived; never waits."""
-        return self._event is None or self._event.query()
+    def _copy_from_device(self, packed: Tensor) -> Numbers | None:
+        if packed.device.type != "cuda":
+            msg = f"numbers on {packed.device.type} cannot be brought to the host without a wait"
+            raise ValueError(msg)
+        with torch.cuda.device(packed.device):
+            is_capturing = torch.cuda.is_current_stream_capturing()
+        if is_capturing:
+            # Each replay would copy into memory that holds the numbers of other records by then.
+            why = "a record fell due inside a CUDA graph capture and was left out"
+            self._faults.note("capture", why)
+            return None
+        return self._find_ring(packed.numel()).copy(packed)
 
-    def read(self) -> list[float]:
-        """Return the numbers of all values, one after the other; only once `ready`."""
-        numbers: list[float] = self._host.tolist()
+    def _find_ring(self, count: int) -> PinnedRing:
+        ring = self._ring
+        if ring is None or len(ring) < MIN_RECORDS * count:
+            self.close()
+            size = max(RING_BYTES // ITEM_BYTES, 2 * MIN_RECORDS * count)
+            ring = self._ring = _take_idle(size) or PinnedRing(size)
+        return ring
+
+
+def _take_idle(size: int) -> PinnedRing | None:
+    with _idle_lock:
+        for place, ring in enumerate(_idle):
+            if len(ring) >= size:
+                return _idle.pop(place)
+    return None
+
+
+class PinnedRing:
+    """A ring in pinned memory.
+
+    Args:
+        size: Elements of 8 bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        # Of the host, whatever `torch.set_default_device` says.
+        self._memory = _new_memory(size)
+        words = (ctypes.c_uint64 * size).from_address(self._memory.data_ptr())
+        self._ring = Ring(memoryview(words).cast("B").cast("Q"))
+
+    def __len__(self) -> int:
+        """Return the number of elements."""
+        return len(self._ring)
+
+    def copy(self, packed: Tensor) -> Numbers | None:
+        """Enqueue the copy of (numbers,) float64, on its device's current stream.
+
+        Returns:
+            What reads them; None if there is no room.
+        """
+        found = self._ring.take(packed.numel())
+        if found is None:
+            return None
+        start, numbers = found
+        # The only NaN that comes through is the plain one, and never that of the ring.
+        packed.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
+        self._memory[start : start + packed.numel()].copy_(packed, non_blocking=True)
         return numbers
+
+
+def _new_memory(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.float64, device="cpu", pin_memory=True)
+
+
+def _bytes_of(packed: Tensor) -> bytes:
+    """Return the numbers of (numbers,) float64 on the CPU."""
+    pointer = packed.data_ptr()
+    if not pointer:  # of a class that wraps another tensor
+        return array("d", packed.tolist()).tobytes()
+    return ctypes.string_at(pointer, ITEM_BYTES * len(packed))

@@ -14,17 +14,19 @@ import torch
 from torch import Tensor
 
 from gradwatch._faults import Faults
+from gradwatch._pending.record import PendingRecord
+from gradwatch._pending.skips import PendingSkip
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.early_losses import EarlyLosses
 from gradwatch._recording.observer import Observer
-from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.packing import pending_stats
+from gradwatch._recording.readback import Readback
 from gradwatch._recording.sampler import GradientSampler
-from gradwatch._recording.skips import PendingSkip
-from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
+from gradwatch_wire.columns import L2
 from gradwatch_wire.names import Label, Point, Scalar
 
 _CHANGED: Final = (
@@ -50,6 +52,7 @@ class Recorder:
         config: How often to collect and to report.
         sampler: Reads the gradients.
         observers: Add to its samples.
+        readback: Copies the numbers to the host.
         put: Takes what is to be sent.
         faults: Where errors end.
 
@@ -64,6 +67,7 @@ class Recorder:
         config: WatchConfig,
         sampler: GradientSampler,
         observers: Sequence[Observer],
+        readback: Readback,
         put: Callable[[PendingRecord], None],
         faults: Faults,
     ) -> None:
@@ -73,6 +77,7 @@ class Recorder:
         self._config = config
         self._sampler = sampler
         self._observers = observers
+        self._readback = readback
         self._faults = faults
         self._steps = StepCounter(len(config.optimizers))
         self._steps.step = config.first_step
@@ -272,6 +277,7 @@ class Recorder:
         self._sampler.close()
         for observer in self._observers:
             observer.close()
+        self._readback.close()
 
     def _collect_all(self, step: int | None, *, is_complete: bool) -> None:
         """Collect all layers; without optimizers each such call is a step."""
@@ -328,7 +334,8 @@ class Recorder:
         found = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
         scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
         if scale and found:
-            self.put(PendingSkip(sample.step, optimizer, found, scale[0]))
+            values = self._readback.start([scale[0], *found])
+            self.put(PendingSkip(sample.step, optimizer, values))
 
     def _tell_unknown_scale(self, step: int) -> None:
         why = (
@@ -364,7 +371,9 @@ class Recorder:
     def _send(self, sample: StepSample) -> None:
         if sample.part == 0:
             self._add_step_time(sample)
-        self.put(PendingStats(sample, self._sampler.take_manifests()))
+        pending = pending_stats(sample, self._readback)
+        pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
+        self.put(pending)
 
     def _add_step_time(self, sample: StepSample) -> None:
         now, before = time.perf_counter(), self._last_sent
@@ -377,13 +386,11 @@ class Recorder:
 def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
     """Correct what was measured before it was known whether it carried a loss scale."""
     sample = known.latest
-    if scale is None and sample.divisor is not None:
-        known.divide(1 / sample.divisor)
-        sample.divisor = None
-        sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
+    if scale is None and L2 in sample.scaled:
+        known.remove_scale()
     elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
         sample.add_scalar(Scalar.LOSS_SCALE, scale)
         if sample.labels[Label.POINT] == Point.COLLECT:
             return  # measured before or after `unscale_`
-        known.divide(scale)
+        known.mark_scaled()
     sample.labels[Label.SCALED] = False

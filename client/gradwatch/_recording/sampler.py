@@ -121,7 +121,7 @@ class GradientSampler:
                 Label.SCALED: False if self.loss_scale.is_known(optimizer) else None,
             },
         )
-        self._measure(sample, optimizer, found)
+        self._measure(sample, found)
         sample.manifest_id = self._find_manifest(layers, gradients, ordered=ordered)
         self._add_scalars(sample, optimizer)
         return sample
@@ -181,10 +181,9 @@ class GradientSampler:
         self._undeclared += manifests
         return manifest_id
 
-    def _measure(self, sample: StepSample, optimizer: int | None, found: ReadGradients) -> None:
-        divisor = self.loss_scale.divisor(optimizer)
+    def _measure(self, sample: StepSample, found: ReadGradients) -> None:
         stored = [found.stored[layer] for layer in sample.layers]
-        declined = sample.measure(stored, self._columns_on, divisor)
+        declined = sample.measure(stored, self._columns_on)
         for layer, count in found.unstored.items():
             sample.add_zeros(layer, count)
         if declined:
@@ -201,7 +200,10 @@ class GradientSampler:
         return MEASURED_COLUMNS if device.type == "cuda" else FREE_COLUMNS
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
-        sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
+        scale = self.loss_scale.value_of(optimizer)
+        sample.add_scalar(Scalar.LOSS_SCALE, scale)
+        if scale is not None and self.loss_scale.is_scaled(optimizer):
+            sample.mark_scaled()
         self.add_rate(sample, optimizer)
 
     def add_rate(self, sample: StepSample, optimizer: int | None) -> None:

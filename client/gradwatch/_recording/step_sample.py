@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gradwatch._recording.magnitudes import OutputMagnitudes
-from gradwatch._statistics.devices import places_by_device
+from gradwatch._statistics.devices import meet, places_by_device
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import COUNT_COLUMNS, ZEROS
-from gradwatch_wire.names import Label
+from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, ZEROS
+from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
 
 
@@ -33,8 +33,9 @@ class StepSample:
         device_scalars: Name to 0-d tensors, each on its device; those of one name are added up.
         places: Device to the places of its layers in `layers`.
         versions: What shows, for each layer, whether its gradient was changed since.
-        columns: Device to column to (own layers,) float64, the loss scale divided out.
-        divisor: The loss scale that was divided out, 0-d, None if there was none to divide out.
+        columns: Device to column to (own layers,) float64.
+        scaled: Columns and device scalars that carry the loss scale, which is then among the
+            device scalars. It is divided out on the host.
         is_ordered: Whether `layers` follow the forward pass.
         outputs: What the outputs of modules came to, None if none was looked at.
     """
@@ -52,7 +53,7 @@ class StepSample:
     places: dict[torch.device, list[int]] = field(default_factory=dict)
     versions: list[tuple[int, int]] = field(default_factory=list)
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
-    divisor: Tensor | None = None
+    scaled: set[str] = field(default_factory=set)
     is_ordered: bool = False
     outputs: OutputMagnitudes | None = None
 
@@ -60,14 +61,12 @@ class StepSample:
         self,
         gradients: Sequence[Tensor],
         columns_on: Callable[[torch.device], Sequence[str]],
-        divisor: Tensor | None,
     ) -> str:
         """Enqueue the statistics of all gradients, device by device.
 
         Args:
             gradients: The dense local gradient of each layer, in the order of `layers`.
             columns_on: Returns which statistics to make on a device; see `statistics`.
-            divisor: Loss scale that the gradients still carry, 0-d, or None.
 
         Returns:
             Why a better path than the one named in the labels did not run, empty if none did.
@@ -79,8 +78,6 @@ class StepSample:
             self.labels[Label.PATH] = found.path
             declined = found.declined or declined
             self.columns[device] = dict(found.values)
-        if divisor is not None:
-            self.divide(divisor)
         return declined
 
     def add_zeros(self, layer: int, count: int) -> None:
@@ -90,13 +87,23 @@ class StepSample:
             if place in places and ZEROS in self.columns[device]:
                 self.columns[device][ZEROS][places.index(place)] += count
 
-    def divide(self, divisor: Tensor) -> None:
-        """Divide the loss scale out of all that was measured."""
-        self.divisor = divisor if self.divisor is None else self.divisor * divisor
-        for device, columns in self.columns.items():
-            own = divisor.to(device)
-            for name in columns.keys() - COUNT_COLUMNS:
-                columns[name] = columns[name] / own
+    def mark_scaled(self) -> None:
+        """Note that all that was measured carries the loss scale, a device scalar from now on."""
+        for columns in self.columns.values():
+            self.scaled |= columns.keys() - COUNT_COLUMNS
+        if LOCAL_L2 in self.scaled:
+            self.scaled.add(Scalar.LOCAL_PROBE)  # the largest of these
+
+    def unscaled(self, name: str, values: Tensor) -> Tensor:
+        """Return values of a column or device scalar without the loss scale: on an accelerator.
+
+        That is where the values or the scale are, if either is on one.
+        """
+        if name not in self.scaled:
+            return values
+        (scale,) = self.device_scalars[Scalar.LOSS_SCALE]
+        values, scale = meet(values, scale)
+        return values / scale
 
     def add_scalar(self, name: str, value: Tensor | float | None) -> None:
         """Add a number of the whole step, from the host or from a device; None adds nothing."""

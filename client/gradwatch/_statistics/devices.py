@@ -21,8 +21,25 @@ def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]
     return dict(places)
 
 
+def meet(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two tensors on one device, an accelerator if either is on one; never wait.
+
+    Work on the CPU does not wait for a copy that is still on its way there; work on an accelerator
+    does.
+    """
+    if one.device == other.device:
+        return one, other
+    if one.device.type == "cpu":
+        return one.to(other.device, non_blocking=True), other
+    return one, other.to(one.device, non_blocking=True)
+
+
 def pack(values: Sequence[Tensor]) -> Tensor:
     """Put 0-d and 1-d tensors of one device into one (numbers,) float64 tensor, a copy."""
+    dtype = values[0].dtype
+    if dtype is not torch.float64 and all(value.dtype is dtype for value in values):
+        # One conversion for all.
+        return torch.cat([value.detach().reshape(-1) for value in values]).to(torch.float64)
     return torch.cat([value if _is_ready(value) else _flat(value) for value in values])
 
 

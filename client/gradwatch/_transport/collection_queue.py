@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from gradwatch_wire import Manifest, Record
 
 MAX_COLLECTIONS: Final = 1_024
-"""Collections that wait for their numbers, in pinned memory on CUDA: 7 MB for 148 layers with six
-columns. Beyond it the oldest is dropped and counted."""
+"""Collections that wait for the sender. Beyond it the oldest is dropped and counted."""
 
 
 class Collected(Protocol):
     """Something collected whose numbers may still be on their way from the device.
 
-    `manifests`, where there are any, have to be sent even if its numbers are dropped.
+    `manifests`, where there are any, have to be sent even if its numbers are dropped, or if it
+    `is_lost`: there was no room for them.
     """
 
     step: int
     time_ns: int
     manifests: list[Manifest]
+    is_lost: bool
 
     def ready(self) -> bool:
         """Tell whether `records` may be called; never waits."""
@@ -45,14 +47,15 @@ class CollectionQueue:
         return len(self._waiting)
 
     def put(self, collected: Collected) -> bool:
-        """Append a collection; return False if the oldest was dropped for it."""
+        """Append a collection; return False if its numbers or the oldest were dropped."""
         with self._lock:
             self._waiting.append(collected)
+            self.num_dropped += collected.is_lost
             if len(self._waiting) <= MAX_COLLECTIONS:
-                return True
+                return not collected.is_lost
             oldest = self._waiting.popleft()
             self._waiting[0].manifests[:0] = oldest.manifests
-            self._count_dropped(1)
+            self._count_dropped([oldest])
             return False
 
     def take(self) -> tuple[int, Collected] | None:
@@ -60,21 +63,27 @@ class CollectionQueue:
 
         Return with it the number of those that were dropped before it, after the one taken last.
         """
-        with self._lock:
-            if not self._waiting or not self._waiting[0].ready():
+        while self._waiting:
+            with self._lock:
+                oldest = self._waiting[0] if self._waiting else None
+            # Looked at without the lock, for which `put` would have to wait.
+            if oldest is None or not oldest.ready():
                 return None
-            return self._take_num_lost(), self._waiting.popleft()
+            with self._lock:
+                if self._waiting and self._waiting[0] is oldest:
+                    return self._take_num_lost(), self._waiting.popleft()
+        return None
 
     def drop_all(self) -> int:
         """Drop what waits; return the number of those dropped after the one taken last."""
         with self._lock:
-            self._count_dropped(len(self._waiting))
+            self._count_dropped(self._waiting)
             self._waiting.clear()
             return self._take_num_lost()
 
-    def _count_dropped(self, count: int) -> None:
-        self.num_dropped += count
-        self._num_lost += count
+    def _count_dropped(self, dropped: Collection[Collected]) -> None:
+        self.num_dropped += sum(not each.is_lost for each in dropped)  # those are counted already
+        self._num_lost += len(dropped)
 
     def _take_num_lost(self) -> int:
         num_lost, self._num_lost = self._num_lost, 0

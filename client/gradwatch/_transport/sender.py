@@ -200,6 +200,7 @@ class Sender(threading.Thread):
             for record in collected.records():
                 if not outbox.append(record, collected.time_ns):
                     self._faults.note("oversize", f"a {type(record).__name__} was left out")
+            outbox.skip(int(collected.is_lost))
         except Exception as error:  # noqa: BLE001 - costs this record, not the next
             self._faults.note("record", repr(error))
             outbox.skip(1)

@@ -31,6 +31,7 @@ from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
+from gradwatch._recording.readback import Readback
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._transport.keys import find_key
@@ -40,6 +41,7 @@ from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find
 from gradwatch._watch.arguments import (
     LAST_STEP,
     check_count,
+    check_devices,
     check_flag,
     check_membership,
     check_on_alert,
@@ -154,6 +156,7 @@ def attach(
     check_flag("local", local)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
+    check_devices(layers)
     check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
@@ -188,16 +191,21 @@ def attach(
         order = ForwardOrder(modules, layers, faults)
         undo.callback(order.close)
         sampler = GradientSampler(config, order, faults)
+        readback = Readback(faults)
+        undo.callback(readback.close)
+        if any(layer.parameter.is_cuda for layer in layers):
+            with faults.noting("pinned memory"):  # it is asked for again when it is needed
+                readback.prepare()
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if named_blocks:
-            observers.append(BlockGains(named_blocks, sender.put, faults))
+            observers.append(BlockGains(named_blocks, readback, sender.put, faults))
         if measured:
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        recorder = Recorder(config, sampler, observers, sender.put, faults)
+        recorder = Recorder(config, sampler, observers, readback, sender.put, faults)
         hooks = TrainingHooks(config, recorder.windows, faults)
         undo.callback(hooks.close)
         recorder.hook_again = weakref.WeakMethod(hooks.watch)

@@ -70,8 +70,9 @@ class Watch:
 
         Backward passes are measured without it. Call it between the last of them and the
         optimizer's step; where gradients were changed since (a hand-made all-reduce) they are
-        measured anew. With an optimizer a call is no step; without one each is. A wrong argument
-        is logged once and left out.
+        measured anew. With an optimizer a call is no step; without one each is. On a GPU call it
+        under the stream under which `backward` was called. A wrong argument is logged once and
+        left out.
 
         Args:
             loss: This rank's own loss, a number or a one-element tensor on any device. A NaN in it

@@ -309,7 +309,9 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
             device_scalars={"loss": loss, "local_probe": loss},
         )
         gradients = [torch.ones(n, device=device) for n in (3, 70_000)]
-        sample.measure(gradients, lambda _: MEASURED_COLUMNS, torch.ones((), device=device))
+        sample.measure(gradients, lambda _: MEASURED_COLUMNS)
+        sample.device_scalars["loss_scale"] = [torch.ones((), device=device)]
+        sample.mark_scaled()
         sample.columns[device]["local_l2"] = sample.columns[device]["l2"].clone()
         accumulator = accumulator or SampleAccumulator(sample)
         accumulator.add(sample)
@@ -318,3 +320,52 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
 
     assert {"l2_max", "l2_mean", "local_l2"} <= set(merged.columns[device])
     assert pack([t for ts in merged.device_scalars.values() for t in ts]).device == device
+
+
+@pytest.mark.parametrize("first_on_cpu", [True, False])
+def test_numbers_of_the_cpu_and_an_accelerator_meet_on_the_accelerator(first_on_cpu: bool) -> None:
+    """G8: a copy to the CPU is not there yet when the CPU goes on. A meta tensor refuses one."""
+    devices = [torch.device("cpu"), torch.device("meta")]
+    far = devices[1]
+    gradients = [torch.ones(3, device=device) for device in devices]
+    accumulator = None
+    for step in range(3):
+        sample = StepSample(step=step, manifest_id=1, layers=(0, 1))
+        sample.measure(gradients if first_on_cpu else gradients[::-1], lambda _: ("l2",))
+        probe = [torch.ones((), device=device) for device in devices]
+        sample.device_scalars["local_probe"] = probe if first_on_cpu else probe[::-1]
+        sample.device_scalars["loss"] = [torch.ones(())]
+        sample.device_scalars["loss_scale"] = [torch.ones((), device=far)]
+        for columns in sample.columns.values():
+            columns["local_l2"] = columns["l2"]
+        sample.mark_scaled()
+        accumulator = accumulator or SampleAccumulator(sample)
+        accumulator.add(sample)
+    assert accumulator is not None
+    accumulator.remove_scale()
+    merged = accumulator.result()
+
+    for columns in merged.columns.values():
+        assert {columns[name].device for name in ("l2_max", "l2_mean", "local_l2")} == {far}
+    for name in ("first_nonfinite_step", "local_probe", "first_nonfinite_loss"):
+        assert {tensor.device for tensor in merged.device_scalars[name]} == {far}
+
+
+def test_samples_of_different_scales_are_unscaled_before_they_are_combined() -> None:
+    """G16: one sample's numbers keep the scale until they are on the host; several cannot."""
+    cpu = torch.device("cpu")
+    merged = None
+    for scale in (2.0, 1024.0, 3.0):
+        sample = StepSample(step=0, layers=(0,))
+        sample.measure([torch.full((1,), 6.0 * scale)], lambda _: ("l2",))
+        sample.add_scalar("loss_scale", torch.tensor(scale))
+        sample.mark_scaled()
+        merged = merged or SampleAccumulator(sample)
+        merged.add(sample)
+    assert merged is not None
+    found = merged.result()
+
+    assert {name: values.tolist() for name, values in found.columns[cpu].items()} == {
+        "l2": [18.0], "l2_max": [6.0], "l2_mean": [6.0]
+    }  # fmt: skip
+    assert found.scaled == {"l2"}

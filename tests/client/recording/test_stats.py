@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradwatch._faults import Faults
+from gradwatch._recording.packing import pending_stats
 from gradwatch._recording.readback import Readback
-from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats
@@ -17,7 +20,8 @@ from gradwatch_wire import Column, Manifest, Stats
 def stats_of(
     gradients: list[torch.Tensor],
     scalars: dict[str, list[torch.Tensor]],
-    divisor: torch.Tensor | None = None,
+    *,
+    is_scaled: bool = False,
     columns: tuple[str, ...] = ("l2", "nans", "infs"),
 ) -> Stats:
     """The record of one sample of these numbers."""
@@ -30,8 +34,10 @@ def stats_of(
         scalars={"lr": 0.5},
         device_scalars=scalars,
     )
-    sample.measure(gradients, lambda _: columns, divisor)
-    pending = PendingStats(sample)
+    sample.measure(gradients, lambda _: columns)
+    if is_scaled:
+        sample.mark_scaled()
+    pending = pending_stats(sample, Readback(Faults()))
     assert pending.ready()
     (record,) = pending.records()
     assert isinstance(record, Stats)
@@ -56,20 +62,25 @@ def test_norms_and_scalars_find_their_places() -> None:
 
 
 def test_the_loss_scale_is_divided_out_of_the_norms_only() -> None:
-    """Not out of the loss, and not twice."""
-    record = stats_of([torch.ones(4)], {"loss": [torch.tensor(3.0)]}, torch.tensor(4.0))
+    """Not out of the loss, the scale itself and the counts, and not twice."""
+    scalars = {"loss": [torch.tensor(3.0)], "loss_scale": [torch.tensor(4.0)]}
+    columns = ("l2", "l1", "linf", "zeros")
+    record = stats_of([torch.tensor([8.0, 0.0])], scalars, is_scaled=True, columns=columns)
 
-    assert record.columns["l2"].unpack() == [0.5]
-    assert record.scalars["loss"] == 3.0
+    assert [record.columns[name].unpack() for name in columns] == [[2.0], [2.0], [2.0], [1]]
+    assert record.scalars == {"lr": 0.5, "loss": 3.0, "loss_scale": 4.0}
 
 
-def test_each_layer_may_carry_a_scale_of_its_own() -> None:
-    """Some optimizers have been unscaled, others not yet; counts have no scale."""
-    gradients = [torch.tensor([8.0, 0.0]), torch.tensor([8.0, 0.0])]
-    record = stats_of(gradients, {}, torch.tensor([4.0, 1.0]), ("l2", "l1", "zeros"))
+@pytest.mark.parametrize("scale", [3.0, 1e-40, 0.0, math.inf, math.nan])
+def test_the_division_is_that_of_the_device_in_float64(scale: float) -> None:
+    """Bit for bit, also by scales that are no power of two, subnormal or no number."""
+    norms = [1.0, 7.3, 0.0, 1e-300, 1e300, math.inf, math.nan]
+    gradients = [torch.tensor([norm], dtype=torch.float64) for norm in norms]
+    divisor = torch.tensor(scale)
+    record = stats_of(gradients, {"loss_scale": [divisor]}, is_scaled=True)
 
-    assert record.columns["l2"].unpack() == record.columns["l1"].unpack() == [2.0, 8.0]
-    assert record.columns["zeros"] == Column.pack("<u8", [1, 1])
+    expected = (torch.tensor(norms, dtype=torch.float64) / divisor).tolist()
+    assert list(map(str, record.columns["l2"].unpack())) == list(map(str, expected))
 
 
 def test_nan_and_inf_are_counted_where_there_are_some() -> None:
@@ -97,9 +108,11 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
     sample = StepSample(step=0, manifest_id=3, layers=(0,))
-    sample.measure([torch.ones(1)], lambda _: ("l2",), None)
+    sample.measure([torch.ones(1)], lambda _: ("l2",))
+    pending = pending_stats(sample, Readback(Faults()))
+    pending.manifests = [manifest]
 
-    first, second = PendingStats(sample, [manifest]).records()
+    first, second = pending.records()
     assert first == manifest
     assert isinstance(second, Stats)
 
@@ -109,7 +122,7 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
     elsewhere = torch.device("meta")
     made = [torch.ones(2), torch.ones(3, device=elsewhere), torch.ones(4)]
     sample = StepSample(step=0, manifest_id=1, layers=(0, 1, 2))
-    sample.measure(made, lambda _: ("l2", "zeros"), None)
+    sample.measure(made, lambda _: ("l2", "zeros"))
 
     assert sample.places == {torch.device("cpu"): [0, 2], elsewhere: [1]}
     assert {device: columns["l2"].shape for device, columns in sample.columns.items()} == {
@@ -121,12 +134,43 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
 def test_what_is_packed_is_a_copy_in_float64() -> None:
     """The one who gave it may change it at once."""
     single = torch.tensor([0.1, 0.2], dtype=torch.float64)
-    readback = Readback([single])
+    values = Readback(Faults()).start([single, torch.tensor(1.5)])
     single.zero_()
 
-    assert readback.ready()
-    assert readback.read() == [0.1, 0.2]
+    assert values.ready()
+    assert values.read() == [[0.1, 0.2], [1.5]]
     assert pack([torch.tensor(1.5), torch.tensor([2.5], dtype=torch.float16)]).tolist() == [
         1.5,
         2.5,
     ]
+
+
+class Operators(TorchDispatchMode):
+    """Notes what is enqueued; views of what is there are nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function._schema.name not in {"aten::view", "aten::detach"}:
+            self.names.append(function._schema.name.removeprefix("aten::"))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_record_is_one_tensor_whatever_is_in_it() -> None:
+    """G16: no division, no addition of the probe's sums, one conversion for what is no float64."""
+    sums = [torch.tensor(float(n), dtype=torch.float64) for n in range(16)]
+    scalars = {"local_probe": sums, "loss_scale": [torch.tensor(2.0)]}
+    sample = StepSample(step=0, layers=(0,), device_scalars=scalars)
+    sample.measure([torch.ones(4)], lambda _: ("l2", "l1", "linf"))
+    with Operators() as operators:
+        sample.mark_scaled()
+        pending = pending_stats(sample, Readback(Faults()))
+        (record,) = pending.records()
+
+    assert operators.names == ["_to_copy", "cat"]
+    assert isinstance(record, Stats)
+    assert record.scalars["local_probe"] == 120.0

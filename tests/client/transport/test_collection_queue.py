@@ -17,6 +17,7 @@ class Collected:
         self.time_ns = 0
         self.manifests = list(manifests)
         self.arrived = True
+        self.is_lost = False
 
     def ready(self) -> bool:
         return self.arrived

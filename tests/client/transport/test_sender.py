@@ -56,6 +56,7 @@ class Collected:
         self.time_ns = 0
         self.manifests: list[Any] = []
         self.arrived = arrived
+        self.is_lost = False
         self.num_asked = 0
         self.error: Exception | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -15,7 +16,7 @@ from torch.optim import optimizer as optimizer_module
 
 import gradwatch
 from gradwatch._transport.spill import MIN_SPILL_BYTES
-from gradwatch._watch.arguments import LAST_STEP
+from gradwatch._watch.arguments import LAST_STEP, check_devices
 from gradwatch._watch.attach import MIN_BUFFER_BYTES
 from tests.support.descriptors import descriptors
 
@@ -305,3 +306,17 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
     assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu", "hpu"])
+def test_a_model_on_a_device_that_is_not_supported_is_refused(kind: str) -> None:
+    """G24: in one line, which names the layer. There is none of these here."""
+    parameter = SimpleNamespace(device=torch.device(kind, 0))
+    layers: Any = [SimpleNamespace(name="head.weight", parameter=parameter)]
+    with pytest.raises(ValueError, match=rf"^model: head.weight is on {kind}:0; .* only") as caught:
+        check_devices(layers)
+
+    assert ("float64" in str(caught.value)) == (kind == "mps")
+    for other in ("cpu", "cuda", "meta"):
+        parameter.device = torch.device(other)
+        check_devices(layers)

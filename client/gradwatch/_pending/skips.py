@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from gradwatch._recording.pending import PendingRecord
-from gradwatch._recording.readback import Readback
+from gradwatch._pending.numbers import Values
+from gradwatch._pending.record import PendingRecord
 from gradwatch_wire import Event
 from gradwatch_wire.names import EventName
 
@@ -18,17 +16,16 @@ class PendingSkip(PendingRecord):
     Args:
         step: The step.
         optimizer: Number of the optimizer that was skipped or not.
-        found: For each device a 0-d tensor: whether a gradient was non-finite.
-        scale: The loss scale, 0-d.
+        values: The loss scale; then, for each device, whether a gradient was non-finite.
     """
 
-    def __init__(self, step: int, optimizer: int, found: Sequence[Tensor], scale: Tensor) -> None:
+    def __init__(self, step: int, optimizer: int, values: Values) -> None:
         self._optimizer = optimizer
-        super().__init__(step, [Readback([each]) for each in (scale, *found)])
+        super().__init__(step, values)
 
-    def _make(self) -> list[Event]:
-        scale, *found = (number for each in self._readbacks for number in each.read())
-        if not any(found):
+    def _make(self, values: Sequence[Sequence[float]]) -> list[Event]:
+        (scale,), *found = values
+        if not any(any(numbers) for numbers in found):
             return []
         data = {"optimizer": self._optimizer, "loss_scale": scale}
         return [Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)]

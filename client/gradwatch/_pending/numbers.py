@@ -1,0 +1,72 @@
+"""Numbers that the host has, or will have: it can be asked whether they are there, and for them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+
+class Numbers(Protocol):
+    """Float64 numbers, one after the other."""
+
+    def ready(self) -> bool:
+        """Tell whether they are there; never waits."""
+
+    def read(self) -> list[float]:
+        """Return them; only once `ready`."""
+
+
+class NumbersAtHand:
+    """Numbers that are there.
+
+    Args:
+        data: Native float64 numbers.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def ready(self) -> bool:
+        """Tell that they are there."""
+        return True
+
+    def read(self) -> list[float]:
+        """Return them."""
+        return array("d", self._data).tolist()
+
+
+@dataclass(slots=True)
+class Values:
+    """Several values, each of one number or more, that come from one device or several.
+
+    Args:
+        sizes: How many numbers each value has.
+        sources: The numbers of one device, and of which values they are, one after the other. None
+            where there was no room for them: then all are lost.
+    """
+
+    sizes: Sequence[int]
+    sources: Sequence[tuple[Sequence[int], Numbers | None]]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether some of them never come."""
+        return None in [numbers for _, numbers in self.sources]
+
+    def ready(self) -> bool:
+        """Tell whether all are there; never waits."""
+        return all(numbers is not None and numbers.ready() for _, numbers in self.sources)
+
+    def read(self) -> list[list[float]]:
+        """Return the numbers of each value; only once `ready`."""
+        found: list[list[float]] = [[]] * len(self.sizes)
+        for places, numbers in self.sources:
+            left: Iterator[float] = iter(numbers.read() if numbers is not None else ())
+            for place in places:
+                found[place] = list(islice(left, self.sizes[place]))
+        return found

@@ -1,0 +1,118 @@
+"""A STATS record whose numbers are on their way: taken apart and unscaled on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradwatch._layers.pieces import piece_slices
+from gradwatch._pending.numbers import Values
+from gradwatch._pending.outputs import OutputReader
+from gradwatch._pending.record import PendingRecord
+from gradwatch._pending.unscaled import unscaled
+from gradwatch_wire import Column, Manifest, Stats
+from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
+from gradwatch_wire.names import Scalar
+from gradwatch_wire.records import LabelValue
+
+
+@dataclass(slots=True, kw_only=True)
+class StatsFrame:
+    """What is known of a STATS record before its numbers have arrived; see `StepSample`.
+
+    Args:
+        columns: What each of the first values is: its column, and the places in it.
+        scalars: What each of the others is; those of one name are added up.
+        known: Scalars that the host knows.
+        scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
+        outputs: Reads what comes after the scalars; None if nothing does.
+    """
+
+    step: int
+    manifest_id: int
+    num_layers: int
+    part: int
+    parts: int
+    num_pieces: int
+    labels: Mapping[str, LabelValue]
+    columns: Sequence[tuple[str, Sequence[int]]]
+    scalars: Sequence[str]
+    known: Mapping[str, float]
+    scaled: Collection[str]
+    outputs: OutputReader | None = None
+
+
+class PendingStats(PendingRecord):
+    """A STATS record; several if its layers are divided.
+
+    Args:
+        frame: What is known of it.
+        values: Its numbers.
+        manifests: Manifests that have not been sent yet.
+    """
+
+    def __init__(
+        self, frame: StatsFrame, values: Values, manifests: Iterable[Manifest] = ()
+    ) -> None:
+        self._frame = frame
+        super().__init__(frame.step, values, manifests)
+
+    def _make(self, values: Sequence[Sequence[float]]) -> list[Stats]:
+        frame, left = self._frame, iter(values)
+        columns = self._columns(left)
+        scalars = self._scalars(left)
+        self._unscale(columns, scalars)
+        activations = None
+        if frame.outputs is not None:
+            frame.outputs.take(left)
+            norms = (*columns.get(L2, ()), *columns.get(L2_MAX, ()))
+            magnitudes, found = frame.outputs.result(is_good=all(map(math.isfinite, norms)))
+            activations = Column.pack("<f8", magnitudes)
+            scalars |= found
+        if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
+            columns.pop(NANS, None)
+            columns.pop(INFS, None)
+        return [
+            Stats(
+                manifest_id=frame.manifest_id + number,
+                step=self.step,
+                labels=dict(frame.labels),
+                scalars=scalars,
+                columns={name: _column(name, each[piece]) for name, each in columns.items()},
+                part=frame.part * frame.num_pieces + number,
+                parts=frame.parts * frame.num_pieces,
+                activations=None if number else activations,
+            )
+            for number, piece in enumerate(piece_slices(frame.num_layers, frame.num_pieces))
+        ]
+
+    def _columns(self, values: Iterator[Sequence[float]]) -> dict[str, list[float]]:
+        columns: dict[str, list[float]] = {}
+        for name, places in self._frame.columns:
+            column = columns.setdefault(name, [math.nan] * self._frame.num_layers)
+            for place, number in zip(places, next(values), strict=True):
+                column[place] = number
+        return columns
+
+    def _scalars(self, values: Iterator[Sequence[float]]) -> dict[str, float]:
+        scalars = dict(self._frame.known)
+        for name in self._frame.scalars:
+            (number,) = next(values)
+            # The probe has several sums; a NaN in any shows in their sum.
+            scalars[name] = scalars.get(name, 0.0) + number
+        return scalars
+
+    def _unscale(self, columns: dict[str, list[float]], scalars: dict[str, float]) -> None:
+        for name in self._frame.scaled:
+            scale = scalars[Scalar.LOSS_SCALE]
+            if name in columns:
+                columns[name] = unscaled(columns[name], scale)
+            elif name in scalars:
+                (scalars[name],) = unscaled((scalars[name],), scale)
+
+
+def _column(name: str, values: Sequence[float]) -> Column:
+    if name in COUNT_COLUMNS and all(map(math.isfinite, values)):
+        return Column.pack("<u8", map(int, values))
+    return Column.pack("<f8", values)
