@@ -58,8 +58,8 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
             ]
             for dtypes in AIM_CALLS
         ],
-        "Addresses that are those of the last call need the launches only. The aim is that of all of "
-        "collect(), whose packing and read-back come on top and are not counted here.",
+        "Addresses that are those of the last call need the launches only. The aim is that of all "
+        "of collect(), whose packing and read-back come on top and are not counted here.",
         "Variants compiled at attach, and in 60 steps with as many sets of layers: "
         + ", ".join(f"{name} {warm} + {late}" for name, (warm, late) in found["variants"].items())
         + "; the first includes the kernel that combines.",
