@@ -5,6 +5,7 @@ Each benchmark is a module that is loaded only when it runs: some need torch, so
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
@@ -77,6 +78,13 @@ def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
 def client(quick: Quick = False, rounds: Rounds = 11) -> None:
     """The client's numbers beside one read of the gradients and what people use today; DDP."""
     _run("client", quick=quick, rounds=rounds)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def gpu(_context: typer.Context) -> None:
+    """All that only a GPU can show, in eleven stages: `gpu --help`, and docs/gpu.md."""
+    # `scripts/bench` runs it without what this module imports, where there is a GPU.
+    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu_session", *_context.args])
 
 
 @app.command()

@@ -1,0 +1,152 @@
+"""The GPU, or in a rehearsal the CPU in its place: time, captures, streams, waits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from tests.support.waits import refusing_waits
+
+T = TypeVar("T")
+
+LONGEST_SLEEP_MS: Final = 4000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one call.
+
+    Args:
+        device_ms: From the begin of its work on the device to the end of it.
+        host_us: Until it returned.
+        is_apart: Whether it returned before its work began: only then is the one without the other.
+    """
+
+    device_ms: float
+    host_us: float
+    is_apart: bool
+
+
+class Device:
+    """One GPU. In a rehearsal nothing sleeps, nothing is captured, and the clock is the host's."""
+
+    def __init__(self, *, is_rehearsal: bool) -> None:
+        self.is_rehearsal = is_rehearsal
+        self.name = "cpu" if is_rehearsal else "cuda"
+        self._sleep_ms = 2.0
+        self._cycles_per_ms = 0.0
+        self._flush: Tensor | None = None
+        torch.set_num_threads(1 if is_rehearsal else torch.get_num_threads())
+
+    def choose(self, real: T, rehearsed: T) -> T:
+        """Return the first on a GPU, the second in a rehearsal."""
+        return rehearsed if self.is_rehearsal else real
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+        if not self.is_rehearsal:
+            torch.cuda.synchronize()
+
+    def sleep(self, milliseconds: float) -> None:
+        """Keep the current stream busy for about so long."""
+        if self.is_rehearsal:
+            return
+        if not self._cycles_per_ms:
+            cycles = 20_000_000
+            torch.cuda._sleep(1000)  # loads the kernel
+            begin, end = _events()
+            begin.record()
+            torch.cuda._sleep(cycles)
+            end.record()
+            end.synchronize()
+            self._cycles_per_ms = cycles / begin.elapsed_time(end)
+        torch.cuda._sleep(int(milliseconds * self._cycles_per_ms))
+
+    def flush_cache(self) -> None:
+        """Read as much as the caches hold several times over: nothing else is left in them."""
+        if self.is_rehearsal:
+            return
+        if self._flush is None:
+            self._flush = torch.zeros(64 << 20, device="cuda")
+        self._flush.sum()
+
+    def time(self, call: Callable[[], Any]) -> Cost:
+        """Measure one call with cold caches. The device sleeps until the call has returned."""
+        if self.is_rehearsal:
+            began = time.perf_counter()
+            call()
+            seconds = time.perf_counter() - began
+            return Cost(1e3 * seconds, 1e6 * seconds, is_apart=True)
+        begin, end = _events()
+        begin.record()  # the first record of an event makes it
+        end.record()
+        while True:
+            self.synchronize()
+            self.flush_cache()
+            self.sleep(self._sleep_ms)
+            begin.record()
+            began = time.perf_counter()
+            call()
+            host_us = 1e6 * (time.perf_counter() - began)
+            end.record()
+            is_apart = not begin.query()
+            end.synchronize()
+            if is_apart or self._sleep_ms > LONGEST_SLEEP_MS:
+                self._sleep_ms = max(2.0, 3e-3 * host_us) if is_apart else 2.0
+                return Cost(begin.elapsed_time(end), host_us, is_apart)
+            self._sleep_ms = max(2.0 * self._sleep_ms, 2e-3 * host_us)
+
+    def times(self, calls: Sequence[Callable[[], Any]], rounds: int) -> list[Cost]:
+        """Measure so many calls, these in turn, after each was made once."""
+        for call in calls:
+            call()
+        return [self.time(calls[turn % len(calls)]) for turn in range(rounds)]
+
+    @contextlib.contextmanager
+    def side_stream(self) -> Iterator[None]:
+        """Run the block on a stream of its own, behind what was enqueued before it."""
+        if self.is_rehearsal:
+            yield
+            return
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def capture(self, body: Callable[[], Any]) -> Callable[[], None]:
+        """Capture what is enqueued by *body* on the current stream; return what replays it.
+
+        Any call into CUDA by any thread that is not allowed during a capture makes it fail.
+        """
+        if self.is_rehearsal:
+            body()
+            return body
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+            body()
+        return graph.replay
+
+    @contextlib.contextmanager
+    def refusing_waits(self) -> Iterator[None]:
+        """Make any wait for the device an error."""
+        if self.is_rehearsal:
+            yield
+            return
+        with refusing_waits():
+            yield
+
+    def free_bytes(self) -> int:
+        """Return how much memory of the device is free."""
+        return 1 << 62 if self.is_rehearsal else torch.cuda.mem_get_info()[0]
+
+
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
