@@ -5,8 +5,8 @@ Each benchmark is a module that is loaded only when it runs: some need torch, so
 
 from __future__ import annotations
 
-import os
 import signal
+import subprocess
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -81,10 +81,11 @@ def client(quick: Quick = False, rounds: Rounds = 11) -> None:
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def gpu(_context: typer.Context) -> None:
+def gpu(context: typer.Context) -> None:
     """All that only a GPU can show, in eleven stages: `gpu --help`, and docs/gpu.md."""
     # `scripts/bench` runs it without what this module imports, where there is a GPU.
-    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu_session", *_context.args])
+    command = [sys.executable, "-m", "benchmarks.gpu_session", *context.args]
+    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.gpu_session.device import Device
 
@@ -29,6 +29,7 @@ KINDS: Final = (
 )
 """Kinds of calls, and what the names of each have in them; the first that fits counts."""
 
+MARK: Final = "gpu_session: what is counted"
 SENDER: Final = "gradwatch-sender"
 TRAINING, OTHER, CONTROL = "training", "other", "control"
 
@@ -42,31 +43,48 @@ class Event:
         name: Of the function or the kernel.
         thread: As the trace has it: a system's id, or what pthreads calls it.
         us: How long it took.
+        begin_us: When it began.
     """
 
     kind: str
     name: str
     thread: int
     us: float
+    begin_us: float = 0.0
 
 
 def profiled(call: Callable[[], Any], device: Device) -> list[Event]:
-    """Return what happened while it ran, and until the device was done."""
+    """Return the calls while it ran, and what the device did of it."""
     activities = [ProfilerActivity.CPU]
     if not device.is_rehearsal:
         activities.append(ProfilerActivity.CUDA)
     device.synchronize()
     with profile(activities=activities) as profiler:
-        call()
+        with record_function(MARK):
+            call()
         device.synchronize()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "trace.json"
         profiler.export_chrome_trace(str(path))
         trace = json.loads(path.read_text("utf-8"))
-    return [
-        Event(event["cat"], event["name"], _number(event["tid"]), float(event.get("dur", 0)))
+    found = [
+        Event(
+            event["cat"],
+            event["name"],
+            _number(event["tid"]),
+            float(event.get("dur", 0)),
+            float(event["ts"]),
+        )
         for event in trace["traceEvents"]
         if "cat" in event
+    ]
+    (mark,) = (each for each in found if each.name == MARK and each.kind == "user_annotation")
+    end_us = mark.begin_us + mark.us
+    # The profiler and this function make calls of their own, before and after.
+    return [
+        each
+        for each in found
+        if each.kind not in RUNTIME or mark.begin_us <= each.begin_us <= end_us
     ]
 
 

@@ -26,6 +26,7 @@ from gradwatch_wire.columns import MEASURED_COLUMNS
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FILLS: Final = (1.0, 60000.0, 1e-7, 0.0, 1e30, 1e-30, math.nan, math.inf)
 SIZES: Final = (1, 7, 4095, 4097, 300_000)
+TOOL_S: Final = 60.0
 TOLERANCE: Final = 1e-5
 TESTS: Final = ("test_cuda.py", "test_statistics.py")
 
@@ -129,6 +130,7 @@ def _test(device: Device, rows: Rows) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=TOOL_S,
     )
     print(done.stdout[-6000:], done.stderr[-2000:])
     last = done.stdout.strip().rpartition("\n")[2]
@@ -153,6 +155,7 @@ def _check_memory(device: Device, rows: Rows) -> None:
             capture_output=True,
             text=True,
             check=False,
+            timeout=TOOL_S,
         )
     print(done.stdout[-4000:], done.stderr[-2000:])
     last = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]

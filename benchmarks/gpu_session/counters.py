@@ -33,7 +33,7 @@ def run(device: Device, rows: Rows) -> None:
         return
     options = ["--csv", "--metrics", ",".join(METRICS), "--kernel-name", KERNELS]
     command = [tool, *options, *command, SCALE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50.0)
     print(done.stdout, done.stderr)
     if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
         rows.skip("ncu", "permission to read the counters")

@@ -15,7 +15,8 @@ from tests.support.waits import refusing_waits
 
 T = TypeVar("T")
 
-LONGEST_SLEEP_MS: Final = 4000.0
+SHORTEST_SLEEP_MS: Final = 2.0
+LONGEST_SLEEP_MS: Final = 256.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Device:
     def __init__(self, *, is_rehearsal: bool) -> None:
         self.is_rehearsal = is_rehearsal
         self.name = "cpu" if is_rehearsal else "cuda"
-        self._sleep_ms = 2.0
+        self._sleep_ms = SHORTEST_SLEEP_MS
+        self._is_in_vain = False
         self._cycles_per_ms = 0.0
         self._flush: Tensor | None = None
         torch.set_num_threads(1 if is_rehearsal else torch.get_num_threads())
@@ -60,7 +62,7 @@ class Device:
         if not self._cycles_per_ms:
             cycles = 20_000_000
             torch.cuda._sleep(1000)  # loads the kernel
-            begin, end = _events()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             torch.cuda._sleep(cycles)
             end.record()
@@ -76,37 +78,63 @@ class Device:
             self._flush = torch.zeros(64 << 20, device="cuda")
         self._flush.sum()
 
-    def time(self, call: Callable[[], Any]) -> Cost:
-        """Measure one call with cold caches. The device sleeps until the call has returned."""
+    def times(
+        self,
+        calls: Sequence[Callable[[], Any]],
+        rounds: int,
+        before: Callable[[int], object] = lambda _turn: None,
+    ) -> list[Cost]:
+        """Measure so many calls with cold caches, these in turn, after each was made once.
+
+        The device sleeps until a call has returned. Where it cannot, because the call waits for it
+        or fills its queue, that is found out once: the others do not sleep that long.
+
+        Args:
+            calls: What is measured.
+            rounds: How many of them.
+            before: Called with the number of the round before each call, and not measured.
+        """
+        for turn, call in enumerate(calls):
+            before(turn)
+            call()
+        self._is_in_vain = False
+        costs = []
+        for turn in range(rounds):
+            before(turn)
+            costs.append(self._time(calls[turn % len(calls)]))
+        return costs
+
+    def _time(self, call: Callable[[], Any]) -> Cost:
         if self.is_rehearsal:
             began = time.perf_counter()
             call()
             seconds = time.perf_counter() - began
             return Cost(1e3 * seconds, 1e6 * seconds, is_apart=True)
-        begin, end = _events()
+        while True:
+            cost = self._time_behind_sleep(call)
+            if cost.is_apart:
+                self._sleep_ms = max(SHORTEST_SLEEP_MS, 3e-3 * cost.host_us)
+                return cost
+            if self._is_in_vain or self._sleep_ms >= LONGEST_SLEEP_MS:
+                self._is_in_vain, self._sleep_ms = True, SHORTEST_SLEEP_MS
+                return cost
+            self._sleep_ms = min(2 * self._sleep_ms, LONGEST_SLEEP_MS)
+
+    def _time_behind_sleep(self, call: Callable[[], Any]) -> Cost:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()  # the first record of an event makes it
         end.record()
-        while True:
-            self.synchronize()
-            self.flush_cache()
-            self.sleep(self._sleep_ms)
-            begin.record()
-            began = time.perf_counter()
-            call()
-            host_us = 1e6 * (time.perf_counter() - began)
-            end.record()
-            is_apart = not begin.query()
-            end.synchronize()
-            if is_apart or self._sleep_ms > LONGEST_SLEEP_MS:
-                self._sleep_ms = max(2.0, 3e-3 * host_us) if is_apart else 2.0
-                return Cost(begin.elapsed_time(end), host_us, is_apart)
-            self._sleep_ms = max(2.0 * self._sleep_ms, 2e-3 * host_us)
-
-    def times(self, calls: Sequence[Callable[[], Any]], rounds: int) -> list[Cost]:
-        """Measure so many calls, these in turn, after each was made once."""
-        for call in calls:
-            call()
-        return [self.time(calls[turn % len(calls)]) for turn in range(rounds)]
+        self.synchronize()
+        self.flush_cache()
+        self.sleep(self._sleep_ms)
+        begin.record()
+        began = time.perf_counter()
+        call()
+        host_us = 1e6 * (time.perf_counter() - began)
+        is_apart = not begin.query()
+        end.record()
+        end.synchronize()
+        return Cost(begin.elapsed_time(end), host_us, is_apart)
 
     @contextlib.contextmanager
     def side_stream(self) -> Iterator[None]:
@@ -146,7 +174,3 @@ class Device:
     def free_bytes(self) -> int:
         """Return how much memory of the device is free."""
         return 1 << 62 if self.is_rehearsal else torch.cuda.mem_get_info()[0]
-
-
-def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

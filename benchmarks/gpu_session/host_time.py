@@ -58,11 +58,12 @@ def _measure(device: Device, rows: Rows, case: Gradients, endpoint: str) -> None
     model = parameters_for(sets[0])
     name = f"collect(), {len(case.shapes):,} tensors"
     with gradwatch.attach(model, run=RUN, endpoint=endpoint) as watch:
-        costs = []
-        for turn in range(device.choose(ROUNDS, 3) + 3):
-            hand_over(model, sets[turn % len(sets)])
-            costs.append(device.time(watch.collect))
-        host = [cost.host_us for cost in costs[3:]]
+        costs = device.times(
+            [watch.collect],
+            device.choose(ROUNDS, 3),
+            lambda turn: hand_over(model, sets[turn % len(sets)]),
+        )
+        host = [cost.host_us for cost in costs]
         most = LIMITS_US.get(len(case.shapes))
         what = f"{name}: host p50"
         aim = Aim.HOST if most == HOST_US else None
@@ -125,8 +126,7 @@ def _count(
 
 def _write(rows: Rows, name: str, calls: Counter[str], times: int) -> None:
     for kind, number in sorted(calls.items()):
-        # One wait is that of the measurement.
-        count = max(0, number - (kind == "waits")) / times
+        count = number / times
         waits = kind in ("waits", "host allocations")
         passed = count == 0 if waits else None
         aim = Aim.NO_WAIT if waits else None

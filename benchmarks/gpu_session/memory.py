@@ -96,7 +96,7 @@ class _Use:
         host = getattr(torch.cuda, "host_memory_stats", None)  # torch 2.6 and later
         if host is not None:
             known = host()
-            for key in ("allocated_bytes.current", "reserved_bytes.current"):
+            for key in ("reserved_bytes.current", "allocated_bytes.current"):
                 if key in known:
                     found["pinned memory"] = float(known[key])
         return found

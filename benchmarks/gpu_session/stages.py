@@ -23,7 +23,7 @@ class Stage:
 
 STAGES: Final = (
     Stage("versions, and what the memory gives", "ceilings", 30),
-    Stage("the numbers are right, the tests pass", "correctness", 90),
+    Stage("the numbers are right, the tests pass", "correctness", 150),
     Stage("what is compiled, and when", "compilation", 60),
     Stage("time on the device", "device_time", 120),
     Stage("hardware counters of one launch", "counters", 60),
