@@ -137,18 +137,16 @@ def own_threads() -> dict[str, list[int]]:
 class Control:
     """A thread that queries an event once: if the trace does not show that, it shows nothing."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self) -> None:
         self._asked, self._done = threading.Event(), threading.Event()
-        self._event = None if device.is_rehearsal else torch.cuda.Event()
-        if self._event is not None:
-            self._event.record()
+        self._event = torch.cuda.Event()
+        self._event.record()
         self._thread = threading.Thread(target=self._run, name=CONTROL, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         self._asked.wait()
-        if self._event is not None:
-            self._event.query()
+        self._event.query()
         self._done.set()
         threading.Event().wait()  # its number must not be given to another thread
 

@@ -22,14 +22,11 @@ PACKAGES: Final = ("triton", "pytest", "hypothesis", "pytest_timeout")
 def run(device: Device, rows: Rows) -> None:
     """Write versions, tools and ceilings."""
     rows.add("Python, torch", note=f"{platform.python_version()}, {torch.__version__}")
-    if device.is_rehearsal:
-        rows.add("device", note="the CPU, in a rehearsal")
-    else:
-        own = torch.cuda.get_device_properties(0)
-        size = f"{own.total_memory / 1e9:.0f} GB, {own.multi_processor_count} multiprocessors"
-        runtime = torch.version.hip or torch.version.cuda
-        rows.add("device", note=f"{own.name}, {size}, CUDA {runtime}")
-        rows.add("devices", [torch.cuda.device_count()], note="more than one is not looked at")
+    own = torch.cuda.get_device_properties(0)
+    size = f"{own.total_memory / 1e9:.0f} GB, {own.multi_processor_count} multiprocessors"
+    runtime = torch.version.hip or torch.version.cuda
+    rows.add("device", note=f"{own.name}, {size}, CUDA {runtime}")
+    rows.add("devices", [torch.cuda.device_count()], note="more than one is not looked at")
     for tool in TOOLS:
         rows.add(tool, note=which(tool) or NOT_THERE)
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""The GPU, or in a rehearsal the CPU in its place: time, captures, streams, waits."""
+"""The GPU, or in a rehearsal the CPU in its place: time, captures, streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from tests.support.waits import refusing_waits
+from benchmarks.gpu_session import stand_ins
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Cost:
 
 
 class Device:
-    """One GPU. In a rehearsal nothing sleeps, nothing is captured, and the clock is the host's."""
+    """One GPU; in a rehearsal the CPU, with stand-ins for what `torch.cuda` has."""
 
     def __init__(self, *, is_rehearsal: bool) -> None:
         self.is_rehearsal = is_rehearsal
@@ -44,7 +44,9 @@ class Device:
         self._is_in_vain = False
         self._cycles_per_ms = 0.0
         self._flush: Tensor | None = None
-        torch.set_num_threads(1 if is_rehearsal else torch.get_num_threads())
+        if is_rehearsal:
+            torch.set_num_threads(1)
+            stand_ins.install()
 
     def choose(self, real: T, rehearsed: T) -> T:
         """Return the first on a GPU, the second in a rehearsal."""
@@ -52,13 +54,10 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for all work."""
-        if not self.is_rehearsal:
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
 
     def sleep(self, milliseconds: float) -> None:
         """Keep the current stream busy for about so long."""
-        if self.is_rehearsal:
-            return
         if not self._cycles_per_ms:
             cycles = 20_000_000
             torch.cuda._sleep(1000)  # loads the kernel
@@ -72,10 +71,8 @@ class Device:
 
     def flush_cache(self) -> None:
         """Read as much as the caches hold several times over: nothing else is left in them."""
-        if self.is_rehearsal:
-            return
         if self._flush is None:
-            self._flush = torch.zeros(64 << 20, device="cuda")
+            self._flush = torch.zeros(self.choose(64 << 20, 1), device=self.name)
         self._flush.sum()
 
     def times(
@@ -105,11 +102,6 @@ class Device:
         return costs
 
     def _time(self, call: Callable[[], Any]) -> Cost:
-        if self.is_rehearsal:
-            began = time.perf_counter()
-            call()
-            seconds = time.perf_counter() - began
-            return Cost(1e3 * seconds, 1e6 * seconds, is_apart=True)
         while True:
             cost = self._time_behind_sleep(call)
             if cost.is_apart:
@@ -139,9 +131,6 @@ class Device:
     @contextlib.contextmanager
     def side_stream(self) -> Iterator[None]:
         """Run the block on a stream of its own, behind what was enqueued before it."""
-        if self.is_rehearsal:
-            yield
-            return
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -162,15 +151,6 @@ class Device:
             body()
         return graph.replay
 
-    @contextlib.contextmanager
-    def refusing_waits(self) -> Iterator[None]:
-        """Make any wait for the device an error."""
-        if self.is_rehearsal:
-            yield
-            return
-        with refusing_waits():
-            yield
-
     def free_bytes(self) -> int:
         """Return how much memory of the device is free."""
-        return 1 << 62 if self.is_rehearsal else torch.cuda.mem_get_info()[0]
+        return torch.cuda.mem_get_info()[0]

@@ -53,8 +53,7 @@ def run(device: Device, rows: Rows) -> None:
     for case in known:
         with rows.attempt(case.name):
             _measure(device, rows, case)
-        if not device.is_rehearsal:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
     with rows.attempt("constants of the kernel"):
         _try_candidates(device, rows, known[0])
 

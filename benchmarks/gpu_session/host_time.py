@@ -98,7 +98,7 @@ def _count(
     sets: Sequence[list[Tensor]],
 ) -> None:
     """Write the calls into CUDA of one collection, by thread; the sender's have to be none."""
-    control = Control(device)
+    control = Control()
     times = device.choose(PROFILED, 2)
 
     def work() -> None:

@@ -30,7 +30,7 @@ def run(device: Device, rows: Rows) -> None:
             _train(device, rows, name, settings)
     for name, make in PEAKS.items():
         with rows.attempt(name, Aim.MEMORY):
-            _peak(device, rows, name, make(device))
+            _peak(rows, name, make(device))
 
 
 def _train(device: Device, rows: Rows, name: str, settings: dict[str, Any]) -> None:
@@ -83,15 +83,11 @@ class _Use:
         return (self._allocated() - before) / count
 
     def _allocated(self) -> float:
-        if self._device.is_rehearsal:
-            return 0.0
         return float(torch.cuda.memory_stats()["allocation.all.allocated"])
 
     def now(self) -> dict[str, float]:
         """Return bytes by what they are."""
         found = {RESIDENT: float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}
-        if self._device.is_rehearsal:
-            return found
         found["the device's peak"] = float(torch.cuda.max_memory_allocated())
         host = getattr(torch.cuda, "host_memory_stats", None)  # torch 2.6 and later
         if host is not None:
@@ -102,12 +98,9 @@ class _Use:
         return found
 
 
-def _peak(device: Device, rows: Rows, name: str, gradients: Sequence[Tensor]) -> None:
+def _peak(rows: Rows, name: str, gradients: Sequence[Tensor]) -> None:
     """Write what a measurement allocates at its highest, beside what is there."""
     statistics(gradients, MEASURED_COLUMNS)
-    if device.is_rehearsal:
-        rows.add(f"{name}: peak", note="not in a rehearsal")
-        return
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

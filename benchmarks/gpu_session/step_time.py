@@ -47,9 +47,9 @@ def run(device: Device, rows: Rows) -> None:
                 training = Training(device, mode, has_scaler=has_scaler)
                 _Block(device, training, endpoint).compare(rows, name, variants)
             gc.collect()
+            torch.cuda.empty_cache()
             if not device.is_rehearsal:  # importing the compiler alone takes seconds
                 torch.compiler.reset()
-                torch.cuda.empty_cache()
 
 
 class _Block:

@@ -19,7 +19,7 @@ from benchmarks.gpu_session.aims import Aim
 from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import Rows
 from benchmarks.gpu_session.training import WIDTH, logged, loss_of, small_model, watching
-from tests.support.waits import is_wait
+from tests.support.waits import is_wait, refusing_waits
 
 STEPS: Final = 8
 
@@ -56,7 +56,7 @@ def _check(device: Device, rows: Rows, name: str, make: Callable[[Device], Setup
         alone = make(device)
         alone.step(_nothing)
         try:
-            with device.refusing_waits():
+            with refusing_waits():
                 alone.step(_nothing)
         except RuntimeError as error:
             if not is_wait(str(error)):
@@ -69,7 +69,7 @@ def _check(device: Device, rows: Rows, name: str, make: Callable[[Device], Setup
             watching(setup.model, setup.optimizers, **setup.settings) as received,
         ):
             setup.step(received.watch.collect)
-            with device.refusing_waits():
+            with refusing_waits():
                 for _ in range(STEPS):
                     setup.step(received.watch.collect)
             device.synchronize()
