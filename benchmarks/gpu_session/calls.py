@@ -71,9 +71,9 @@ def profiled(call: Callable[[], Any], device: Device) -> list[Event]:
         Event(
             event["cat"],
             event["name"],
-            _number(event["tid"]),
+            _number(event.get("tid")),
             float(event.get("dur", 0)),
-            float(event["ts"]),
+            float(event.get("ts", 0)),
         )
         for event in trace["traceEvents"]
         if "cat" in event

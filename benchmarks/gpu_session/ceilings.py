@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from shutil import which
 from statistics import median
 from typing import Any, Final
@@ -16,7 +16,7 @@ from benchmarks.gpu_session.rows import NOT_THERE, Rows
 
 ROUNDS: Final = 20
 TOOLS: Final = ("ncu", "compute-sanitizer", "nvidia-smi")
-PACKAGES: Final = ("triton", "pytest", "hypothesis", "pytest_timeout")
+PACKAGES: Final = ("triton", "pytest", "hypothesis", "pytest-timeout")
 
 
 def run(device: Device, rows: Rows) -> None:
@@ -35,9 +35,10 @@ def run(device: Device, rows: Rows) -> None:
 
 
 def _version(package: str) -> str:
-    if find_spec(package) is None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
         return NOT_THERE
-    return str(getattr(__import__(package), "__version__", "there"))
 
 
 def _measure(device: Device, rows: Rows) -> None:
