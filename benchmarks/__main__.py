@@ -6,6 +6,7 @@ Each benchmark is a module that is loaded only when it runs: some need torch, so
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -86,6 +87,14 @@ def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
 def client(quick: Quick = False, rounds: Rounds = 11) -> None:
     """The client's numbers beside one read of the gradients and what people use today; DDP."""
     _run("client", quick=quick, rounds=rounds)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def gpu(context: typer.Context) -> None:
+    """All that only a GPU can show, in eleven stages: `gpu --help`, and docs/gpu.md."""
+    # `scripts/bench` runs it without what this module imports, where there is a GPU.
+    command = [sys.executable, "-m", "benchmarks.gpu_session", *context.args]
+    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 @app.command()

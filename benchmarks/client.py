@@ -2,7 +2,7 @@
 
 One process for each case times all variants in turn, in an order that rotates from round to round;
 each is compared with the floor of its own round. Peaks of memory are of fresh processes. Then a
-training with DDP, with and without; and on a machine with a GPU, what it costs there.
+training with DDP, with and without. What it costs on a GPU `gpu_session` measures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from benchmarks import client_cuda, client_ddp, client_small
+from benchmarks import client_ddp, client_small
 from benchmarks.client_cases import Case, cases
 from benchmarks.client_peers import FLOOR, HAND_OUT, NORMS, OWN, SIX, VARIANTS, WANDB
 from benchmarks.client_probe import Peak, Timing, take_peak, take_times
@@ -52,8 +52,6 @@ def run(*, quick: bool = False, rounds: int = 11) -> None:
     )
     client_small.run(quick=quick)
     client_ddp.run(quick=quick)
-    if torch.cuda.is_available():
-        client_cuda.run(quick=quick)
 
 
 def _slow_rounds(rounds: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -14,22 +13,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.spread import quantile, with_range
+
+__all__ = ["console", "quantile", "show", "with_range"]
+
 console = Console(width=None if sys.stdout.isatty() else 110)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the values that at least *share* of them do not exceed."""
-    ordered = sorted(values)
-    rank = -int(-share * len(ordered) // 1)  # rounded up
-    return ordered[min(max(rank, 1), len(ordered)) - 1]
-
-
-def with_range(values: Sequence[float], form: str) -> str:
-    """Return the median, and the range where there are several."""
-    middle = format(statistics.median(values), form)
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({min(values):{form}}..{max(values):{form}})"
 
 
 def show(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:

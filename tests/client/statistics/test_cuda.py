@@ -12,6 +12,7 @@ from torch import nn
 
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.waits import refusing_waits
 
 pytestmark = [
     pytest.mark.cuda,
@@ -22,10 +23,8 @@ pytestmark = [
 @pytest.fixture
 def never_waiting() -> Iterator[None]:
     """Any synchronisation with the device is an error."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+    with refusing_waits():
+        yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

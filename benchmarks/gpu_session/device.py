@@ -1,0 +1,156 @@
+"""The GPU, or in a rehearsal the CPU in its place: time, captures, streams."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_session import stand_ins
+
+T = TypeVar("T")
+
+SHORTEST_SLEEP_MS: Final = 2.0
+LONGEST_SLEEP_MS: Final = 256.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one call.
+
+    Args:
+        device_ms: From the begin of its work on the device to the end of it.
+        host_us: Until it returned.
+        is_apart: Whether it returned before its work began: only then is the one without the other.
+    """
+
+    device_ms: float
+    host_us: float
+    is_apart: bool
+
+
+class Device:
+    """One GPU; in a rehearsal the CPU, with stand-ins for what `torch.cuda` has."""
+
+    def __init__(self, *, is_rehearsal: bool) -> None:
+        self.is_rehearsal = is_rehearsal
+        self.name = "cpu" if is_rehearsal else "cuda"
+        self._sleep_ms = SHORTEST_SLEEP_MS
+        self._is_in_vain = False
+        self._cycles_per_ms = 0.0
+        self._flush: Tensor | None = None
+        if is_rehearsal:
+            torch.set_num_threads(1)
+            stand_ins.install()
+
+    def choose(self, real: T, rehearsed: T) -> T:
+        """Return the first on a GPU, the second in a rehearsal."""
+        return rehearsed if self.is_rehearsal else real
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+        torch.cuda.synchronize()
+
+    def sleep(self, milliseconds: float) -> None:
+        """Keep the current stream busy for about so long."""
+        if not self._cycles_per_ms:
+            cycles = 20_000_000
+            torch.cuda._sleep(1000)  # loads the kernel
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            torch.cuda._sleep(cycles)
+            end.record()
+            end.synchronize()
+            self._cycles_per_ms = cycles / begin.elapsed_time(end)
+        torch.cuda._sleep(int(milliseconds * self._cycles_per_ms))
+
+    def flush_cache(self) -> None:
+        """Read as much as the caches hold several times over: nothing else is left in them."""
+        if self._flush is None:
+            self._flush = torch.zeros(self.choose(64 << 20, 1), device=self.name)
+        self._flush.sum()
+
+    def times(
+        self,
+        calls: Sequence[Callable[[], Any]],
+        rounds: int,
+        before: Callable[[int], object] = lambda _turn: None,
+    ) -> list[Cost]:
+        """Measure so many calls with cold caches, these in turn, after each was made once.
+
+        The device sleeps until a call has returned. Where it cannot, because the call waits for it
+        or fills its queue, that is found out once: the others do not sleep that long.
+
+        Args:
+            calls: What is measured.
+            rounds: How many of them.
+            before: Called with the number of the round before each call, and not measured.
+        """
+        for turn, call in enumerate(calls):
+            before(turn)
+            call()
+        self._is_in_vain = False
+        costs = []
+        for turn in range(rounds):
+            before(turn)
+            costs.append(self._time(calls[turn % len(calls)]))
+        return costs
+
+    def _time(self, call: Callable[[], Any]) -> Cost:
+        while True:
+            cost = self._time_behind_sleep(call)
+            if cost.is_apart:
+                self._sleep_ms = max(SHORTEST_SLEEP_MS, 3e-3 * cost.host_us)
+                return cost
+            if self._is_in_vain or self._sleep_ms >= LONGEST_SLEEP_MS:
+                self._is_in_vain, self._sleep_ms = True, SHORTEST_SLEEP_MS
+                return cost
+            self._sleep_ms = min(2 * self._sleep_ms, LONGEST_SLEEP_MS)
+
+    def _time_behind_sleep(self, call: Callable[[], Any]) -> Cost:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()  # the first record of an event makes it
+        end.record()
+        self.synchronize()
+        self.flush_cache()
+        self.sleep(self._sleep_ms)
+        begin.record()
+        began = time.perf_counter()
+        call()
+        host_us = 1e6 * (time.perf_counter() - began)
+        is_apart = not begin.query()
+        end.record()
+        end.synchronize()
+        return Cost(begin.elapsed_time(end), host_us, is_apart)
+
+    @contextlib.contextmanager
+    def side_stream(self) -> Iterator[None]:
+        """Run the block on a stream of its own, behind what was enqueued before it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def capture(self, body: Callable[[], Any]) -> Callable[[], None]:
+        """Capture what is enqueued by *body* on the current stream; return what replays it.
+
+        Any call into CUDA by any thread that is not allowed during a capture makes it fail.
+        """
+        if self.is_rehearsal:
+            body()
+            return body
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+            body()
+        return graph.replay
+
+    def free_bytes(self) -> int:
+        """Return how much memory of the device is free."""
+        return torch.cuda.mem_get_info()[0]

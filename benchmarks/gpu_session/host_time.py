@@ -1,0 +1,168 @@
+"""Stage 5: microseconds of `collect()` on the host, and its calls into CUDA by kind and thread."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+import gradwatch
+from benchmarks.gpu_session.aims import HOST_US, Aim
+from benchmarks.gpu_session.calls import (
+    CONTROL,
+    OTHER,
+    SENDER,
+    TRAINING,
+    Control,
+    by_thread,
+    own_threads,
+    profiled,
+)
+from benchmarks.gpu_session.device import Device
+from benchmarks.gpu_session.gradients import Gradients, all_gradients, hand_over, parameters_for
+from benchmarks.gpu_session.receiver import listening
+from benchmarks.gpu_session.rows import Rows
+from benchmarks.gpu_session.training import RUN, loss_of
+from benchmarks.spread import quantile
+
+ROUNDS: Final = 200
+PROFILED: Final = 20
+LAYERS: Final = 74
+"""Linear layers, with 148 parameters."""
+
+CASES: Final = ("GPT-2 124M float32",)
+"""What is measured beside the small tensors."""
+
+LIMITS_US: Final = {148: HOST_US, 2000: 1000.0}
+
+
+def run(device: Device, rows: Rows) -> None:
+    """Measure models of so many tensors, then the hooks of `local=` and `blocks=`."""
+    with listening() as endpoint:
+        for case in all_gradients(is_small=device.is_rehearsal):
+            if case.name in CASES or "small" in case.name:
+                with rows.attempt(f"collect(), {len(case.shapes):,} tensors", Aim.HOST):
+                    _measure(device, rows, case, endpoint)
+        for name in ("local=True", "blocks="):
+            with rows.attempt(name):
+                _count_hooks(device, rows, name, endpoint)
+
+
+def _measure(device: Device, rows: Rows, case: Gradients, endpoint: str) -> None:
+    # Three sets in turn: no address is that of the call before.
+    sets = [case.make(device.name)[1] for _ in range(3)]
+    model = parameters_for(sets[0])
+    name = f"collect(), {len(case.shapes):,} tensors"
+    with gradwatch.attach(model, run=RUN, endpoint=endpoint) as watch:
+        costs = device.times(
+            [watch.collect],
+            device.choose(ROUNDS, 3),
+            lambda turn: hand_over(model, sets[turn % len(sets)]),
+        )
+        host = [cost.host_us for cost in costs]
+        most = LIMITS_US.get(len(case.shapes))
+        what = f"{name}: host p50"
+        aim = Aim.HOST if most == HOST_US else None
+        if most is None:
+            rows.add(what, [quantile(host, 0.5)], "us")
+        else:
+            rows.limit(what, [quantile(host, 0.5)], "us", most, aim)
+        rows.add(f"{name}: host p99", [quantile(host, 0.99)], "us")
+        rows.add(f"{name}: of it, reading the addresses", [_bare_us(model)], "us")
+        is_apart = all(cost.is_apart for cost in costs)
+        rows.add(f"{name}: behind a sleeping device", note="yes" if is_apart else "NO")
+        _count(device, rows, name, watch, model, sets)
+        faults = watch.stats()
+        rows.add(f"{name}: faults", [float(faults["faults"])], note=str(faults["last_error"])[:120])
+
+
+def _bare_us(model: nn.Module) -> float:
+    """Return what it takes to read where the gradients are, and nothing else."""
+    parameters = list(model.parameters())
+    began = time.perf_counter()
+    for _ in range(10):
+        [None if p.grad is None else p.grad.data_ptr() for p in parameters]
+    return 1e5 * (time.perf_counter() - began)
+
+
+def _count(
+    device: Device,
+    rows: Rows,
+    name: str,
+    watch: Any,
+    model: nn.ParameterList,
+    sets: Sequence[list[Tensor]],
+) -> None:
+    """Write the calls into CUDA of one collection, by thread; the sender's have to be none."""
+    control = Control()
+    times = device.choose(PROFILED, 2)
+
+    def work() -> None:
+        for turn in range(times):
+            hand_over(model, sets[turn % len(sets)])
+            watch.collect()
+        time.sleep(0.2)  # the sender looks for what has arrived
+        control.query()
+
+    found = by_thread(profiled(work, device), own_threads())
+    _write(rows, name, found[TRAINING], times)
+    is_told = bool(found[CONTROL]) or device.is_rehearsal
+    why = "" if is_told else "the trace does not show the control thread: nothing can be told"
+    number = found[SENDER].total()
+    rows.add(
+        f"{name}: calls by the sender's thread",
+        [number],
+        passed=number == 0 if is_told else False,
+        aim=Aim.SENDER,
+        note=why or _describe(found[SENDER]),
+    )
+    if found.get(OTHER):
+        rows.add(f"{name}: calls by other threads", note=_describe(found[OTHER]))
+
+
+def _write(rows: Rows, name: str, calls: Counter[str], times: int) -> None:
+    for kind, number in sorted(calls.items()):
+        count = number / times
+        waits = kind in ("waits", "host allocations")
+        passed = count == 0 if waits else None
+        aim = Aim.NO_WAIT if waits else None
+        rows.add(f"{name}: {kind}", [count], "a call", passed=passed, aim=aim)
+
+
+def _describe(calls: Counter[str]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in calls.most_common(5))
+
+
+def _count_hooks(device: Device, rows: Rows, name: str, endpoint: str) -> None:
+    """Write what a backward pass calls more with hooks, and how much longer the host takes."""
+    width = 64
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(device.choose(LAYERS, 6))))
+    model.to(device.name)
+    batch = torch.ones(8, width, device=device.name)
+    settings: dict[str, Any] = {"local": True} if "local" in name else {"blocks": list(model)}
+
+    def step() -> None:
+        model.zero_grad()
+        loss_of(model, batch).backward()
+
+    without = _host_us(device, step)
+    plain = by_thread(profiled(step, device), own_threads())[TRAINING]
+    with gradwatch.attach(model, run=RUN, endpoint=endpoint, **settings) as watch:
+
+        def watched() -> None:
+            step()
+            watch.collect()
+
+        own = _host_us(device, watched)
+        calls = by_thread(profiled(watched, device), own_threads())[TRAINING]
+    more = calls - plain
+    rows.add(f"{name}, {len(model)} layers: step and collect()", [own - without], "us more")
+    rows.add(f"{name}: calls more", [more.total()], "a step", note=_describe(more))
+
+
+def _host_us(device: Device, call: Callable[[], Any]) -> float:
+    return quantile([c.host_us for c in device.times([call], device.choose(40, 2))], 0.5)

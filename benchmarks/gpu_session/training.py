@@ -1,0 +1,100 @@
+"""What several stages train: a small model, an aggregator in this process, what was logged."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+import gradwatch
+import gradwatch_wire as wire
+from tests.support.recording import RecordingAggregator
+from tests.support.waiting import wait_until
+
+WIDTH: Final = 64
+RUN: Final = "gpu-session"
+
+
+def small_model(device: str) -> nn.Sequential:
+    """Return two layers with a bias each."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1)).to(device)
+
+
+class Received:
+    """What a watch has sent.
+
+    Args:
+        aggregator: Took it.
+        watch: Sent it; closed by whoever made this.
+    """
+
+    def __init__(self, aggregator: RecordingAggregator, watch: gradwatch.Watch) -> None:
+        self._aggregator = aggregator
+        self.watch = watch
+
+    def stats(self) -> list[wire.Stats]:
+        """Close the watch, and return its STATS in the order in which they were made."""
+        self.watch.close()
+        return self._aggregator.of(wire.Stats)
+
+    def wait(self, count: int) -> None:
+        """Wait until so many were received."""
+        wait_until(lambda: len(self._aggregator.of(wire.Stats)) >= count, f"{count} STATS", 10.0)
+
+    def layers(self, stats: wire.Stats, column: str = "l2") -> dict[str, float]:
+        """Return one of its columns by layer."""
+        return self._aggregator.layers(stats, column)
+
+
+@contextlib.contextmanager
+def watching(model: Any, *arguments: Any, **settings: Any) -> Iterator[Received]:
+    """Attach to a model, with an aggregator that keeps what is sent."""
+    aggregator = RecordingAggregator()
+    aggregator.start()
+    try:
+        watch = gradwatch.attach(
+            model, *arguments, run=RUN, endpoint=aggregator.endpoint, **settings
+        )
+        assert isinstance(watch, gradwatch.Watch), "GRADWATCH_DISABLED is set"
+        with watch:
+            yield Received(aggregator, watch)
+    finally:
+        aggregator.stop()
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect what gradwatch logs in the block."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keep()
+    logger = logging.getLogger("gradwatch")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+def norms(model: nn.Module) -> dict[str, float]:
+    """Return the norm of each gradient in float64; waits for the device."""
+    return {
+        name: float(parameter.grad.double().norm())
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+    """Return a loss of the model on a batch."""
+    loss: Tensor = model(batch).square().mean()
+    return loss

@@ -1,0 +1,232 @@
+"""The session for the first minutes on a GPU: rehearsed on the CPU, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu_session.aims import HELD, MISSED, NOT_MEASURED, Aim, verdicts
+from benchmarks.gpu_session.calls import OTHER, SENDER, TRAINING, Event, by_thread
+from benchmarks.gpu_session.counters import table
+from benchmarks.gpu_session.rows import Rows, read
+from benchmarks.gpu_session.session import DONE, OVER, Session, limit_s
+from benchmarks.gpu_session.stages import STAGES
+from benchmarks.gpu_session.wheels import unpack
+from tests.support.waiting import wait_until
+from tests.support.waits import refusing_waits
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def session(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a rehearsal as `scripts/bench gpu` does: nothing is installed."""
+    return subprocess.Popen(
+        [
+            *("bash", str(ROOT / "scripts" / "bench"), "gpu", "--rehearse"),
+            *("--out", str(folder), "--wheels", str(folder / "none"), *arguments),
+        ],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def known(folder: Path) -> dict[str, Any]:
+    """What a rehearsal has saved."""
+    file = folder / "rehearsal.json"
+    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"stages": {}}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rehearsal_runs_every_stage_to_its_end(tmp_path: Path) -> None:
+    """What a stage does wrong by itself shows here, and not in the minutes on a GPU."""
+    process = session(tmp_path)
+    output, errors = process.communicate()
+
+    stages = known(tmp_path)["stages"]
+    assert {number: stages[number]["status"] for number in stages} == {
+        str(number): DONE for number in range(len(STAGES))
+    }, errors
+    rows = [row for stage in stages.values() for row in stage["rows"]]
+    assert [row for row in rows if row["passed"] is False] == []
+    assert process.returncode == 0
+    assert all(stage.title in output for stage in STAGES)
+    # Times on a CPU are no evidence.
+    found = verdicts(rows)
+    assert {found[aim] for aim in (Aim.DEVICE_FLOAT32, Aim.HOST, Aim.STEP)} == {NOT_MEASURED}
+    assert {found[aim] for aim in (Aim.CAPTURES, Aim.ARRIVAL, Aim.NUMBERS)} == {HELD}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_killed_session_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What is finished is not run again, and the stage that was under way ends with the session."""
+    only = ("--only", "0,9,10")
+    first = session(tmp_path, *only)
+    wait_until(lambda: "0" in known(tmp_path)["stages"], "the first stage")
+    wait_until((tmp_path / "stage-9.jsonl").exists, "the second one")
+    stage = _child_of(first.pid)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    wait_until(lambda: not _is_there(stage), "the end of the stage")
+    before = known(tmp_path)["stages"]
+
+    second = session(tmp_path, *only)
+    errors = second.communicate()[1]
+
+    assert list(before) == ["0"]
+    assert known(tmp_path)["stages"]["0"] == before["0"]
+    assert "stage 0" not in errors
+    assert set(known(tmp_path)["stages"]) == {"0", "9", "10"}
+
+
+def _child_of(pid: int) -> int:
+    """Return the process of the stage; the session is the process itself, after `exec`."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
+    return int(children[0])
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.slow
+def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """And is not taken for finished."""
+    path = [str(ROOT / name) for name in ("client", "shared", "server", ".")]
+    found = Session(tmp_path, is_rehearsal=True, path=path).run(0, 0.1)
+
+    assert found["status"] == OVER
+    assert found["rows"] == []
+
+
+def test_what_cannot_be_imported_is_said_with_how_to_get_it(tmp_path: Path) -> None:
+    """A Python without site-packages has neither torch nor the wheels."""
+    found = subprocess.run(
+        [
+            *(sys.executable, "-S", "-m", "benchmarks.gpu_session"),
+            *("--out", str(tmp_path), "--wheels", str(tmp_path / "none")),
+        ],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.returncode == 2
+    assert "torch and zmq and msgpack" in found.stderr
+    assert "pip download" in found.stderr
+
+
+def test_nothing_is_begun_without_the_time_for_it() -> None:
+    """A session has a budget."""
+    assert limit_s(3, 1000.0) == STAGES[3].limit_s
+    assert limit_s(3, 20.0) == 20.0
+    assert limit_s(3, 1.0) == 0.0
+
+
+def test_lines_are_kept_up_to_where_a_stage_was_ended(tmp_path: Path) -> None:
+    """Also where the last one is not whole, and where something was raised."""
+    path = tmp_path / "rows"
+    with Rows(path, is_rehearsal=False) as rows:
+        rows.limit("fast", [1.0, 2.0, 9.0], "ms", 2.0, Aim.HOST)
+        rows.limit("slow", [3.0], "ms", 2.0, Aim.STEP)
+        with rows.attempt("broken", Aim.CAPTURES):
+            raise RuntimeError("operation not permitted when stream is capturing")
+    path.write_text(path.read_text("utf-8") + '{"what": "cut o', encoding="utf-8")
+    found = read(path)
+
+    assert [row["passed"] for row in found] == [True, False, False]
+    assert "not permitted" in found[2]["note"]
+    assert verdicts(found)[Aim.HOST] == HELD
+    assert verdicts(found)[Aim.STEP] == verdicts(found)[Aim.CAPTURES] == MISSED
+    assert verdicts(found)[Aim.MEMORY] == NOT_MEASURED
+
+
+def test_calls_are_counted_by_the_thread_that_made_them() -> None:
+    """Threads that the profiler does not know by the system's id go by 32 bits of another."""
+    pthread = 0x7F12_9ABC_DEF0
+    events = [
+        Event("cuda_runtime", "cudaLaunchKernel", 100, 1.0),
+        Event("cuda_driver", "cuLaunchKernelEx", 100, 1.0),
+        Event("cuda_runtime", "cudaMemcpyAsync", 101, 1.0),
+        Event("cuda_runtime", "cudaEventQuery", pthread & 0xFFFFFFFF, 1.0),
+        Event("cuda_runtime", "cudaEventQuery", (pthread & 0xFFFFFFFF) - (1 << 32), 1.0),
+        Event("cuda_runtime", "cudaStreamSynchronize", 999, 1.0),
+        Event("kernel", "reduce", 7, 1.0),
+        Event("cpu_op", "aten::sum", 200, 1.0),
+    ]
+    found = by_thread(events, {TRAINING: [100, 101], SENDER: [200, pthread]})
+
+    assert found[TRAINING] == Counter({"launches": 2, "copies": 1})
+    assert found[SENDER] == Counter({"event queries": 2})
+    assert found[OTHER] == Counter({"waits": 1})
+
+
+def test_the_table_of_ncu_is_read_among_what_else_it_prints() -> None:
+    """Numbers have commas; metrics that nobody asked for are passed over."""
+    text = (
+        "==PROF== Connected\ntriton [0.0]\n"
+        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+        '"0","reduce(int)","launch__registers_per_thread","register/thread","74"\n'
+        '"0","reduce(int)","gpu__time_duration.sum","nsecond","113,920"\n'
+        '"0","reduce(int)","something else","%","1"\n'
+    )
+
+    assert table(text) == [
+        ("reduce: registers per thread", 74.0, "register/thread"),
+        ("reduce: duration", 113920.0, "nsecond"),
+    ]
+
+
+def test_the_word_about_the_debug_mode_leaves_the_mode_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch warns as it sets it, which is an error in these tests, and would leave it set."""
+    modes: list[str] = []
+
+    def set_mode(mode: str) -> None:
+        if not modes:  # once per process
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+        modes.append(mode)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+
+    def wait() -> None:
+        with refusing_waits():
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        wait()
+    assert modes == ["error", "default"]
+
+
+def test_wheels_that_were_carried_are_unpacked(tmp_path: Path) -> None:
+    """Installing would need more than what an image has."""
+    with zipfile.ZipFile(tmp_path / "carried-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carried/__init__.py", "there = True\n")
+
+    assert unpack(tmp_path, tmp_path / "site") == [str(tmp_path / "site")]
+    assert (tmp_path / "site" / "carried" / "__init__.py").exists()
+    assert unpack(tmp_path / "none", tmp_path / "site") == []
