@@ -69,6 +69,15 @@ def step(
 
 
 @app.command()
+def activations(
+    quick: Quick = False,
+    rounds: Annotated[int, typer.Option(min=10, help="Steps of each variant.")] = 300,
+) -> None:
+    """What attach(activations=...) adds to a training step, beside the same watch without it."""
+    _run("activations", quick=quick, rounds=rounds)
+
+
+@app.command()
 def footprint(quick: Quick = False, rounds: Rounds = 9) -> None:
     """Import time and memory on top of torch's; start and memory of an idle aggregator."""
     _run("footprint", quick=quick, rounds=rounds)
@@ -107,6 +116,15 @@ def recovery(
     _run("recovery", quick=quick, rounds=rounds, runs=runs)
 
 
+@app.command()
+def loops(
+    only: Annotated[str, typer.Option(help="Loops whose name contains this.")] = "",
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """Training loops run for real: what gradwatch says of each, beside what is true."""
+    _run("loops.table", only=only, write=write)
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""
@@ -114,7 +132,7 @@ def all_(quick: Quick = False) -> None:
         _run(name, quick=quick)
 
 
-def _run(name: str, **options: float) -> None:
+def _run(name: str, **options: float | str) -> None:
     with console.status(name):  # minutes may pass; shown on a terminal only
         import_module(f"benchmarks.{name}").run(**options)
 

@@ -13,6 +13,7 @@ from gradwatch_wire.limits import (
     MAX_GROUPS,
     MAX_LABELS,
     MAX_LAYERS,
+    MAX_MODULES,
     MAX_PARTS,
     MAX_RANKS,
     MAX_RECORD_BYTES,
@@ -123,7 +124,7 @@ def _read_welcome(b: Reader) -> Welcome:
 
 
 def _manifest(r: Manifest) -> Body:
-    return {
+    body: Body = {
         "id": r.manifest_id,
         "names": r.names,
         "numel": _column(r.numel),
@@ -133,6 +134,9 @@ def _manifest(r: Manifest) -> Body:
         "groups": {name: list(indices) for name, indices in r.groups.items()},
         "order": r.order,
     }
+    if r.modules:
+        body["modules"] = r.modules
+    return body
 
 
 def _read_manifest(b: Reader) -> Manifest:
@@ -146,6 +150,7 @@ def _read_manifest(b: Reader) -> Manifest:
         columns=b.names("columns", MAX_COLUMNS, ()),
         groups=b.map("groups", MAX_GROUPS, _indices),
         order=b.name("order", LayerOrder.REGISTRATION.value),
+        modules=b.names("modules", MAX_MODULES, ()),
     )
     _check_manifest(manifest)
     return manifest
@@ -175,10 +180,11 @@ def _check_manifest(m: Manifest) -> None:
                 where=f"MANIFEST.groups.{ascii(group)[1:-1]}",
             )
     # Last, when each name is known to have come with its numel: a set is large beside bare names.
-    if len(set(m.names)) != layers:
-        raise ProtocolError(
-            expected="distinct layer names", got="a repeated one", where="MANIFEST.names"
-        )
+    for what, key, names in (("layer", "names", m.names), ("module", "modules", m.modules)):
+        if len(set(names)) != len(names):
+            raise ProtocolError(
+                expected=f"distinct {what} names", got="a repeated one", where=f"MANIFEST.{key}"
+            )
 
 
 def _per_layer(column: Column, layers: int, where: str) -> Column:
@@ -199,6 +205,8 @@ def _stats(r: Stats) -> Body:
     }
     if r.parts != 1:
         body |= {"part": r.part, "parts": r.parts}
+    if r.activations is not None:
+        body["activations"] = _column(r.activations)
     return body
 
 
@@ -222,7 +230,22 @@ def _read_stats(b: Reader) -> Stats:
         columns=columns,
         part=b.integer("part", 0, parts - 1, 0),
         parts=parts,
+        activations=_activations(b),
     )
+
+
+def _activations(b: Reader) -> Column | None:
+    column = b.column("activations", None)
+    if column is None:
+        return None
+    where = "STATS.activations"
+    if column.code != "<f8":
+        raise ProtocolError(expected="<f8", got=column.code, where=f"{where}.code")
+    if column.count > MAX_MODULES:
+        raise ProtocolError(
+            expected=f"at most {MAX_MODULES} modules", got=str(column.count), where=where
+        )
+    return column
 
 
 def _gains(r: Gains) -> Body:

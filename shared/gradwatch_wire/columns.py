@@ -73,3 +73,6 @@ COUNT_COLUMNS: Final = frozenset(column.name for column in STATISTIC_COLUMNS if 
 
 NONFINITE_COUNTS: Final = tuple(c.name for c in STATISTIC_COLUMNS if c.counts_nonfinite)
 """The columns that count elements that are NaN or Inf."""
+
+NOT_SEEN: Final = -1.0
+"""In place of the magnitude of a module that returned nothing: no magnitude is negative."""

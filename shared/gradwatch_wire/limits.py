@@ -18,6 +18,8 @@ MAX_SCALARS = 64
 MAX_LABELS = 32
 MAX_GROUPS = 64
 MAX_BLOCKS = 4_096
+MAX_MODULES = 4_096
+"""Modules whose outputs one client measures."""
 
 MAX_MANIFESTS = 64
 """Sets of layers that a client remembers. A model that skips layers at random has ever new ones."""

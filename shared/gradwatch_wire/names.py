@@ -22,6 +22,8 @@ class Scalar(StrEnum):
     COLLECTIONS = "collections"
     FIRST_NONFINITE_STEP = "first_nonfinite_step"
     FIRST_NONFINITE_LOSS = "first_nonfinite_loss"
+    NONFINITE_MODULE = "nonfinite_module"
+    NONFINITE_MODULE_STEP = "nonfinite_module_step"
 
 
 class Label(StrEnum):

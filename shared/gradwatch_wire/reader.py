@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from gradwatch_wire.errors import ProtocolError, describe
 from gradwatch_wire.limits import MAX_ALERT_DEPTH, MAX_NAME_BYTES, MAX_TEXT_BYTES
@@ -63,9 +63,16 @@ class Reader:
         """Return exactly *size* bytes."""
         return checked_bytes(*self._get(key, _MISSING), size)
 
-    def column(self, key: str) -> Column:
+    @overload
+    def column(self, key: str) -> Column: ...
+
+    @overload
+    def column(self, key: str, default: None) -> Column | None: ...
+
+    def column(self, key: str, default: object = _MISSING) -> Column | None:
         """Return a packed column."""
-        return checked_column(*self._get(key, _MISSING))
+        value, where = self._get(key, default)
+        return None if value is default else checked_column(value, where)
 
     def names(self, key: str, most: int, default: object = _MISSING) -> tuple[str, ...]:
         """Return an array of names."""

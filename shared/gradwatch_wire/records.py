@@ -105,6 +105,8 @@ class Manifest:
         columns: Names of the columns that STATS may carry.
         groups: Named parameter group to indices into `names`.
         order: `forward` when seen from the first backward pass, else `registration`.
+        modules: Names of the modules whose outputs are measured, in order of registration; empty:
+            none are.
     """
 
     manifest_id: int
@@ -115,6 +117,7 @@ class Manifest:
     columns: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: str = LayerOrder.REGISTRATION.value
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +132,19 @@ class Stats:
             `local_probe`, `step_time_s`; `collections` since the last record, if several, and then
             `first_nonfinite_step`, NaN if there was none. `local_probe` and
             `first_nonfinite_loss` are then of the first collection of that step that was bad, of
-            the last one if none was.
+            the last one if none was. `nonfinite_module`, if an output was non-finite that is not
+            so in good steps, is the place in the manifest of the module that returned the first
+            such, NaN if that is not known; of several collections `nonfinite_module_step` is its
+            step.
         columns: Column name to one number per layer of the manifest. `l2`, `l1`, `linf`, `zeros`,
             `nans`, `infs` are of this step; `l2_max` and `l2_mean` over the collections since the
             last record; `local_l2` of this rank's gradient before the ranks were reduced, negative
             where it is not known.
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
+        activations: `<f8`, one per module of the manifest: the largest magnitude in its outputs
+            since the last record, NaN if there was a NaN, else Inf if there was one; `NOT_SEEN` of
+            a module that was not seen to return anything. None: no modules are watched.
     """
 
     manifest_id: int
@@ -145,6 +154,7 @@ class Stats:
     columns: Mapping[str, Column] = field(default_factory=dict)
     part: int = 0
     parts: int = 1
+    activations: Column | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

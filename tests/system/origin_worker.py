@@ -63,6 +63,7 @@ def train(way: str, rank: int, world: int) -> None:
         None if way == "accumulate-collect" else optimizer,
         run=way,
         local="local" in way,
+        activations="activations" in way,
         report_every=4 if way.startswith("report") else 1,
     )
     fault = next((each for each in ("loss", "backward") if way.startswith(each)), "forward")

@@ -135,6 +135,8 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("scaler", "TypeError"): lambda: {"scaler": 65536.0},
     ("blocks", "TypeError"): lambda: {"blocks": 2},
     ("blocks", "ValueError"): lambda: {"blocks": [nn.Linear(2, 2)]},
+    ("activations", "TypeError"): lambda: {"activations": 3},
+    ("activations", "ValueError"): lambda: {"activations": [nn.Linear(2, 2)]},
     ("columns", "TypeError"): lambda: {"columns": 5},
     ("columns", "ValueError"): lambda: {"columns": ["l3"]},
     ("report_every", "ValueError"): lambda: {"report_every": 0},

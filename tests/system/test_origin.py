@@ -87,7 +87,34 @@ def test_what_is_born_in_the_forward_pass_is_not_put_down_to_the_last_layer(
             "bad_loss": bad_loss,
             "first_gradient": first_gradient,
         }
-        assert found[way] == known, way
+        assert found[way] == known | {"module": None}, way
         assert {key: origin[key] for key in known} == known, way
         assert alert["message"].startswith(says)
         assert " at step 2 on rank 1" in alert["message"]
+
+
+OUTPUTS = {
+    # way to train: (first module whose output was bad, what the message begins with)
+    "activations": ("second", "NaN in the forward pass: second is the first module whose output"),
+    "report-activations": ("second", "NaN in the forward pass: second is the first module whose"),
+    "accumulate-activations": ("second", "NaN in the forward pass: second is the first module "),
+    "backward-activations": (None, "NaN in the gradient of second.bias"),
+}
+
+
+def test_what_is_born_in_the_forward_pass_is_put_down_to_a_module(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """0/0 before the second of three modules, on one rank, where outputs are measured."""
+    found = first_bad(aggregator, train, *OUTPUTS)
+
+    for way, (module, says) in OUTPUTS.items():
+        (alert,) = aggregator.json(f"/runs/{way}/alerts")
+        origin = alert["origin"]
+        assert (found[way]["module"], origin["module"]) == (module, module), way
+        assert (found[way]["step"], found[way]["rank"], origin["rank"]) == (2, 1, 1), way
+        assert alert["message"].startswith(says), way
+    before = aggregator.json("/runs/activations/alerts")[0]["origin"]["magnitudes_before"]
+
+    assert [each["step"] for each in before] == [0, 1]
+    assert all(0.0 < each["magnitude"] < 10.0 for each in before)

@@ -45,6 +45,7 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
         "kind": kind,
         "bad_loss": bad_loss,
         "first_gradient": layer,
+        "module": None,
     }
     assert health["window"]["coverage"] == 1.0
     assert [alert["rule"] for alert in alerts] == ["nonfinite"]

@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.0.json"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="session")
 def golden() -> dict[str, list[bytes]]:
-    """The frames of one message per kind as version 1.0 wrote them; the file never changes."""
-    messages = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    """The frames of one message per kind as version 1.0 wrote them; the files never change.
+
+    Keys that came later have messages and a file of their own.
+    """
+    messages: dict[str, list[str]] = {}
+    for path in sorted(GOLDEN.glob("*.json")):
+        messages |= json.loads(path.read_text(encoding="utf-8"))
     return {name: [bytes.fromhex(frame) for frame in frames] for name, frames in messages.items()}
 
 

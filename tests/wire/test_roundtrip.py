@@ -88,6 +88,7 @@ def manifests(draw: st.DrawFn) -> wire.Manifest:
         columns=draw(st.lists(NAMES, max_size=3).map(tuple)),
         groups=draw(st.dictionaries(NAMES, indices, max_size=2)),
         order=draw(NAMES),
+        modules=draw(st.lists(NAMES, max_size=3, unique=True).map(tuple)),
     )
 
 
@@ -105,6 +106,7 @@ def stats(draw: st.DrawFn) -> wire.Stats:
         columns=draw(st.dictionaries(NAMES, any_code, max_size=3)),
         part=draw(st.integers(0, parts - 1)),
         parts=parts,
+        activations=draw(st.none() | st.integers(0, 3).flatmap(lambda n: columns("<f8", n))),
     )
 
 

@@ -54,15 +54,21 @@ class BackwardPasses:
         self._active = True
 
     def watch(self, owner: int, parameters: Sequence[Tensor]) -> None:
-        """Hook a few of an owner's parameters, spread over all; those hooked before stay.
+        """Hook a few of an owner's parameters, spread over all.
+
+        Those that were hooked before and are still among them stay so.
 
         Args:
             owner: A number that stands for these parameters, such as an optimizer's.
             parameters: Those that may get a gradient; one that cannot is left out.
         """
         leaves = [p for p in parameters if p.requires_grad and p.is_leaf]
-        self._triggers = [trigger for trigger in self._triggers if not trigger.is_gone()]
-        hooked = {trigger.identity for trigger in self._triggers if trigger.owner == owner}
+        mine = {id(parameter) for parameter in parameters}
+        for trigger in [each for each in self._triggers if each.owner == owner]:
+            if id(trigger.parameter) not in mine:
+                trigger.remove()
+                self._triggers.remove(trigger)
+        hooked = {id(each.parameter) for each in self._triggers if each.owner == owner}
         for parameter in _spread(leaves, MAX_TRIGGERS):
             if id(parameter) not in hooked:
                 self._triggers.append(_Trigger(self, owner, parameter))
@@ -170,8 +176,9 @@ class _Trigger:
 
     def __init__(self, passes: BackwardPasses, owner: int, parameter: Tensor) -> None:
         self.owner = owner
-        self.identity = id(parameter)
-        self._parameter = weakref.ref(parameter)
+        # Its hooks do not reach it from here but weakly. A weak reference to the parameter itself
+        # would make `torch.utils.swap_tensors` refuse it, and with it `model.to(...)`.
+        self.parameter = parameter
         self._grad: weakref.ref[Tensor] | None = None
         self._version = -1
         self.task = -1  # the last pass that reached it
@@ -180,9 +187,8 @@ class _Trigger:
 
         def before(_: Tensor) -> None:
             passes, trigger = known(), me()
-            own = trigger._parameter() if trigger is not None else None
-            if passes is not None and trigger is not None and own is not None:
-                passes.note_fresh(trigger, own)
+            if passes is not None and trigger is not None:
+                passes.note_fresh(trigger, trigger.parameter)
 
         def after(reached: Tensor) -> None:
             passes, trigger = known(), me()
@@ -212,21 +218,15 @@ class _Trigger:
 
     def was_dropped(self) -> bool:
         """Tell, of a parameter that no pass has reached since, whether its gradient is gone."""
-        parameter = self._parameter()
-        return parameter is not None and self.is_fresh(parameter, trust_version=True)
+        return self.is_fresh(self.parameter, trust_version=True)
 
     def note(self) -> None:
         """Remember the gradient as it is at the end of a pass."""
-        parameter = self._parameter()
-        grad = None if parameter is None else parameter.grad
+        grad = self.parameter.grad
         if grad is None:
             self._grad = None
         else:
             self._grad, self._version = weakref.ref(grad), grad._version
-
-    def is_gone(self) -> bool:
-        """Tell whether the parameter is no more."""
-        return self._parameter() is None
 
     def remove(self) -> None:
         """Remove the hooks."""

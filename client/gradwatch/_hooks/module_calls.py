@@ -22,7 +22,7 @@ BEFORE_GRAPH: Final = 0
 
 
 class ModuleCalls:
-    """Notes the first call of each module until `close`.
+    """Notes the first call of each module in each forward pass, until `close`.
 
     Args:
         owners: Modules to the layers that are their own parameters, in order of registration.
@@ -39,12 +39,14 @@ class ModuleCalls:
         ]
 
     def _note(self, module: nn.Module, _: object) -> None:
-        if module not in self._calls:
+        is_in_backward = torch._C._current_graph_task_id() >= 0  # computed again, last block first
+        if module not in self._calls and not is_in_backward:
             self._calls[module] = torch._C._autograd._get_sequence_nr()
 
-    def moments(self) -> dict[int, Moment]:
-        """Return when the module of each layer was first called.
+    def take_moments(self) -> dict[int, Moment]:
+        """Return when the module of each layer was first called, and forget it.
 
+        What is called after this is of another forward pass, or of another part of this one.
         A module's parameters are in the order of their registration. One that has watched modules
         inside it uses its own before, between or after them: that is not known.
         """
@@ -54,6 +56,7 @@ class ModuleCalls:
             if inner.isdisjoint(self._owners):
                 for index in self._owners[module]:
                     found[index] = (number, BEFORE_GRAPH, len(found))
+        self._calls.clear()
         return found
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ from gradwatch._hooks.first_use import Moment, first_uses, moments_of
 from gradwatch._hooks.module_calls import ModuleCalls
 from gradwatch._hooks.module_hook import ModuleHook
 from gradwatch._hooks.outputs import differentiable
-from gradwatch._hooks.sharded_parameters import whole_parameters
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.sharded_parameters import whole_parameters
 from gradwatch._layers.wrappers import is_compiled, is_compiled_wrapper
 
 MAX_STEPS: Final = 16
@@ -169,7 +169,7 @@ class ForwardOrder:
         found = moments_of({numbers[p]: u for p, u in uses.items() if p in numbers}, self._owners)
         if self._calls is not None:
             shown = {numbers[parameter] for parameter in uses if parameter in numbers}
-            called = self._calls.moments()
+            called = self._calls.take_moments()
             found |= {i: moment for i, moment in called.items() if i not in shown}
         return found
 

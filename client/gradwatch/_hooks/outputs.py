@@ -12,20 +12,30 @@ MAX_DEPTH: Final = 4
 """A model's caches may be nested without end; what was computed last is near the top."""
 
 
-def differentiable(output: object, depth: int = MAX_DEPTH) -> Iterator[Tensor]:
+def differentiable(output: object) -> Iterator[Tensor]:
     """Yield the tensors that have a graph.
 
     Args:
         output: A tensor, or a tuple, list, mapping or dataclass that has some. A model output of
             Transformers is a mapping.
+    """
+    return (tensor for tensor in tensors_in(output) if tensor.grad_fn is not None)
+
+
+def tensors_in(output: object, depth: int = MAX_DEPTH) -> list[Tensor]:
+    """Return the tensors in what `differentiable` takes.
+
+    Args:
+        output: Likewise.
         depth: Levels of containers to look into.
     """
     if isinstance(output, Tensor):
-        if output.grad_fn is not None:
-            yield output
-    elif depth:
+        return [output]
+    found: list[Tensor] = []
+    if depth:
         for value in _values(output):
-            yield from differentiable(value, depth - 1)
+            found += tensors_in(value, depth - 1)
+    return found
 
 
 def _values(output: object) -> list[object]:

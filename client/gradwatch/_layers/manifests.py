@@ -26,6 +26,7 @@ class Manifests:
         layers: Watched parameters.
         groups: Named group to indices into `layers`.
         num_pieces: Manifests per set of layers; see `pieces`.
+        modules: Names of the modules whose outputs are measured.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Manifests:
         layers: Sequence[Layer],
         groups: Mapping[str, frozenset[int]],
         num_pieces: int = 1,
+        modules: Sequence[str] = (),
     ) -> None:
         self._layers = layers
         self._groups = groups
         self._num_pieces = num_pieces
+        self._modules = tuple(modules)
         self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...]], int] = {}
         self._num_made = 0
 
@@ -89,4 +92,5 @@ class Manifests:
                 for name, members in self._groups.items()
             },
             order=LayerOrder.FORWARD if ordered else LayerOrder.REGISTRATION,
+            modules=self._modules,
         )

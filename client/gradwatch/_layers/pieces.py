@@ -17,17 +17,35 @@ _STATS_BYTES: Final = 8 * len(STATISTIC_COLUMNS)
 _MANIFEST_BYTES: Final = 64
 """At most so many are in a manifest for a layer besides its name: size, dtype, shard."""
 _INDEX_BYTES: Final = 3
+_MODULE_BYTES: Final = 8
+"""At most so many are in a manifest for a module besides its name, or in a record."""
 
 
-def find_pieces(layers: Sequence[Layer], num_groups: int, num_optimizers: int) -> int:
+def find_pieces(
+    layers: Sequence[Layer], num_groups: int, num_optimizers: int, modules: Sequence[str] = ()
+) -> int:
     """Return the number of records that each set of layers is divided into; 1 for most models.
+
+    Args:
+        layers: Watched parameters.
+        num_groups: Named groups, each of which may have all layers.
+        num_optimizers: Optimizers, each of which makes records of its own.
+        modules: Names of the modules whose outputs are measured; each record may have all.
 
     Raises:
         ValueError: If a step would take more records than an aggregator reads.
     """
+    module_bytes = sum(len(name.encode()) + _MODULE_BYTES for name in modules)
+    room_bytes = _ROOM_BYTES - module_bytes
+    if room_bytes < _ROOM_BYTES // 2:
+        msg = (
+            f"activations: the names of {len(modules)} modules are {module_bytes} bytes, at most "
+            f"{_ROOM_BYTES // 2} are sent; choose fewer"
+        )
+        raise ValueError(msg)
     name_bytes = max(len(layer.name.encode()) for layer in layers)
     declared = name_bytes + _MANIFEST_BYTES + _INDEX_BYTES * num_groups
-    num_pieces = -(-len(layers) * max(declared, _STATS_BYTES) // _ROOM_BYTES)
+    num_pieces = -(-len(layers) * max(declared, _STATS_BYTES) // room_bytes)
     if num_pieces * max(1, num_optimizers) > MAX_PARTS:
         msg = (
             f"model: {len(layers)} layers with names of up to {name_bytes} bytes, trained by "

@@ -27,6 +27,14 @@ def unwrapped_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.
             yield from unwrapped_modules(child, inner)
 
 
+def innermost(module: nn.Module) -> nn.Module:
+    """Return the module of the user's own model that a wrapper, or several, stand around."""
+    inner = next(
+        (m for n, m in module._modules.items() if m is not None and _is_wrapped(module, n)), None
+    )
+    return module if inner is None else innermost(inner)
+
+
 def is_compiled(modules: Sequence[nn.Module]) -> bool:
     """Tell whether any of the modules runs compiled."""
     return any(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
 from gradwatch_wire.names import Scalar
@@ -29,6 +30,7 @@ class SampleAccumulator:
         self._total: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
+        self._outputs: OutputMagnitudes | None = None
         self._probe = _OfFirstBad()
         self._first_loss = _OfFirstBad()
         self._has_losses = True
@@ -49,6 +51,9 @@ class SampleAccumulator:
         self._steps.add(sample.step)
         self._probe.add(sample.device_scalars.get(Scalar.LOCAL_PROBE, ()), was_bad)
         self._keep_loss(sample, was_bad)
+        if sample.outputs is not None:
+            self._outputs = self._outputs or sample.outputs.empty()
+            self._outputs.add(sample.outputs, sample.step)
         weight = sample.scalars.get(Scalar.BATCH_SIZE)
         on_device = sample.device_scalars.get(Scalar.LOSS, ())
         for loss in (sample.scalars.get(Scalar.LOSS), *on_device):
@@ -81,6 +86,12 @@ class SampleAccumulator:
         self._loss = self._loss + loss * weight
         self._weight += weight
         self._has_sizes = self._has_sizes or batch_size is not None
+
+    def take_losses(self, earlier: SampleAccumulator) -> None:
+        """Take over the losses of samples whose layers were others."""
+        self._loss = self._loss + earlier._loss
+        self._weight += earlier._weight
+        self._has_sizes = self._has_sizes or earlier._has_sizes
 
     def _add_norms(
         self, device: torch.device, columns: dict[str, Tensor], step: int, count: int
@@ -121,6 +132,7 @@ class SampleAccumulator:
             latest.device_scalars[Scalar.LOCAL_PROBE] = probe
         if self._has_losses and len(self._steps) > 1:
             latest.device_scalars[Scalar.FIRST_NONFINITE_LOSS] = self._first_loss.tensors
+        latest.outputs = self._outputs
         return latest
 
     def _keep_loss(self, sample: StepSample, was_bad: Tensor | None) -> None:
@@ -168,6 +180,7 @@ class _OfFirstBad:
 
 
 def _keep_local(known: StepSample, sample: StepSample) -> None:
+    sample.outputs = known.outputs
     if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
         sample.device_scalars[Scalar.LOCAL_PROBE] = probe
     for device, columns in known.columns.items():

@@ -33,6 +33,7 @@ class WatchConfig:
         is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
         num_pieces: Records that a set of layers is divided into.
+        module_names: Modules whose outputs are measured.
     """
 
     layers: Sequence[Layer]
@@ -49,6 +50,7 @@ class WatchConfig:
     is_autograd_compiled: bool
     reduction: Reduction
     num_pieces: int = 1
+    module_names: Sequence[str] = ()
 
     def identities(self) -> frozenset[int]:
         """Return the identities of the watched parameters."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.early_losses import EarlyLosses
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.sampler import GradientSampler
@@ -33,6 +34,10 @@ _CHANGED: Final = (
 _UNSEEN: Final = (
     "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
     "these norms may be after clipping; call collect() before it"
+)
+_NOT_OPEN: Final = (
+    "called where no backward pass waits for its optimizer's step, and left out; "
+    "call it between backward() and step()"
 )
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -80,6 +85,7 @@ class Recorder:
         )
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports: dict[int | None, SampleAccumulator] = {}  # since the last record
+        self._early = EarlyLosses(config.modules)
         self._given: Scalars = {}
         self._last_sent: tuple[float, int] | None = None  # when, and which step
         self._activate()
@@ -102,7 +108,8 @@ class Recorder:
         try:
             self._given = scalars()
             if self._config.optimizers:
-                self.windows.collect(step, micro_batch=micro_batch)
+                if not self._keep_early(self._given):
+                    self.windows.collect(step, micro_batch=micro_batch)
             else:
                 self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
@@ -122,10 +129,21 @@ class Recorder:
             loss: Its loss, None if it is not known.
         """
         with self._faults.noting("annotate"):
+            if self._keep_early({Scalar.LOSS: loss}):
+                return
+            if not self.windows.is_open:
+                self._faults.note("annotate", _NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
+
+    def _keep_early(self, given: Scalars) -> bool:
+        """Keep the loss that was given if its pass is one that leaves no gradient yet."""
+        loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
+        if loss is None or self.windows.is_open:
+            return False
+        return self._early.keep(loss, None if size is None else float(size))
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
@@ -135,7 +153,11 @@ class Recorder:
                 return False
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
-                known = SampleAccumulator(sample)
+                known, earlier = SampleAccumulator(sample), known
+                if earlier is not None:
+                    known.take_losses(earlier)
+                else:
+                    self._early.add_to(known)
             known.add(sample)
             self._passes[optimizer] = known
             if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
@@ -156,6 +178,7 @@ class Recorder:
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
         if known is None:
             return
+        self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
         if is_another:
             _settle_scale(known, None)
             known.latest.labels[Label.SCALED] = None
@@ -182,7 +205,7 @@ class Recorder:
         self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
     ) -> None:
         with torch.no_grad():
-            again = self._sampler.sample(step, Point.COLLECT, optimizer)
+            again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
         if is_another:
@@ -207,6 +230,7 @@ class Recorder:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
             except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
                 self._faults.note("record", repr(error))
+        self._early.clear()
         self._sampler.order.end_step()
         self._activate()
 
@@ -270,9 +294,10 @@ class Recorder:
     @torch.no_grad()
     def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
         self._refresh()
-        if optimizer is not None and point == Point.OPTIMIZER_STEP:
-            self._hook_again(optimizer)  # no pass was seen: those hooked may be frozen or replaced
-        sample = self._sampler.sample(step, point, optimizer)
+        was_seen = point != Point.OPTIMIZER_STEP
+        if optimizer is not None and not was_seen:
+            self._hook_again(optimizer)  # those hooked may be frozen or replaced
+        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
         if sample is not None:
             for observer in self._observers:
                 observer.contribute(sample)

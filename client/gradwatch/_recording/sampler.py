@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import torch
@@ -42,18 +43,24 @@ class GradientSampler:
         self.loss_scale = LossScale(
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
-        self._manifests = Manifests(config.layers, config.groups, config.num_pieces)
+        self._manifests = Manifests(
+            config.layers, config.groups, config.num_pieces, config.module_names
+        )
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)
         self._is_slow = False  # whether a path had to take over for which not all columns are free
 
-    def sample(self, step: int, point: Point, optimizer: int | None) -> StepSample | None:
+    def sample(
+        self, step: int, point: Point, optimizer: int | None, *, as_computed: bool = True
+    ) -> StepSample | None:
         """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
 
         Args:
             step: Training step they belong to.
             point: Where in the training loop this is.
             optimizer: Number of the one whose parameters are meant, None for all layers.
+            as_computed: Whether the gradients are as a backward pass left them. Clipping spreads a
+                NaN to all layers: their order then does not show where it began.
         """
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
@@ -63,18 +70,27 @@ class GradientSampler:
             if point != Point.BACKWARD:  # where the optimizer steps within the pass there is none
                 self._faults.note("no gradients", f"at step {step} no watched parameter had one")
             return None
+        make = partial(self._sample, step, point, optimizer, as_computed=as_computed)
         try:
-            return self._sample(found, step, point, optimizer)
+            return make(found)
         except Exception:
             sound = self._reader.sound(found, self._config.columns or MEASURED_COLUMNS)
             if len(sound.given) in (0, len(found.given)):
                 raise
-            return self._sample(sound, step, point, optimizer)
+            return make(sound)
 
     def _sample(
-        self, found: ReadGradients, step: int, point: Point, optimizer: int | None
+        self,
+        step: int,
+        point: Point,
+        optimizer: int | None,
+        found: ReadGradients,
+        *,
+        as_computed: bool,
     ) -> StepSample:
         layers, ordered = self.order.arrange(tuple(found.given))
+        if not as_computed:
+            layers, ordered = tuple(found.given), False
         gradients = [found.given[layer] for layer in layers]
         sample = StepSample(
             step=step,
@@ -82,6 +98,7 @@ class GradientSampler:
             parts=1 if optimizer is None else len(self._config.optimizers),
             num_pieces=self._config.num_pieces,
             is_complete=optimizer is None,
+            is_ordered=ordered,
             versions=_versions(gradients),
             labels={
                 Label.POINT: point,
@@ -170,6 +187,10 @@ class GradientSampler:
 
     def _add_scalars(self, sample: StepSample, optimizer: int | None) -> None:
         sample.add_scalar(Scalar.LOSS_SCALE, self.loss_scale.value_of(optimizer))
+        self.add_rate(sample, optimizer)
+
+    def add_rate(self, sample: StepSample, optimizer: int | None) -> None:
+        """Add the learning rate as it is now, of an optimizer or of the first."""
         if self._config.optimizers:
             rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
             # A tensor (capturable optimizers) would have to be synchronised for.

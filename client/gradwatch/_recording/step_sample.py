@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import COUNT_COLUMNS, ZEROS
@@ -34,6 +35,8 @@ class StepSample:
         versions: What shows, for each layer, whether its gradient was changed since.
         columns: Device to column to (own layers,) float64, the loss scale divided out.
         divisor: The loss scale that was divided out, 0-d, None if there was none to divide out.
+        is_ordered: Whether `layers` follow the forward pass.
+        outputs: What the outputs of modules came to, None if none was looked at.
     """
 
     step: int
@@ -50,6 +53,8 @@ class StepSample:
     versions: list[tuple[int, int]] = field(default_factory=list)
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
     divisor: Tensor | None = None
+    is_ordered: bool = False
+    outputs: OutputMagnitudes | None = None
 
     def measure(
         self,

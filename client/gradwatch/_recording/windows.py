@@ -122,6 +122,11 @@ class StepWindows:
         self._skipped = skipped
         self._num_stepped = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any optimizer has had a pass since its last step."""
+        return any(window.passes for window in self._windows)
+
     def step_of(self, optimizer: int) -> int:
         """Return the step that the next backward pass of an optimizer belongs to."""
         window = self._windows[optimizer]
@@ -196,7 +201,7 @@ class StepWindows:
         self.settle_skipped()
         if step is not None:
             self._set_step(step)
-        if not any(window.passes for window in self._windows):
+        if not self.is_open:
             self._measure_by_hand()
         for optimizer, window in enumerate(self._windows):
             if window.passes and not window.frozen:

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._faults import Faults, tell
+from gradwatch._hooks.activations import Activations
 from gradwatch._hooks.blocks import BlockGains
 from gradwatch._hooks.local import LocalNorms
 from gradwatch._hooks.optimizer_steps import unwrapped
@@ -23,6 +24,7 @@ from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
+from gradwatch._layers.modules import Modules, find_modules
 from gradwatch._layers.names import Patterns
 from gradwatch._layers.pieces import find_pieces
 from gradwatch._layers.tracker import LayerTracker
@@ -73,6 +75,7 @@ def attach(
     exclude: Patterns = None,
     scaler: GradScaler | None = None,
     blocks: Sequence[nn.Module] | nn.ModuleList | nn.Sequential | None = None,
+    activations: Modules = False,
     columns: Sequence[str] | None = None,
     report_every: int = 1,
     local: bool = False,
@@ -110,6 +113,9 @@ def attach(
             time, with an optimizer; what was skipped before is labelled as unknown.
         blocks: Consecutive modules, input side first, whose output-gradient gains to watch; see
             `GradientGainMonitor`.
+        activations: Modules whose outputs to measure, by which a NaN or an Inf that is born in the
+            forward pass is placed: patterns of their names, or modules. `True`: the blocks, which
+            are the items of the model's outermost lists of modules, and the modules beside them.
         columns: Statistics to collect, of `l2`, `l1`, `linf`, `zeros`, `nans`, `infs`; `l2` always.
             Default: those that come for free, which is all of them on CUDA with Triton, else `l2`
             with NaN and Inf counted where the norm shows some.
@@ -152,6 +158,7 @@ def attach(
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
     identity = find_identity(run)
     named_groups, named_blocks = find_groups(groups, layers), find_blocks(blocks, model)
+    measured = find_modules(activations, model, layers)
     faults = Faults()
     config = WatchConfig(
         layers=layers,
@@ -167,7 +174,8 @@ def attach(
         report_every=report_every,
         is_autograd_compiled=is_autograd_compiled(),
         reduction=find_reduction(modules, identity.world),
-        num_pieces=find_pieces(layers, len(named_groups), len(optimizers)),
+        num_pieces=find_pieces(layers, len(named_groups), len(optimizers), tuple(measured)),
+        module_names=tuple(measured),
     )
     target, key = find_endpoint(endpoint), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
@@ -185,6 +193,8 @@ def attach(
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if named_blocks:
             observers.append(BlockGains(named_blocks, sender.put, faults))
+        if measured:
+            observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
         recorder = Recorder(config, sampler, observers, sender.put, faults)

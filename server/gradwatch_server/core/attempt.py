@@ -28,6 +28,7 @@ from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.frames.layers import Layers, numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.losses import DeclaredLoss, LostRange
 from gradwatch_server.core.session import DeclaredManifest, Session
@@ -61,6 +62,7 @@ class Attempt:
         self.sessions: dict[int, Session] = {}
         self.layers = Layers()
         self.window = Window(steps)
+        self.outputs = OutputHistory()
         self.active_alerts = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
@@ -167,7 +169,7 @@ class Attempt:
         """Close open frames, and free what only the current attempt needs."""
         yield from self._close(set(), now_ns, rules)
         self.retired = True
-        self.window = Window(1)
+        self.window, self.outputs = Window(1), OutputHistory()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
         for session in self.sessions.values():
@@ -181,6 +183,7 @@ class Attempt:
             "sessions": [own.state_dict(layouts) for own in self.sessions.values()],
             "layers": self.layers.state_dict(),
             "window": self.window.state_dict(),
+            "outputs": self.outputs.state_dict(layouts),
             "book": self.active_alerts.state_dict(),
             "first_bad": asdict(self.first_bad) if self.first_bad else None,
             "frame": self.last_frame.state_dict() if self.last_frame else None,
@@ -215,6 +218,7 @@ class Attempt:
         layouts = [attempt.layers.share(unpack_layout(own)) for own in state["layouts"]]
         attempt._restore_records(state, layouts)
         attempt.window = Window.from_state_dict(state["window"], steps)
+        attempt.outputs = OutputHistory.from_state_dict(state.get("outputs", ()), layouts)
         attempt._restore_results(state)
         return attempt
 
@@ -265,6 +269,7 @@ class Attempt:
             self.first_bad = find_first_bad(frame, context.names)
         yield from self.active_alerts.update(frame, flags, rules, context)
         self.window.add(frame, frame_score(frame, flags))
+        self.outputs.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
         self.last_frame, self.last_flags = replace(frame, parts=()), flags
         self.num_frames += 1
@@ -283,5 +288,6 @@ class Attempt:
                 names=tuple(self.layers.names),
                 groups={**grouped, ALL_LAYERS: rest},
                 window=self.window,
+                outputs=self.outputs,
             )
         return self._context

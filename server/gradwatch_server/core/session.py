@@ -34,7 +34,8 @@ class DeclaredManifest:
     @property
     def size(self) -> int:
         """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
-        return len(self.layout.index) * (1 if self.layout.shards is None else 4) + 16
+        layers = len(self.layout.index) * (1 if self.layout.shards is None else 4)
+        return layers + len(self.layout.modules) + 16
 
 
 @dataclass(slots=True)
@@ -91,8 +92,17 @@ class Session:
         l2 = values.get(L2)
         if known is None or l2 is None or len(l2) != len(known.layout.index):
             return None
+        outputs = None if stats.activations is None else numbers(stats.activations)
+        if outputs is not None and len(outputs) != len(known.layout.modules):
+            outputs = None  # costs its own numbers, not the record
         return RankPart(
-            self.hello.rank, known.layout, known.ordered, values, stats.scalars, stats.labels
+            self.hello.rank,
+            known.layout,
+            known.ordered,
+            values,
+            stats.scalars,
+            stats.labels,
+            outputs,
         )
 
     def add_event(self, event: Event) -> None:

@@ -212,6 +212,23 @@ def test_checkpointed_layers_keep_their_place(reentrant: bool) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_several_passes_of_a_step_through_reentrant_checkpoints_have_one_order() -> None:
+    """Each forward pass has calls of its own; those in the backward pass are no order."""
+
+    def forward(model: Model, x: Tensor) -> Tensor:
+        x = model["f"](x)
+        for pair in ("ed", "cb"):
+            x = checkpoint(in_turn(pair), model, x, use_reentrant=True)
+        return torch.tanh(model["a"](x))
+
+    model = Model(forward)
+    observed = Observed(model)
+    for step in range(3):
+        passes = (model(torch.ones(2, 3)).sum() for _ in range(3))
+        arranged = observed.step(*passes)
+        assert arranged == (list("fedcba"), True) if step else (list("abcdef"), False)
+
+
 class Scaled(nn.Module):
     """Has a parameter of its own, which it uses after those of the module inside it."""
 

@@ -152,3 +152,13 @@ def test_more_pieces_than_a_step_may_have_are_refused() -> None:
         ValueError, match=r"^model: 20000 layers with names of up to 500 .*include="
     ):
         find_pieces(layers, 0, 20)
+
+
+def test_names_of_modules_take_room_from_the_layers() -> None:
+    """Each record declares them; more than half of one they may not take."""
+    layers = [Layer(f"{number:0>95}", nn.Parameter(torch.ones(1))) for number in range(30_000)]
+
+    assert find_pieces(layers, 0, 1, ["block"]) == 3
+    assert find_pieces(layers, 0, 1, ["m" * 500] * 1900) == 5
+    with pytest.raises(ValueError, match=r"^activations: the names of 4096 modules .* fewer$"):
+        find_pieces(layers, 0, 1, ["m" * 500] * 4096)

@@ -63,6 +63,7 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
             *(model, optimizer),
             scaler=scaler,
             local=local,
+            activations=True,
             columns=MEASURED_COLUMNS,
             report_every=2,
         )

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import LBFGS, SGD
 
 
@@ -55,6 +57,23 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> 
     assert watch.stats()["faults"] == 0
 
 
+def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
+    aggregator: Any, attach: Any
+) -> None:
+    """What follows has another manifest."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for _ in range(2):
+        for depth, loss in ((1, 1.0), (2, 2.0), (2, 6.0)):
+            backward(model[:depth])
+            watch.annotate(loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert [stats.scalars["loss"] for stats in aggregator.stats(2)] == [3.0, 3.0]
+
+
 def test_the_step_gets_the_number_and_counting_goes_on_from_it(
     aggregator: Any, attach: Any
 ) -> None:
@@ -93,18 +112,57 @@ def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) ->
     assert [stats.scalars["loss"] for stats in sent] == [step[0] for step in losses]
 
 
-def test_without_a_pass_there_is_no_step_to_annotate(aggregator: Any, attach: Any) -> None:
-    """Nothing is measured, nothing is kept for later."""
+def test_without_a_pass_there_is_no_step_to_annotate(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is measured, nothing is kept for later, and that is told once."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
-    watch.annotate(loss=5.0, step=9)
-    backward(model)
-    optimizer.step()
-    (stats,) = aggregator.stats(1)
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        for _ in range(2):
+            watch.annotate(loss=5.0, step=9)
+            backward(model)
+            optimizer.step()
+    sent = aggregator.stats(2)
 
-    assert stats.step == 0
-    assert "loss" not in stats.scalars
+    assert [stats.step for stats in sent] == [0, 1]
+    assert not any("loss" in stats.scalars for stats in sent)
+    assert ["call it between backward() and step()" in line for line in caplog.messages] == [True]
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("reduce_dtype", [None, torch.bfloat16])
+def test_losses_of_passes_that_leave_no_gradient_count(
+    aggregator: Any, attach: Any, reduce_dtype: torch.dtype | None, collects: bool
+) -> None:
+    """FSDP2 gives the shards their gradient in the last pass of a step; the mean is over all."""
+    model: Any = fully_shard(
+        nn.Linear(3, 1),
+        mesh=init_device_mesh("cpu", (1,)),
+        mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype),
+    )
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    means = []
+    for step in range(3):
+        losses = []
+        for factor in (1.0, 2.0, 6.0):
+            model.set_requires_gradient_sync(factor == 6.0)
+            losses.append(backward(model, factor + step))
+            if collects:
+                watch.collect(loss=losses[-1], micro_batch=factor != 6.0)
+            else:
+                watch.annotate(loss=losses[-1])
+        means.append(float(sum(losses)) / 3)
+        optimizer.step()
+        optimizer.zero_grad()
+    sent = aggregator.stats(3)
+
+    assert [stats.scalars["loss"] for stats in sent] == pytest.approx(means)
+    assert watch.stats()["faults"] == 0
 
 
 def test_a_wrong_argument_is_logged_and_left_out(

@@ -159,7 +159,7 @@ def test_a_replaced_optimizer_is_watched(
     assert [aggregator.layers(stats) for stats in sent] == [close(norms) for norms in true]
     assert [stats.step for stats in sent] == [0, 1, 2, 3, 4]
     assert [stats.labels["taken"] for stats in sent] == [True] * 5
-    assert [stats.scalars["lr"] for stats in sent][-2:] == [0.01] * 2
+    assert [stats.scalars["lr"] for stats in sent][-3:] == [0.01] * 3
     assert caplog.text.count("another Adam has taken the place of optimizer 0") == 1
     assert watch.stats()["faults"] == 0
     assert len(old) == kept
@@ -253,3 +253,40 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
 
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["registration", "forward"]
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
+
+
+def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, attach: Any) -> None:
+    """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        for dtype in (torch.float32, torch.float64):
+            model.to(dtype)
+            model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    watch.close()
+
+    assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_learning_rate_is_that_of_the_step(
+    aggregator: Any, attach: Any, replaced: bool
+) -> None:
+    """It may be set after the backward pass, or with another optimizer."""
+    model = make()
+    optimizer = sgd(model.parameters())
+    attach(model, optimizer)
+    for rate in (0.1, 0.2, 0.3):
+        backward(model)
+        if replaced:
+            optimizer = sgd(model.parameters())
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+
+    assert [stats.scalars["lr"] for stats in aggregator.stats(3)] == [0.1, 0.2, 0.3]

@@ -121,6 +121,31 @@ def test_gradients_changed_by_hand_are_measured_anew_by_collect(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_clipped_gradients_claim_no_order_of_the_layers(
+    aggregator: Any, attach: Any, collects: bool
+) -> None:
+    """Clipping spreads a NaN to all layers: the order does not show where it began then."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    for clips in (False, True, False):
+        optimizer.zero_grad()
+        backward(model)
+        if clips and not collects:  # a step without a pass of its own
+            optimizer.step()
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        if collects:
+            watch.collect()
+        optimizer.step()
+    sent = aggregator.stats(3 if collects else 4)
+    orders = {each.manifest_id: each.order for each in aggregator.of(Manifest)}
+    order = [orders[stats.manifest_id] for stats in sent]
+
+    assert order == ["forward"] * (1 if collects else 2) + ["registration", "forward"]
+
+
 def test_collect_several_times_a_step_is_told_once(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

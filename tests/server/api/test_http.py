@@ -160,6 +160,7 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
         "kind": "inf",
         "bad_loss": None,
         "first_gradient": "a",
+        "module": None,
     }
 
 

@@ -267,6 +267,7 @@ def test_health_is_told_and_exits_as_asked(
         "kind": "nan",
         "bad_loss": None,
         "first_gradient": "h.0\x1b[31m",
+        "module": None,
     }
 
 

@@ -75,6 +75,9 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
         return "nothing non-finite"
     unknown = "not known"
     rank = unknown if first_bad["rank"] is None else first_bad["rank"]
+    module = first_bad.get("module")
+    if module:
+        return f"non-finite output of {module} on rank {rank} at step {first_bad['step']}"
     where = first_bad["layer"] or _before_gradients(first_bad) or unknown
     return f"{first_bad['kind']} in {where} on rank {rank} at step {first_bad['step']}"
 

@@ -65,6 +65,10 @@ class Alert:
         plain["updated_at"] = isotime(self.updated_ns)
         origin = asdict(self.origin)
         origin["before"] = [{"step": step, "l2": l2} for step, l2 in self.origin.before]
+        origin["magnitudes_before"] = [
+            {"step": step, "magnitude": magnitude}
+            for step, magnitude in self.origin.magnitudes_before
+        ]
         plain["origin"] = origin
         return plain
 

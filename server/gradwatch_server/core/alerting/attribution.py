@@ -7,12 +7,19 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.evidence import evidence_of, is_dated, local, loss, probe
+from gradwatch_server.core.alerting.evidence import (
+    evidence_of,
+    forward,
+    is_dated,
+    local,
+    loss,
+    probe,
+)
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.columns import NANS
 
-_KINDS: Final = (local, probe, loss)
+_KINDS: Final = (local, probe, forward, loss)
 """What a reduction cannot have spread, the best first: it is of the bad layer itself."""
 
 
@@ -72,11 +79,12 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     """Return the ranks where something was non-finite before a reduction could spread it.
 
     An all-reduce carries one rank's NaN to all, a reduce-scatter to the holder of the shard. What
-    they cannot reach is the rank's gradient before them, its loss, and the probe of its local
-    gradient. A kind of evidence singles ranks out if another rank shows by it that it was fine. If
-    all that show it are bad (NaN weights, a loss that is that of all ranks), it may be second-hand
-    to each; they are returned if there is nothing better. Without evidence a rank is named only if
-    it is the only one there is, or not every rank is bad, and none of them in a shard of a layer.
+    they cannot reach is the rank's gradient before them, the probe of its local gradient, the
+    outputs of its modules, and its loss. A kind of evidence singles ranks out if another rank shows
+    by it that it was fine. If all that show it are bad (NaN weights, a loss that is that of all
+    ranks), it may be second-hand to each; they are returned if there is nothing better. Without
+    evidence a rank is named only if it is the only one there is, or not every rank is bad, and none
+    of them in a shard of a layer.
     """
     seen = ranks_of(frame.parts)
     if len(seen) == 1 and frame.coverage == 1.0:

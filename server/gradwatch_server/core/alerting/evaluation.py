@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_wire.health import Severity
 
@@ -30,6 +31,7 @@ class Context:
         names: (layers,) names.
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
+        outputs: What the outputs of modules were in the last of them.
     """
 
     run: str
@@ -37,6 +39,7 @@ class Context:
     names: tuple[str, ...]
     groups: Mapping[str, BoolArray]
     window: Window
+    outputs: OutputHistory = field(default_factory=OutputHistory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_wire.columns import NOT_SEEN
 from gradwatch_wire.health import nonfinite_kind
 from gradwatch_wire.names import Scalar
 
@@ -68,6 +69,17 @@ def local(part: RankPart, frame: Frame) -> bool | None:
 def probe(part: RankPart, _: Frame) -> bool | None:
     """Tell whether the sum of a few local gradients was bad."""
     return _is_bad(part.scalars.get(Scalar.LOCAL_PROBE))
+
+
+def forward(part: RankPart, frame: Frame) -> bool | None:
+    """Tell whether a module's output was bad in the forward pass."""
+    if part.activations is None or (part.activations == NOT_SEEN).all():
+        return None
+    if Scalar.NONFINITE_MODULE not in part.scalars:
+        return False
+    step = part.scalars.get(Scalar.NONFINITE_MODULE_STEP, float(frame.step))
+    # Of an output that was bad before the first bad gradient nobody knows how it was there.
+    return True if step == frame.bad_step else False if step > frame.bad_step else None
 
 
 def loss(part: RankPart, frame: Frame) -> bool | None:

@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.attribution import (
     may_come_from_loss,
     nonfinite_ranks,
 )
+from gradwatch_server.core.alerting.forward import ForwardOrigin, find_forward, forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import nonfinite_kind
@@ -37,6 +38,10 @@ class Origin:
         bad_loss: Of a non-finite gradient, whether the loss already was; None if it is not known.
         first_gradient: Name of the layer whose gradient was non-finite first, None when it cannot
             be known. The same as `layer` unless it began before any gradient, or may have.
+        module: Name of the first module whose output was non-finite, where modules are measured and
+            it began in the forward pass; else None.
+        magnitude: Largest magnitude in that output, NaN or Inf; None without a module.
+        magnitudes_before: `(step, magnitude)` of the same output in the few frames before.
     """
 
     step: int
@@ -49,6 +54,9 @@ class Origin:
     before: tuple[tuple[int, float], ...] = ()
     bad_loss: bool | None = None
     first_gradient: str | None = None
+    module: str | None = None
+    magnitude: float | None = None
+    magnitudes_before: tuple[tuple[int, float], ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -57,8 +65,10 @@ class Origin:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `state_dict` described."""
-        before = tuple((step, l2) for step, l2 in plain["before"])
-        return cls(**{**plain, "ranks": tuple(plain["ranks"]), "before": before})
+        changes: dict[str, Any] = {"ranks": tuple(plain["ranks"])}
+        for name in ("before", "magnitudes_before"):
+            changes[name] = tuple((step, value) for step, value in plain.get(name, ()))
+        return cls(**{**plain, **changes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +80,14 @@ class NonfiniteOrigin:
         layer: Index of the layer, None as in `Origin`.
         first_gradient: Index of the layer whose gradient was non-finite first, None if not known.
         bad_loss: As in `Origin`.
+        forward: Where in the forward pass it began, None if it did not or that is not known.
     """
 
     ranks: tuple[int, ...]
     layer: int | None
     first_gradient: int | None
     bad_loss: bool | None
+    forward: ForwardOrigin | None
 
 
 def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
@@ -83,12 +95,15 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
 
     A loss that is NaN makes every gradient NaN, and the layer whose gradient is computed first has
     done nothing wrong. Where no loss was given, it is not known of the model's last layer whether
-    that is so.
+    that is so, unless the outputs of modules tell.
     """
     ranks, first = nonfinite_ranks(frame), first_nonfinite(frame, flagged)
     bad_loss = loss_was_bad(frame, ranks)
-    is_before = may_come_from_loss(frame) if bad_loss is None else bad_loss
-    return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss)
+    is_before = bad_loss
+    if bad_loss is None:
+        is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame)
+    found = find_forward(frame, ranks)
+    return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,7 @@ class FirstBad:
     kind: str
     bad_loss: bool | None = None
     first_gradient: str | None = None
+    module: str | None = None
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -121,10 +137,20 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             kind=layer_kind(frame, int(np.flatnonzero(flagged)[-1]) if first is None else first),
             bad_loss=found.bad_loss,
             first_gradient=None if first is None else names[first],
+            module=found.forward.module if found.forward else None,
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None
-    return FirstBad(frame.step, one_rank(nonfinite_ranks(frame)), None, kind, bad_loss=True)
+    ranks = nonfinite_ranks(frame)
+    forward = find_forward(frame, ranks)
+    return FirstBad(
+        step=frame.step,
+        rank=one_rank(ranks),
+        layer=None,
+        kind=kind,
+        bad_loss=True,
+        module=forward.module if forward else None,
+    )
 
 
 def one_rank(ranks: tuple[int, ...]) -> int | None:

@@ -50,6 +50,8 @@ class RankPart:
         values: Column to (own layers,) float64.
         scalars: Numbers of the whole step.
         labels: What the numbers are.
+        activations: (modules of the layout,) largest magnitude in the outputs of each, `NOT_SEEN`
+            of one that returned none; None without any.
     """
 
     rank: int
@@ -58,6 +60,7 @@ class RankPart:
     values: Mapping[str, FloatArray]
     scalars: Mapping[str, float]
     labels: Mapping[str, object]
+    activations: FloatArray | None = None
 
     @property
     def peak(self) -> FloatArray:
@@ -95,14 +98,16 @@ class RankPart:
         """Return plain data."""
         values = {name: pack(column) for name, column in self.values.items()}
         own = [self.rank, layouts.number(self.layout), self.ordered]
-        return [*own, values, dict(self.scalars), dict(self.labels)]
+        activations = None if self.activations is None else pack(self.activations)
+        return [*own, values, dict(self.scalars), dict(self.labels), activations]
 
     @classmethod
     def from_state_dict(cls, state: list[Any], layouts: Sequence[Layout]) -> Self:
         """Return the record that `state_dict` described."""
-        rank, layout, ordered, values, scalars, labels = state
+        rank, layout, ordered, values, scalars, labels, *later = state
         columns = {name: unpack_numbers(column) for name, column in values.items()}
-        return cls(rank, layouts[layout], ordered, columns, scalars, labels)
+        activations = unpack_numbers(later[0]) if later and later[0] is not None else None
+        return cls(rank, layouts[layout], ordered, columns, scalars, labels, activations)
 
 
 @dataclass(frozen=True, slots=True)

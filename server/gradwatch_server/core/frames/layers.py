@@ -42,13 +42,15 @@ class Layers:
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist())
-        return self.share(Layout(index, _shards(manifest.shards)))
+        return self.share(Layout(index, _shards(manifest.shards), manifest.modules))
 
     def share(self, layout: Layout) -> Layout:
         """Return the one layout that is equal to *layout*."""
         key = layout.index.tobytes()
         if layout.shards is not None:
             key += layout.shards.partition.tobytes() + layout.shards.number.tobytes()
+        # No name of one set of modules can be taken for several of another.
+        key += repr(layout.modules).encode() if layout.modules else b""
         return self._layouts.setdefault(key, layout)
 
     def _add_groups(self, manifest: Manifest, index: list[int]) -> None:

@@ -34,10 +34,12 @@ class Layout:
     Args:
         index: (own layers,) position of each in the attempt's layers.
         shards: What the rank holds of them, None if every layer is whole.
+        modules: Names of the modules that a record has magnitudes of.
     """
 
     index: IndexArray
     shards: Shards | None = None
+    modules: tuple[str, ...] = ()
 
     @property
     def is_sharded(self) -> BoolArray:
@@ -55,13 +57,18 @@ class Layout:
             "pieces": None
             if shards is None
             else [pack(getattr(shards, field.name)) for field in fields(shards)],
+            "modules": self.modules,
         }
 
 
 def unpack_layout(state: dict[str, Any]) -> Layout:
     """Return what `Layout.state_dict` described; `Layers.share` makes it the one of its kind."""
     shards: list[Packed] | None = state["pieces"]
-    return Layout(unpack(state["index"]), None if shards is None else Shards(*map(unpack, shards)))
+    return Layout(
+        unpack(state["index"]),
+        None if shards is None else Shards(*map(unpack, shards)),
+        tuple(state.get("modules", ())),
+    )
 
 
 class LayoutTable:

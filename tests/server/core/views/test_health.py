@@ -70,6 +70,7 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
         "kind": "nan",
         "bad_loss": True,
         "first_gradient": None,
+        "module": None,
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -402,6 +403,7 @@ def test_first_bad_stays_the_first(cluster: Any) -> None:
         "kind": "inf",
         "bad_loss": True,
         "first_gradient": "b",
+        "module": None,
     }
     job.start()
     assert job.health()["first_bad"] is None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.alert import place, printable
 from gradwatch_server.core.alerting.attribution import layer_kind
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.forward import ForwardOrigin
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -32,6 +35,10 @@ class NonfiniteRule(LayerRule):
     are bad too, and `layer` is null likewise. The order is known from the first backward pass; in a
     compiled model it may not be, and with several bad layers both are then null, as they are when
     these turned bad at collections before the last one.
+
+    With `attach(activations=...)` the outputs of modules tell of the forward pass: `module` names
+    the first whose output was non-finite, `magnitude` is NaN or Inf, and `magnitudes_before` has
+    the largest magnitudes of the same output in the frames before.
     """
 
     name = "nonfinite"
@@ -76,6 +83,9 @@ class NonfiniteRule(LayerRule):
             before=() if first is None else context.window.before(first, NUM_BEFORE),
             bad_loss=found.bad_loss,
             first_gradient=None if first is None else context.names[first],
+            module=None if found.forward is None else found.forward.module,
+            magnitude=None if found.forward is None else found.forward.magnitude,
+            magnitudes_before=() if found.forward is None else _before(found.forward, context),
         )
 
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
@@ -86,6 +96,10 @@ class NonfiniteRule(LayerRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
+        if origin.module is not None and origin.magnitude is not None:
+            kind = "NaN" if math.isnan(origin.magnitude) else "Inf"
+            where = f"{printable(origin.module)} is the first module whose output was not finite"
+            return f"{kind} in the forward pass: {where},"
         kind = "NaN" if origin.kind == "nan" else "Inf"
         if origin.layer is not None or (origin.first_gradient is None and not origin.bad_loss):
             return f"{kind} in the gradient of {place(origin)}"
@@ -93,3 +107,7 @@ class NonfiniteRule(LayerRule):
         back = "" if first is None else f" from {printable(first)} back"
         was = "was already bad" if origin.bad_loss else "may already have been bad"
         return f"the loss or the forward pass {was}: gradients{back} are {kind}"
+
+
+def _before(forward: ForwardOrigin, context: Context) -> tuple[tuple[int, float], ...]:
+    return context.outputs.before(forward.rank, forward.module)

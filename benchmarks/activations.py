@@ -1,0 +1,137 @@
+"""What `attach(activations=...)` adds to a training step, beside the same watch without it.
+
+A small GPT trains on the CPU, a copy of it for each variant. The copies take turns step by step, in
+an order that rotates, and each step is compared with that of its own turn without activations: that
+cancels the drift of a machine that others use too. Nobody listens, which is the same for all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+import gradwatch
+from benchmarks.report import show, with_range
+from gradwatch._layers.modules import Modules
+
+WITHOUT: Final = "watched, without"
+VARIANTS: Final[dict[str, Modules]] = {WITHOUT: False, "True": True, '"*"': "*"}
+BLOCKS, WIDTH, HEADS, WORDS, BATCH, LENGTH = 6, 128, 4, 256, 8, 128
+WARMUP: Final = 5
+GROUP: Final = 10
+"""Turns whose median makes one ratio."""
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention = nn.Linear(WIDTH, 3 * WIDTH)
+        self.merge = nn.Linear(WIDTH, WIDTH)
+        self.perceptron = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.attention(self.norm1(x)).chunk(3, dim=-1)
+        query, key, value = (p.unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in parts)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.merge(mixed.transpose(1, 2).flatten(2))
+        changed: Tensor = x + self.perceptron(self.norm2(x))
+        return changed
+
+
+class Model(nn.Module):
+    """A GPT without positions: nothing is to be learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embed(words)
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), words.flatten())
+
+
+@dataclass(slots=True)
+class Copy:
+    """One variant of the training."""
+
+    model: Model
+    optimizer: torch.optim.Optimizer
+    watch: gradwatch.Watch
+    num_modules: int
+
+    def step(self, words: Tensor) -> float:
+        """Train a step; return its seconds of processor time: others may use the machine, too."""
+        began = time.thread_time()
+        self.model(words).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.thread_time() - began
+
+
+def run(*, quick: bool = False, rounds: int = 300) -> None:
+    """Measure and print."""
+    turns = 2 * GROUP if quick else rounds
+    torch.set_num_threads(1)
+    copies = {name: _make(activations) for name, activations in VARIANTS.items()}
+    times: dict[str, list[float]] = {name: [] for name in copies}
+    names = list(copies)
+    for turn in range(-WARMUP, turns):
+        words = torch.randint(0, WORDS, (BATCH, LENGTH))
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            seconds = copies[name].step(words)
+            if turn >= 0:
+                times[name].append(seconds)
+    for each in copies.values():
+        each.watch.close()
+    show(
+        "activations",
+        ("activations=", "modules", "CPU ms per step", "on top", "range of medians of 10 turns"),
+        [_row(name, copies[name], times) for name in names],
+        f"{BLOCKS} blocks of width {WIDTH}, {BATCH} x {LENGTH} words, one thread, {turns} turns",
+        "on top: median over the turns of the ratio to the step without, in the same turn",
+    )
+
+
+def _make(activations: Modules) -> Copy:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    endpoint = "tcp://127.0.0.1:9"  # discard: nobody is there
+    watch = gradwatch.attach(
+        model, optimizer, run="bench", endpoint=endpoint, activations=activations
+    )
+    assert isinstance(watch, gradwatch.Watch)
+    hooked = sum(
+        any(type(h).__name__ == "OutputHook" for h in module._forward_hooks.values())
+        for module in model.modules()
+    )
+    return Copy(model, optimizer, watch, hooked)
+
+
+def _row(name: str, copy: Copy, times: dict[str, list[float]]) -> tuple[str, ...]:
+    ratios = [own / base for own, base in zip(times[name], times[WITHOUT], strict=True)]
+    groups = [statistics.median(ratios[i : i + GROUP]) for i in range(0, len(ratios), GROUP)]
+    on_top = [100 * (group - 1) for group in groups]
+    return (
+        name,
+        str(copy.num_modules),
+        f"{1e3 * statistics.median(times[name]):.1f}",
+        f"{100 * (statistics.median(ratios) - 1):+.2f} %",
+        with_range(on_top, "+.2f"),
+    )

@@ -1,0 +1,85 @@
+"""Outputs of modules: how large those of the last frames were, rank by rank."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.packing import pack, unpack_numbers
+from gradwatch_wire.columns import NOT_SEEN
+
+KEPT_FRAMES: Final = 5
+
+MAX_KEPT: Final = 1 << 20
+"""Numbers that are kept: with very many ranks and modules those of fewer frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RankOutputs:
+    rank: int
+    layout: Layout
+    magnitudes: FloatArray
+
+
+class OutputHistory:
+    """The magnitudes that the last frames had, for as many frames as an origin shows."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, list[_RankOutputs]]] = deque(maxlen=KEPT_FRAMES)
+
+    def add(self, frame: Frame) -> None:
+        """Take in a frame; one without magnitudes leaves nothing."""
+        found = [
+            _RankOutputs(part.rank, part.layout, part.activations)
+            for part in frame.parts
+            if part.activations is not None
+        ]
+        if found:
+            self._frames.append((frame.step, found))
+        while len(self._frames) > 1 and self._size() > MAX_KEPT:
+            self._frames.popleft()
+
+    def before(self, rank: int, module: str) -> tuple[tuple[int, float], ...]:
+        """Return `(step, magnitude)` of a module's output on a rank, oldest first."""
+        found = (
+            (step, _largest([own for own in ranks if own.rank == rank], module))
+            for step, ranks in self._frames
+        )
+        return tuple((step, largest) for step, largest in found if largest != NOT_SEEN)
+
+    def state_dict(self, layouts: LayoutTable) -> list[Any]:
+        """Return plain data."""
+        return [
+            [step, *([own.rank, layouts.number(own.layout), pack(own.magnitudes)] for own in ranks)]
+            for step, ranks in self._frames
+        ]
+
+    @classmethod
+    def from_state_dict(cls, state: Sequence[Any], layouts: Sequence[Layout]) -> Self:
+        """Return the history that `state_dict` described."""
+        made = cls()
+        for step, *ranks in state:
+            found = [_RankOutputs(r, layouts[n], unpack_numbers(packed)) for r, n, packed in ranks]
+            made._frames.append((step, found))
+        return made
+
+    def _size(self) -> int:
+        return sum(len(own.magnitudes) for _, ranks in self._frames for own in ranks)
+
+
+def magnitude_of(layout: Layout, magnitudes: FloatArray, module: str) -> float:
+    """Return what a record says of a module's output, `NOT_SEEN` if nothing."""
+    if module not in layout.modules:
+        return NOT_SEEN
+    return float(magnitudes[layout.modules.index(module)])
+
+
+def _largest(ranks: Sequence[_RankOutputs], module: str) -> float:
+    found = [magnitude_of(own.layout, own.magnitudes, module) for own in ranks]
+    return math.nan if any(map(math.isnan, found)) else max(found, default=NOT_SEEN)
