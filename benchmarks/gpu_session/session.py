@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -44,11 +45,14 @@ class Session:
         return self.folder / f"{name}.json"
 
     def load(self) -> dict[str, Any]:
-        """Return what is known so far."""
+        """Return what is known so far of this code; what is of other code is put aside."""
+        code = code_digest()
         if self.file.exists():
             known: dict[str, Any] = json.loads(self.file.read_text("utf-8"))
-            return known
-        return {"is_rehearsal": self.is_rehearsal, "stages": {}}
+            if known["code"] == code:
+                return known
+            self.file.replace(self.file.with_suffix(f".{known['code']}.json"))
+        return {"code": code, "is_rehearsal": self.is_rehearsal, "stages": {}}
 
     def save(self, state: dict[str, Any]) -> None:
         """Write it, whole or not at all."""
@@ -84,6 +88,15 @@ class Session:
 
     def _tell(self, number: int, found: Path) -> list[str]:
         return [str(number), str(found), "--child", *["--rehearse"] * self.is_rehearsal]
+
+
+def code_digest() -> str:
+    """Return what tells one state of the client and of the stages from another."""
+    digest = hashlib.sha256()
+    for folder in ("client", "shared", "benchmarks/gpu_session"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> str:

@@ -119,6 +119,19 @@ def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_has(tmp_path: Pa
     assert found["rows"] == []
 
 
+def test_what_was_measured_of_other_code_is_put_aside(tmp_path: Path) -> None:
+    """Lines of two states of the code in one table would be nobody's."""
+    own = Session(tmp_path, is_rehearsal=False, path=())
+    state = own.load() | {"stages": {"0": {"status": DONE}}}
+    own.save(state)
+    again = own.load()
+    own.save(state | {"code": "before"})
+
+    assert again == state
+    assert own.load() == {"code": state["code"], "is_rehearsal": False, "stages": {}}
+    assert (tmp_path / "session.before.json").exists()
+
+
 def test_what_cannot_be_imported_is_said_with_how_to_get_it(tmp_path: Path) -> None:
     """A Python without site-packages has neither torch nor the wheels."""
     found = subprocess.run(
