@@ -40,6 +40,8 @@ class LocalProbe(Observer):
         self._faults = faults
         self._sums: dict[int, Tensor] = {}
         self._parameters = choose(layers)
+        numbers = {id(layer.parameter): index for index, layer in enumerate(layers)}
+        self._layers = [numbers[id(parameter)] for parameter in self._parameters]
         self._hooks = [
             self._watch(index, parameter) for index, parameter in enumerate(self._parameters)
         ]
@@ -72,10 +74,14 @@ class LocalProbe(Observer):
         return None
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the sums, 0-d each on its device, and forget them."""
-        if self._sums:
-            sample.device_scalars[Scalar.LOCAL_PROBE] = list(self._sums.values())
-            self._sums.clear()
+        """Add the sums of the sample's layers, 0-d each on its device, and forget them.
+
+        Those of the others wait for the sample of the optimizer that trains them.
+        """
+        mine = set(sample.layers)
+        own = [index for index in self._sums if self._layers[index] in mine]
+        if own:
+            sample.device_scalars[Scalar.LOCAL_PROBE] = [self._sums.pop(index) for index in own]
 
     def forget(self) -> None:
         """Drop the sums."""
