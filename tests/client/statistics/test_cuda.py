@@ -1,4 +1,4 @@
-"""What only a GPU can show: the kernel compiled, no synchronisation, the read-back by events."""
+"""What only a GPU can show: the kernel compiled, no synchronisation, the read-back by the ring."""
 
 from __future__ import annotations
 
