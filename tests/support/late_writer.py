@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import random
 import sys
+import time
 from pathlib import Path
 
 ABSENT = 0x7FF8_6762_7361_6E74
@@ -36,7 +37,10 @@ def main(path: str) -> None:
         numbers = numbers_of(seed, count)
         order = list(range(count))
         random.Random(seed + 1).shuffle(order)
-        for place in order:
+        pause = seed % (3 * count)  # in the middle of one copy of three
+        for number, place in enumerate(order):
+            if number == pause:
+                time.sleep(1e-4)
             memory[first + place] = numbers[place]
 
 

@@ -6,9 +6,10 @@ no event and makes no call into a driver, which in a background thread would ope
 locks and break the graph captures of other threads.
 
 What that stands on: each element is 8 bytes at an address divisible by 8, which processors and
-devices write and read as a whole; and what a device has written to pinned memory is seen by the
-processor, in whatever order. The order is not relied on: all elements are looked at, and twice,
-so that a number is taken only if it was the same both times.
+devices write and read as a whole; what the processor wrote before a copy was enqueued is there
+before the copy, as with everything that is uploaded; and what a device has written to pinned memory
+is seen by the processor, in whatever order. The order is not relied on: all elements are looked at,
+and twice, so that a number is taken only if it was the same both times.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ def test_a_place_is_used_again_only_once_it_was_read() -> None:
         place = places[start // 4]
         assert place is not None
         assert place[1].ready()
+        assert place[1].read() == [1.0, 2.0, 3.0, 4.0]
         assert (ring.take(3) is not None) == (start == 0)
-    assert place[1].read() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_what_was_given_up_is_used_again_only_once_it_has_arrived() -> None:

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-import gradwatch
 from gradwatch._faults import Faults
 from gradwatch._pending.numbers import NumbersAtHand
 from gradwatch._pending.ring import ABSENT
 from gradwatch._recording import readback
 from gradwatch._recording.readback import Readback
 from gradwatch._statistics.devices import pack
+from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory
@@ -250,8 +250,7 @@ def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
     """G2: to drop the last reference to a tensor there would be such a call, too."""
     found: set[str] = set()
     handed = 0
-    sender: Any = gradwatch._watch.attach.Sender
-    put = sender.put
+    put = Sender.put
 
     def look(self: Any, collected: Any) -> None:
         nonlocal handed
@@ -259,7 +258,7 @@ def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
         found.update(type(each).__name__ for each in reachable(collected))
         put(self, collected)
 
-    monkeypatch.setattr(sender, "put", look)
+    monkeypatch.setattr(Sender, "put", look)
     for report_every in (1, 2):
         train(*(made := attached(attach, report_every=report_every))[:2], *made[2:])
 

@@ -149,7 +149,7 @@ class Operators(TorchDispatchMode):
     """Notes what is enqueued; views of what is there are nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(

@@ -1,8 +1,9 @@
-"""What only a GPU can show: the kernel compiled, no synchronisation, the read-back by events."""
+"""What only a GPU can show: the kernel compiled, no synchronisation, the read-back by the ring."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,3 +104,27 @@ def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -
         watch.collect()
 
     assert len(aggregator.stats(3)) == 3
+
+
+def test_a_capture_while_numbers_are_on_their_way_is_not_broken(
+    aggregator: Any, attach: Any
+) -> None:
+    """G1: in the capture mode `global` a call of any thread into the driver would end it."""
+    model = nn.Linear(64, 1).cuda()
+    batch = torch.ones(8, 64, device="cuda")
+    model(batch).square().mean().backward()
+    watch = attach(model)
+    watch.collect()
+    aggregator.stats(1)
+    for _ in range(20):
+        torch.cuda._sleep(10_000_000)  # cycles: the numbers are still to come
+        watch.collect()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        result = batch * 2.0
+        time.sleep(0.1)  # several rounds of the background thread
+    graph.replay()
+
+    assert len(aggregator.stats(21)) == 21
+    assert result.sum().item() == 2.0 * batch.numel()
+    assert watch.stats()["faults"] == 0

@@ -130,8 +130,8 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"blocks": 3}, TypeError, "blocks: a list of modules, got int"),
     ({"blocks": [MODEL, "h.1"]}, TypeError, "blocks: modules, got str"),
     ({"blocks": [MODEL, MODEL]}, ValueError, "blocks: one module is in the list twice"),
-    ({"activations": 3}, TypeError, "activations: True, patterns of module names, or modules, got"),
-    ({"activations": "x.*"}, ValueError, "activations: pattern 'x.\\*' matches none of "),
+    ({"activations": 3}, TypeError, "activations: True, patterns of .* or modules, got int"),
+    ({"activations": [nn.Linear(2, 2)]}, ValueError, "activations: a Linear was given that is no"),
     ({"columns": ["l3"]}, ValueError, "columns: some of l2, l1, linf, .*, got 'l3'"),
     ({"columns": 5}, TypeError, "columns: a list of names, got int"),
     ({"columns": [5]}, ValueError, "columns: some of l2, l1, linf, .*, got 5"),
@@ -207,7 +207,7 @@ def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
     before = left_behind()
     settings = {name: value for name, value in EVERYTHING.items() if name not in wrong} | wrong
     if "model" in wrong:
-        for name in ("optimizer", "blocks"):
+        for name in ("optimizer", "blocks", "activations"):
             settings.pop(name)
 
     with pytest.raises(error, match="^" + message) as caught:
