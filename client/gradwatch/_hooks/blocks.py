@@ -13,6 +13,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.capture import tell_captured
 from gradwatch._statistics.devices import places_by_device
 from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire import Column, Gains
@@ -66,6 +67,7 @@ class BlockGains(Observer):
     ) -> None:
         self._names = list(blocks)
         self._put = put
+        self._faults = faults
         self._monitor = GradientGainMonitor(
             list(blocks.values()),
             norm_type=NORM_TYPE,
@@ -76,6 +78,8 @@ class BlockGains(Observer):
     def after_step(self, sample: StepSample) -> None:
         """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()
+        if self._monitor.was_captured:
+            tell_captured(self._faults)
         if all(norm is None for norm in norms):
             return
         # Gradients at the blocks' outputs carry the loss scale, whatever was unscaled since.

@@ -6,7 +6,6 @@ saw between two measurements; records are handed over to be sent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -16,14 +15,17 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
+from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.skips import PendingSkip
 from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
+from gradwatch._statistics.capture import has_captured, in_capture
 from gradwatch_wire.names import Label, Point, Scalar
 
 _CHANGED: Final = (
@@ -38,6 +40,8 @@ _NOT_OPEN: Final = (
     "called where no backward pass waits for its optimizer's step, and left out; "
     "call it between backward() and step()"
 )
+
+_CAPTURING: Final = "collecting inside a CUDA graph capture; do it around it"
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -54,7 +58,7 @@ class Recorder:
 
     Attributes:
         num_collected: Steps collected so far.
-        hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
+        observed: Takes the samples.
         windows: What backward passes and optimizer steps are told to.
     """
 
@@ -68,10 +72,9 @@ class Recorder:
     ) -> None:
         self.num_collected = 0
         self.put = put
-        self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
+        self.observed = ObservedSampler(config, sampler, observers)
         self._config = config
         self._sampler = sampler
-        self._observers = observers
         self._faults = faults
         self._steps = StepCounter(len(config.optimizers))
         self._steps.step = config.first_step
@@ -83,9 +86,8 @@ class Recorder:
             sampler.loss_scale,
         )
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
-        self._reports: dict[int | None, SampleAccumulator] = {}  # since the last record
+        self._reports = Reports(config.report_every, self._send)
         self._given: Scalars = {}
-        self._last_sent: tuple[float, int] | None = None  # when, and which step
         self._activate()
 
     @property
@@ -103,6 +105,8 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
+        if self._is_capturing():
+            return
         try:
             self._given = scalars()
             if self._config.optimizers:
@@ -125,6 +129,8 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
+        if self._is_capturing():
+            return
         with self._faults.noting("annotate"):
             if not self.windows.is_open:
                 self._faults.note("annotate", _NOT_OPEN)
@@ -133,10 +139,17 @@ class Recorder:
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
 
+    def _is_capturing(self) -> bool:
+        """Tell whether a CUDA graph is captured: a call for the step under way is then refused."""
+        if not in_capture(self._faults):
+            return False
+        self._faults.note("capture", _CAPTURING)
+        return True
+
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
         try:
-            sample = self._sample(optimizer, step, point)
+            sample = self.observed.sample(optimizer, step, point)
             if sample is None:
                 return False
             known = self._passes.get(optimizer)
@@ -154,8 +167,7 @@ class Recorder:
 
     def pass_over(self) -> None:
         """Let observers forget a pass that is not measured."""
-        for observer in self._observers:
-            observer.forget()
+        self.observed.pass_over()
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
@@ -170,16 +182,23 @@ class Recorder:
             known.latest.labels[Label.SCALED] = None
         _settle_scale(known, loss_scale.value if is_used else None)
 
+    def settle_scaler(self, optimizer: int) -> None:
+        """Find out, in a step of the optimizer, whether a GradScaler is in use."""
+        self._sampler.loss_scale.settle(optimizer)
+
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
 
-    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
+    def add_scalars(
+        self, optimizer: int, step: int, *, is_another: bool, may_be_replayed: bool
+    ) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
         known = self._passes.get(optimizer)
         if known is None:
             return
-        if self._sampler.is_changed(known.latest):
+        is_replayed = may_be_replayed and has_captured(self._faults)
+        if is_replayed or self._sampler.is_changed(known.latest):
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
@@ -232,7 +251,7 @@ class Recorder:
         if sample.labels[Label.SCALED] is None:
             self._tell_unknown_scale(sample.step)
         self._tell_skip(optimizer, sample, taken=taken)
-        self._report(sample, optimizer)
+        self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
             self._count(sample, taken=taken)
 
@@ -242,33 +261,29 @@ class Recorder:
 
     def disable(self) -> None:
         """Let no observer measure from here on: this process is a fork of the one that trains."""
-        for observer in self._observers:
-            observer.active = False
+        self.observed.activate(due=False)
 
     def close(self) -> None:
         """Send what has come together since the last report, and stop observing."""
         try:
             with torch.no_grad():
                 self.windows.close()
-            for key in list(self._reports):
-                self._send(self._reports.pop(key).result())
+            self._reports.close()
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("close", repr(error))
-        self._sampler.close()
-        for observer in self._observers:
-            observer.close()
+        self.observed.close()
 
     def _collect_all(self, step: int | None, *, is_complete: bool) -> None:
         """Collect all layers; without optimizers each such call is a step."""
         if step is not None:
             self._steps.step = step
         number = self._steps.step
-        sample = self._sample(None, number, Point.COLLECT) if self.is_due(number) else None
+        sample = self.observed.sample(None, number, Point.COLLECT) if self.is_due(number) else None
         if sample is not None:
             sample.is_complete = is_complete
             for name, value in self._given.items():
                 sample.add_scalar(name, value)
-            self._report(sample, None)
+            self._reports.add(sample, None)
             if is_complete:
                 self._count(sample, taken=True)
         if is_complete:
@@ -276,37 +291,10 @@ class Recorder:
             self._sampler.order.end_step()
         self._activate()
 
-    @torch.no_grad()
-    def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
-        self._refresh()
-        was_seen = point != Point.OPTIMIZER_STEP
-        if optimizer is not None and not was_seen:
-            self._hook_again(optimizer)  # those hooked may be frozen or replaced
-        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
-        if sample is not None:
-            for observer in self._observers:
-                observer.contribute(sample)
-        return sample
-
-    def _refresh(self) -> None:
-        changed = self._sampler.refresh()
-        if changed is None:
-            return
-        for optimizer in range(len(self._config.optimizers)):
-            self._hook_again(optimizer)
-        for index in changed:
-            for observer in self._observers:
-                observer.follow(index, self._config.layers[index].parameter)
-
-    def _hook_again(self, optimizer: int) -> None:
-        hook = self.hook_again()
-        if hook is not None:
-            hook(optimizer)
-
     def _count(self, sample: StepSample, *, taken: bool) -> None:
         self.num_collected += 1
-        for observer in self._observers if taken else ():
-            observer.after_step(sample)
+        if taken:
+            self.observed.end_step(sample)
 
     def _tell_skip(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
         """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
@@ -325,38 +313,10 @@ class Recorder:
     def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""
         steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
-        due = any(map(self.is_due, steps or [self._steps.step]))
-        for observer in self._observers:
-            observer.active = due
-
-    def _report(self, sample: StepSample, optimizer: int | None) -> None:
-        """Send a record, or keep the sample for the one that is due later."""
-        key = optimizer if len(self._config.optimizers) > 1 else None
-        report_every = self._config.report_every
-        if report_every == 1 and sample.is_complete and key not in self._reports:
-            self._send(sample)
-            return
-        kept = self._reports.get(key)
-        if kept is not None and kept.latest.manifest_id != sample.manifest_id:
-            self._send(kept.result())
-            kept = None
-        if kept is None:
-            kept = self._reports[key] = SampleAccumulator(sample)
-        kept.add(sample)
-        if kept.num_steps >= report_every:
-            self._send(self._reports.pop(key).result())
+        self.observed.activate(due=any(map(self.is_due, steps or [self._steps.step])))
 
     def _send(self, sample: StepSample) -> None:
-        if sample.part == 0:
-            self._add_step_time(sample)
         self.put(PendingStats(sample, self._sampler.take_manifests()))
-
-    def _add_step_time(self, sample: StepSample) -> None:
-        now, before = time.perf_counter(), self._last_sent
-        self._last_sent = (now, sample.step)
-        if before is not None and sample.step > before[1]:
-            seconds = (now - before[0]) / (sample.step - before[1])
-            sample.add_scalar(Scalar.STEP_TIME_S, seconds)
 
 
 def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
