@@ -20,12 +20,13 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.scale_settlement import settle_scale, tell_unknown_scale
 from gradwatch._recording.skips import PendingSkip
 from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
-from gradwatch._statistics.capture import has_captured, in_capture
+from gradwatch._statistics.capture import has_captured, is_refused
 from gradwatch_wire.names import Label, Point, Scalar
 
 _CHANGED: Final = (
@@ -40,8 +41,10 @@ _NOT_OPEN: Final = (
     "called where no backward pass waits for its optimizer's step, and left out; "
     "call it between backward() and step()"
 )
-
-_CAPTURING: Final = "collecting inside a CUDA graph capture; do it around it"
+_SEVERAL: Final = (
+    "called several times in one optimizer step, which is one record with the last numbers; "
+    "backward passes are measured without it"
+)
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -105,7 +108,7 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
-        if self._is_capturing():
+        if is_refused(self._faults):
             return
         try:
             self._given = scalars()
@@ -129,7 +132,7 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
-        if self._is_capturing():
+        if is_refused(self._faults):
             return
         with self._faults.noting("annotate"):
             if not self.windows.is_open:
@@ -138,13 +141,6 @@ class Recorder:
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
-
-    def _is_capturing(self) -> bool:
-        """Tell whether a CUDA graph is captured: a call for the step under way is then refused."""
-        if not in_capture(self._faults):
-            return False
-        self._faults.note("capture", _CAPTURING)
-        return True
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
@@ -177,10 +173,7 @@ class Recorder:
         if known is None:
             return
         self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
-        if is_another:
-            _settle_scale(known, None)
-            known.latest.labels[Label.SCALED] = None
-        _settle_scale(known, loss_scale.value if is_used else None)
+        settle_scale(known, loss_scale.value if is_used else None, is_another=is_another)
 
     def settle_scaler(self, optimizer: int) -> None:
         """Find out, in a step of the optimizer, whether a GradScaler is in use."""
@@ -221,11 +214,7 @@ class Recorder:
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
-        why = (
-            "called several times in one optimizer step, which is one record with the last "
-            "numbers; backward passes are measured without it"
-        )
-        self._faults.note("collect", why)
+        self._faults.note("collect", _SEVERAL)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
@@ -249,7 +238,7 @@ class Recorder:
             bad_step.masked_fill_(~bad_step.isnan(), float(sample.step))
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
-            self._tell_unknown_scale(sample.step)
+            tell_unknown_scale(sample.step, self._faults)
         self._tell_skip(optimizer, sample, taken=taken)
         self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
@@ -303,13 +292,6 @@ class Recorder:
         if scale and found:
             self.put(PendingSkip(sample.step, optimizer, found, scale[0]))
 
-    def _tell_unknown_scale(self, step: int) -> None:
-        why = (
-            f"whether the gradients of step {step} carry a loss scale is not known before the "
-            "first step that is taken; pass attach(scaler=...) if there is a GradScaler"
-        )
-        self._faults.note("loss scale", why)
-
     def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""
         steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
@@ -317,18 +299,3 @@ class Recorder:
 
     def _send(self, sample: StepSample) -> None:
         self.put(PendingStats(sample, self._sampler.take_manifests()))
-
-
-def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
-    """Correct what was measured before it was known whether it carried a loss scale."""
-    sample = known.latest
-    if scale is None and sample.divisor is not None:
-        known.divide(1 / sample.divisor)
-        sample.divisor = None
-        sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
-    elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
-        sample.add_scalar(Scalar.LOSS_SCALE, scale)
-        if sample.labels[Label.POINT] == Point.COLLECT:
-            return  # measured before or after `unscale_`
-        known.divide(scale)
-    sample.labels[Label.SCALED] = False

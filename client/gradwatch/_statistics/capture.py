@@ -34,6 +34,14 @@ def in_capture(faults: Faults) -> bool:
     return True
 
 
+def is_refused(faults: Faults) -> bool:
+    """Tell the same of a call that the training script makes, each of which is counted."""
+    if not in_capture(faults):
+        return False
+    faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
+    return True
+
+
 def tell_captured(faults: Faults) -> None:
     """Tell, once, that there was a capture."""
     faults.tell_once(_KIND, CAPTURED)
