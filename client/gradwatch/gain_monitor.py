@@ -76,6 +76,10 @@ class GradientGainMonitor:
         ValueError: A block twice, an unknown `norm_type`, an `eps` that is not a
             positive number.
         TypeError: `blocks` or one of them is something else.
+
+    Attributes:
+        active: Whether it records; set it to False for steps that need no numbers.
+        was_captured: Whether a block was called, or got a gradient, inside a CUDA graph capture.
     """
 
     def __init__(
@@ -99,7 +103,8 @@ class GradientGainMonitor:
         self._closed = False
         self._classes = [type(module).__name__ for module in modules]
         self._norms = Slots(map(_device_of, modules))
-        self._was_captured = False
+        self.active = True
+        self.was_captured = False
         self._handles = [
             module.register_forward_hook(_OutputHook(self, index))
             for index, module in enumerate(modules)
@@ -125,11 +130,6 @@ class GradientGainMonitor:
     def reset(self) -> None:
         """Forget what was recorded."""
         self._norms.clear()
-
-    @property
-    def was_captured(self) -> bool:
-        """Whether a block was called, or got a gradient, inside a CUDA graph capture."""
-        return self._was_captured
 
     def take(self) -> list[Tensor | None]:
         """Return the norms as they lie on the device, 0-d float64 each, and forget them.
@@ -184,7 +184,7 @@ class GradientGainMonitor:
     def after_forward(self, index: int, output: object) -> None:
         """Watch the output of a block that has just run."""
         # Reentrant checkpointing comes here without gradients first, then once more with them.
-        if not torch.is_grad_enabled() or self._in_capture():
+        if not (self.active and torch.is_grad_enabled()) or self._in_capture():
             return
         with self._errors():
             tensor = hidden_state(output)
@@ -198,7 +198,7 @@ class GradientGainMonitor:
 
     def _record(self, index: int, gradient: Tensor | None) -> None:
         """Enqueue the norm. PyTorch gives None where no gradient reached the output."""
-        if gradient is None or self._closed or self._in_capture():
+        if gradient is None or self._closed or not self.active or self._in_capture():
             return
         with self._errors():
             if self._strict and index in self._norms:
@@ -220,7 +220,7 @@ class GradientGainMonitor:
         # Dynamo traces this where the model is compiled whole; there is no capture then.
         if torch.compiler.is_compiling() or not is_capturing():
             return False
-        self._was_captured = True
+        self.was_captured = True
         return True
 
     @contextmanager

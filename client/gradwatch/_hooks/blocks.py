@@ -75,6 +75,19 @@ class BlockGains(Observer):
             on_error=lambda why: faults.note("blocks", why),
         )
 
+    @property
+    def active(self) -> bool:
+        """Whether the monitor records."""
+        return self._monitor.active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        self._monitor.active = active
+
+    def forget(self) -> None:
+        """Drop the norms."""
+        self._monitor.reset()
+
     def after_step(self, sample: StepSample) -> None:
         """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()

@@ -6,6 +6,7 @@ saw between two measurements; records are handed over to be sent.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -20,7 +21,7 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
 from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
-from gradwatch._recording.scale_settlement import settle_scale, tell_unknown_scale
+from gradwatch._recording.scale_settlement import drop_scale, settle_scale, tell_unknown_scale
 from gradwatch._recording.skips import PendingSkip
 from gradwatch._recording.stats import PendingStats
 from gradwatch._recording.step_counter import StepCounter
@@ -88,9 +89,11 @@ class Recorder:
             lambda: any(module.training for module in config.modules),
             sampler.loss_scale,
         )
+        # Optimizers whose gradients carry no loss scale there, as their step has shown.
+        self._unscaled = {point: set[int]() for point in Point}
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
-        self._given: Scalars = {}
+        self._given: Callable[[], Scalars] = dict
         self._activate()
 
     @property
@@ -111,7 +114,7 @@ class Recorder:
         if is_refused(self._faults):
             return
         try:
-            self._given = scalars()
+            self._given = functools.cache(scalars)
             if self._config.optimizers:
                 self.windows.collect(step, micro_batch=micro_batch)
             else:
@@ -119,7 +122,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
         finally:
-            self._given = {}
+            self._given = dict
 
     def read_graph(self, loss: object) -> None:
         """Take the order of the layers from a loss that still has its graph, if it is not known."""
@@ -148,6 +151,7 @@ class Recorder:
             sample = self.observed.sample(optimizer, step, point)
             if sample is None:
                 return False
+            self._drop_scale(sample, optimizer, point)
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
                 known, earlier = SampleAccumulator(sample), known
@@ -170,6 +174,8 @@ class Recorder:
         loss_scale, known = self._sampler.loss_scale, self._passes.get(optimizer)
         is_another = loss_scale.settle(optimizer)
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
+        unscaled = self._unscaled[Point.OPTIMIZER_STEP]
+        (unscaled.discard if is_used else unscaled.add)(optimizer)
         if known is None:
             return
         self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
@@ -178,6 +184,8 @@ class Recorder:
     def settle_scaler(self, optimizer: int) -> None:
         """Find out, in a step of the optimizer, whether a GradScaler is in use."""
         self._sampler.loss_scale.settle(optimizer)
+        if not self._sampler.loss_scale.is_used(optimizer, has_closure=False):
+            self._unscaled[Point.COLLECT].add(optimizer)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
@@ -195,7 +203,8 @@ class Recorder:
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
-        loss, size = self._given.get(Scalar.LOSS), self._given.get(Scalar.BATCH_SIZE)
+        given = self._given()
+        loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
         if loss is not None:
             known.add_loss(loss, None if size is None else float(size))
 
@@ -206,11 +215,16 @@ class Recorder:
             again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
+        self._drop_scale(again, optimizer, Point.COLLECT)
         if is_another:
             known.add(again)
         else:
             known.replace_latest(again)
             self._faults.tell_once("after clipping", _CHANGED)
+
+    def _drop_scale(self, sample: StepSample, optimizer: int, point: Point) -> None:
+        if optimizer in self._unscaled[point]:
+            drop_scale(sample)
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
@@ -270,7 +284,7 @@ class Recorder:
         sample = self.observed.sample(None, number, Point.COLLECT) if self.is_due(number) else None
         if sample is not None:
             sample.is_complete = is_complete
-            for name, value in self._given.items():
+            for name, value in self._given().items():
                 sample.add_scalar(name, value)
             self._reports.add(sample, None)
             if is_complete:

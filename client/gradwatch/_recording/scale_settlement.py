@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gradwatch._faults import Faults
 from gradwatch._recording.accumulator import SampleAccumulator
+from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire.names import Label, Point, Scalar
 
 
@@ -21,6 +22,15 @@ def settle_scale(known: SampleAccumulator, scale: Tensor | None, *, is_another: 
         _settle(known, None)
         known.latest.labels[Label.SCALED] = None
     _settle(known, scale)
+
+
+def drop_scale(sample: StepSample) -> None:
+    """Take back that a sample carried a loss scale."""
+    if sample.divisor is not None:
+        sample.divide(1 / sample.divisor)
+    sample.divisor = None
+    sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
+    sample.labels[Label.SCALED] = False
 
 
 def tell_unknown_scale(step: int, faults: Faults) -> None:

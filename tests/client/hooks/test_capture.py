@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from gradwatch import GradientGainMonitor
 from gradwatch._statistics import capture
@@ -180,7 +181,9 @@ def test_a_captured_step_is_collected_after_each_replay(
     """G4: forward, backward and step are in the graph: each collect() is a step of its own."""
     model = Chain()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    unused = GradScaler("cpu")  # alive, and so taken for the one in use until a step shows
     watch = attach(model, optimizer)
+    unused.scale(torch.ones(()))
     train(model, optimizer)
     with capturing():
         train(model, optimizer)
@@ -223,7 +226,9 @@ def test_a_captured_backward_pass_with_a_step_outside_is_collected_before_it(
     """G4: as with a graph of forward and backward; without collect() the step itself measures."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    unused = GradScaler("cpu")
     watch = attach(model, optimizer)
+    unused.scale(torch.ones(()))
     train(model, optimizer)
     with capturing():
         train(model)
