@@ -6,7 +6,6 @@ saw between two measurements; records are handed over to be sent.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -93,7 +92,7 @@ class Recorder:
         self._unscaled = {point: set[int]() for point in Point}
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
-        self._given: Callable[[], Scalars] = dict
+        self._given: Scalars = {}
         self._activate()
 
     @property
@@ -114,7 +113,7 @@ class Recorder:
         if is_refused(self._faults):
             return
         try:
-            self._given = functools.cache(scalars)
+            self._given = scalars()
             if self._config.optimizers:
                 self.windows.collect(step, micro_batch=micro_batch)
             else:
@@ -122,7 +121,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
         finally:
-            self._given = dict
+            self._given = {}
 
     def read_graph(self, loss: object) -> None:
         """Take the order of the layers from a loss that still has its graph, if it is not known."""
@@ -203,8 +202,7 @@ class Recorder:
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
-        given = self._given()
-        loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
+        loss, size = self._given.get(Scalar.LOSS), self._given.get(Scalar.BATCH_SIZE)
         if loss is not None:
             known.add_loss(loss, None if size is None else float(size))
 
@@ -284,7 +282,7 @@ class Recorder:
         sample = self.observed.sample(None, number, Point.COLLECT) if self.is_due(number) else None
         if sample is not None:
             sample.is_complete = is_complete
-            for name, value in self._given().items():
+            for name, value in self._given.items():
                 sample.add_scalar(name, value)
             self._reports.add(sample, None)
             if is_complete:
