@@ -30,13 +30,13 @@ class Fault:
             An explosion is divided out again where it leaves the module: its own parameters are
             the only ones that explode, and so the largest.
         step: The step, from 0.
-        rank: The rank.
+        rank: The rank; None for all of them.
         layers: Names of the module's own parameters, once it is known.
     """
 
     kind: FaultKind
     step: int
-    rank: int
+    rank: int | None
     layers: tuple[str, ...] = ()
 
 

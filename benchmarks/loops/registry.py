@@ -20,6 +20,10 @@ TOPICS: Final = (
     "checkpointing",
     "functional",
     "nanogpt",
+    "ddp",
+    "fsdp",
+    "tensor_parallel",
+    "frameworks",
 )  # fmt: skip
 """Modules of this package, in the order of the table. Those that need much import it inside."""
 

@@ -7,9 +7,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from benchmarks.loops.cell import Cell, Verdict
 from benchmarks.loops.harness import ROOT, run_loops
 from benchmarks.loops.registry import Loop, loops
-from benchmarks.loops.verdict import COLUMNS, Cell, Row, Verdict, judge
+from benchmarks.loops.verdict import COLUMNS, Row, judge
 from benchmarks.report import console
 
 PAGE: Final = ROOT / "docs" / "training-loops.md"
@@ -94,8 +95,8 @@ def _with_note(cell: Cell, notes: dict[str, int]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a footnote: what gradwatch said, without what would be markup."""
-    return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
+    """Return a footnote: what gradwatch said, in one line, without what would be markup."""
+    return text.replace("\n", "; ").replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
 
 
 def registered_in(page: str) -> list[list[str]]:

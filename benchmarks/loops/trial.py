@@ -105,7 +105,8 @@ class Trial:
             here: Whether the fault may be in this pass, where a step has several.
         """
         fault = self.fault
-        self._injection.arm(on=here and (step, self.rank) == (fault.step, fault.rank))
+        is_mine = fault.rank in (None, self.rank)
+        self._injection.arm(on=here and is_mine and step == fault.step)
 
     def tell_loss(self, loss: Tensor | float) -> None:
         """Do what the further line does, in the trial that has it: give the loss."""

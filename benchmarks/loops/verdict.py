@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.loops.cell import Cell
 from benchmarks.loops.harness import Outcome
 from benchmarks.loops.stored import Recorded, Stored
 from benchmarks.loops.truth import Note
@@ -19,53 +18,6 @@ from gradwatch_wire.norms import total_norm
 
 COLUMNS: Final = ("step", "norm", "layer", "rank", "loss, lr", "weights", "graph breaks")
 LOSS_TOLERANCE: Final = 1e-6
-
-
-class Verdict(StrEnum):
-    """What a cell of the table says."""
-
-    RIGHT = "right"
-    NULL = "null"
-    WRONG = "wrong"
-    NO_MEANING = "-"
-
-
-@dataclass(slots=True)
-class Cell:
-    """One cell: the worst of all that was compared for it.
-
-    Args:
-        nulls: What gradwatch does not know, with what it says about why.
-        wrongs: What it says wrongly.
-        is_compared: Whether anything was compared.
-        number: What the cell shows in place of a verdict, where it is a number.
-    """
-
-    nulls: list[str] = field(default_factory=list)
-    wrongs: list[str] = field(default_factory=list)
-    is_compared: bool = False
-    number: int | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst."""
-        if self.wrongs:
-            return Verdict.WRONG
-        if self.nulls:
-            return Verdict.NULL
-        return Verdict.RIGHT if self.is_compared else Verdict.NO_MEANING
-
-    def expect(self, *, true: bool, otherwise: str) -> None:
-        """Compare something that must hold."""
-        self.is_compared = True
-        if not true:
-            self.wrongs.append(otherwise)
-
-    def null(self, what: str) -> None:
-        """Take in that gradwatch does not know something."""
-        self.is_compared = True
-        self.nulls.append(what)
-
 
 Row = dict[str, Cell]
 
@@ -256,7 +208,7 @@ def _judge_fault(
     if alert is None or (kind == "nan" and first is None):
         row["step"].expect(true=False, otherwise=f"{kind}: not told, alerts are {stored.alerts}")
         return
-    why = "; ".join(filter(None, (alert["message"], *_orders(stored), said)))
+    why = "; ".join((alert["message"], *_orders(stored), *said.splitlines()))
     for told in [alert["origin"], *([first] if kind == "nan" else [])]:
         _judge_place(row, told, trial["fault"], kind, why, has_ranks=outcome.loop.ranks > 1)
 
@@ -307,21 +259,24 @@ def _null_or_wrong(cell: Cell, text: str, said: str, about: Sequence[str]) -> No
     Args:
         cell: Where it is missing.
         text: What is missing.
-        said: All that the client warned of.
-        about: Words, one of which is in it if it was about this.
+        said: All that the client warned of, a line each.
+        about: Words, one of which is in a line that is about this.
     """
-    if any(word in said for word in about):
-        cell.null(said)
+    own = [line for line in said.splitlines() if any(word in line for word in about)]
+    if own:
+        cell.null("; ".join(own))
     else:
         cell.expect(true=False, otherwise=f"{text}, without a word")
 
 
 def _said(outcome: Outcome, variant: str) -> str:
-    """Return what the client warned of in a trial, each line once."""
+    """Return what the client warned of in a trial, each line once, a line each."""
     lines: Mapping[str, None] = dict.fromkeys(
-        line.removeprefix("warning: gradwatch: ").removesuffix("; training goes on (told once)")
+        line.removeprefix("warning: gradwatch: ")
+        .removesuffix(" (told once)")
+        .removesuffix("; training goes on")
         for trials in outcome.ranks
         for line in trials[variant]["said"]
         if line.startswith("warning")
     )
-    return "; ".join(lines)
+    return "\n".join(lines)

@@ -136,7 +136,7 @@ class GradientGainMonitor:
 
         Never waits. None for a block where no gradient was recorded.
         """
-        kept = self._norms.take()
+        kept = self._norms.take(range(len(self)))
         indices = list(kept)
         taken: list[Tensor | None] = [None] * len(self)
         for places in places_by_device(list(kept.values())).values():

@@ -8,10 +8,11 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
+from benchmarks.loops.cell import Verdict
 from benchmarks.loops.harness import Outcome, run_loops
 from benchmarks.loops.registry import loops
 from benchmarks.loops.table import PAGE, registered_in
-from benchmarks.loops.verdict import COLUMNS, Verdict, judge
+from benchmarks.loops.verdict import COLUMNS, judge
 
 QUICK: Final = (
     "gradient accumulation, shorter last windows",

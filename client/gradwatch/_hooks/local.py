@@ -100,14 +100,14 @@ class LocalNorms(Observer):
         return None
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the norm of each of the sample's layers, and forget all.
+        """Add the norm of each of the sample's layers, and forget them.
 
-        The largest of all is the sample's probe: in a record of several steps it says which were
-        bad here.
+        The largest of them is the sample's probe: in a record of several steps it says which were
+        bad here. Those of other layers wait for the sample of the optimizer that trains them.
         """
-        norms = self._norms.take()
+        norms = self._norms.take(sample.layers)
         missed = {i for i in sample.layers if i not in norms and not self._is_unreached(i)}
-        self._unmeasured.clear()
+        self._unmeasured.difference_update(sample.layers)
         if not self._sharded.issuperset(sample.layers):
             self._add_column(sample, norms, missed)
         for index in missed - self._sharded:

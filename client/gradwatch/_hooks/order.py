@@ -20,8 +20,8 @@ from gradwatch._hooks.first_use import Moment, first_uses, moments_of
 from gradwatch._hooks.module_calls import ModuleCalls
 from gradwatch._hooks.module_hook import ModuleHook
 from gradwatch._hooks.outputs import differentiable
-from gradwatch._hooks.sharded_parameters import whole_parameters
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.sharded_parameters import whole_parameters
 from gradwatch._layers.wrappers import is_compiled, is_compiled_wrapper
 
 MAX_STEPS: Final = 16

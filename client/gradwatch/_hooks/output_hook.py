@@ -78,6 +78,7 @@ def is_measurable(tensor: Tensor) -> bool:
 @torch.no_grad()
 def _measure(output: object, seen: Tensor) -> None:
     """Write the largest magnitude in an output into *seen*, as a part of the graph."""
+    was_measured = False
     for tensor in tensors_in(output):
         if not is_measurable(tensor):
             continue
@@ -88,4 +89,6 @@ def _measure(output: object, seen: Tensor) -> None:
             low, high = torch.aminmax(local)
             largest = torch.maximum(-low, high).to(seen.dtype)
             seen[0].copy_(torch.maximum(seen[0], largest))
-    seen[1].add_(1)
+            was_measured = True
+    if was_measured:
+        seen[1].add_(1)

@@ -43,6 +43,8 @@ class LocalProbe(Observer):
         self._faults = faults
         self._parameters = choose(layers)
         self._sums = Slots(parameter.device for parameter in self._parameters)
+        numbers = {id(layer.parameter): index for index, layer in enumerate(layers)}
+        self._layers = [numbers[id(parameter)] for parameter in self._parameters]
         self._hooks = [
             self._watch(index, parameter) for index, parameter in enumerate(self._parameters)
         ]
@@ -76,8 +78,13 @@ class LocalProbe(Observer):
         return None
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the sums, put together to one for each device, and forget them."""
-        sums = list(self._sums.take().values())
+        """Add the sums of the sample's layers, one for each device, and forget them.
+
+        Those of the others wait for the sample of the optimizer that trains them.
+        """
+        mine = set(sample.layers)
+        own = [index for index, layer in enumerate(self._layers) if layer in mine]
+        sums = list(self._sums.take(own).values())
         if sums:
             sample.device_scalars[Scalar.LOCAL_PROBE] = [
                 torch.cat([sums[place] for place in places]).sum()

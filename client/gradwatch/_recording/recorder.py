@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.early_losses import EarlyLosses
 from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.pending import PendingRecord
@@ -92,6 +93,7 @@ class Recorder:
         self._unscaled = {point: set[int]() for point in Point}
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
+        self._early = EarlyLosses(config.modules)
         self._given: Scalars = {}
         self._activate()
 
@@ -115,7 +117,8 @@ class Recorder:
         try:
             self._given = scalars()
             if self._config.optimizers:
-                self.windows.collect(step, micro_batch=micro_batch)
+                if not self._keep_early(self._given):
+                    self.windows.collect(step, micro_batch=micro_batch)
             else:
                 self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
@@ -137,12 +140,21 @@ class Recorder:
         if is_refused(self._faults):
             return
         with self._faults.noting("annotate"):
+            if self._keep_early({Scalar.LOSS: loss}):
+                return
             if not self.windows.is_open:
                 self._faults.note("annotate", _NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
+
+    def _keep_early(self, given: Scalars) -> bool:
+        """Keep the loss that was given if its pass is one that leaves no gradient yet."""
+        loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
+        if loss is None or self.windows.is_open:
+            return False
+        return self._early.keep(loss, None if size is None else float(size))
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
@@ -156,6 +168,8 @@ class Recorder:
                 known, earlier = SampleAccumulator(sample), known
                 if earlier is not None:
                     known.take_losses(earlier)
+                else:
+                    self._early.add_to(known)
             known.add(sample)
             self._passes[optimizer] = known
             if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
@@ -236,6 +250,7 @@ class Recorder:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
             except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
                 self._faults.note("record", repr(error))
+        self._early.clear()
         self._sampler.order.end_step()
         self._activate()
 

@@ -82,14 +82,13 @@ class Slots:
         """Forget all numbers."""
         self._kept.clear()
 
-    def take(self) -> dict[int, Tensor]:
-        """Return the numbers, (1,) each, and forget them.
+    def take(self, indices: Iterable[int]) -> dict[int, Tensor]:
+        """Return the numbers of some, (1,) each, where they have one, and forget these.
 
         They are to be read by work that is enqueued now, on the current stream: the next pass
         writes over them.
         """
-        taken = self.kept()
-        self._kept.clear()
+        taken = {index: self._kept.pop(index)[1] for index in indices if index in self._kept}
         for buffer in (*self._buffers.values(), *self._outgrown):
             if buffer.is_cuda:
                 # Once a buffer is dropped its memory is given out only after that work.

@@ -257,7 +257,8 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     assert named(aggregator, stats[1])["mask"] == pytest.approx(abs(masked), nan_ok=True)
 
 
-def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: bool) -> None:
     """Tuples, dicts, dataclasses; float16 and bfloat16; integers and what is empty are left out."""
 
     @dataclass
@@ -298,7 +299,8 @@ def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any) -> None:
 
     model = Odd()
     watch, optimizer = watched(attach, model, activations="kinds.*")
-    model().backward()
+    called: Any = torch.compile(model, backend=BACKEND, fullgraph=True) if compiled else model
+    called().backward()
     optimizer.step()
     (stats,) = aggregator.stats(1)
 

@@ -222,3 +222,26 @@ def test_a_sharded_layer_has_no_local_norm(
     assert "local_l2" not in second.columns
     assert "local_probe" not in second.scalars
     assert caplog.text.count("knows nothing of 0.weight") == 1
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_one_pass_for_two_optimizers_shows_each_what_its_own_layers_got(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    """The record of the first takes nothing from that of the second."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    models = {"one": nn.Linear(4, 1, bias=False), "two": nn.Linear(4, 1, bias=False)}
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models.values()]
+    attach(models, optimizers, local=local)
+    loss = models["one"](torch.ones(1, 4)).sum() + models["two"](torch.full((1, 4), 2.0)).sum()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    first, second = aggregator.stats(2)
+
+    if local:
+        assert first.columns["local_l2"].unpack() == [2.0]
+        assert second.columns["local_l2"].unpack() == [4.0]
+    assert first.scalars["local_probe"] == (2.0 if local else 4.0)
+    assert second.scalars["local_probe"] == (4.0 if local else 8.0)

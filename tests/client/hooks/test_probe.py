@@ -48,7 +48,7 @@ mp.start_processes(work, args=(sys.argv[1],), nprocs=2, start_method="fork")
 
 def sums(probe: Observer) -> list[Tensor]:
     """What the probe adds to a sample."""
-    sample = StepSample(step=0, manifest_id=1, layers=())
+    sample = StepSample(step=0, manifest_id=1, layers=tuple(range(MAX_PARAMETERS + 1)))
     probe.contribute(sample)
     return sample.device_scalars.get("local_probe", [])
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import LBFGS, SGD
 
 
@@ -127,6 +129,40 @@ def test_without_a_pass_there_is_no_step_to_annotate(
     assert [stats.step for stats in sent] == [0, 1]
     assert not any("loss" in stats.scalars for stats in sent)
     assert ["call it between backward() and step()" in line for line in caplog.messages] == [True]
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("collects", [False, True])
+@pytest.mark.parametrize("reduce_dtype", [None, torch.bfloat16])
+def test_losses_of_passes_that_leave_no_gradient_count(
+    aggregator: Any, attach: Any, reduce_dtype: torch.dtype | None, collects: bool
+) -> None:
+    """FSDP2 gives the shards their gradient in the last pass of a step; the mean is over all."""
+    model: Any = fully_shard(
+        nn.Linear(3, 1),
+        mesh=init_device_mesh("cpu", (1,)),
+        mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype),
+    )
+    optimizer = SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    means = []
+    for step in range(3):
+        losses = []
+        for factor in (1.0, 2.0, 6.0):
+            model.set_requires_gradient_sync(factor == 6.0)
+            losses.append(backward(model, factor + step))
+            if collects:
+                watch.collect(loss=losses[-1], micro_batch=factor != 6.0)
+            else:
+                watch.annotate(loss=losses[-1])
+        means.append(float(sum(losses)) / 3)
+        optimizer.step()
+        optimizer.zero_grad()
+    sent = aggregator.stats(3)
+
+    assert [stats.scalars["loss"] for stats in sent] == pytest.approx(means)
+    assert watch.stats()["faults"] == 0
 
 
 def test_a_wrong_argument_is_logged_and_left_out(

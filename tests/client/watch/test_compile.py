@@ -116,14 +116,10 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whol
     assert watch.stats()["faults"] == 0
 
 
-def test_compiled_autograd_keeps_its_graphs(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_autograd_keeps_its_graphs(aggregator: Any, attach: Any) -> None:
     """Nothing is hooked; the optimizer's step is the point, and one line says so."""
     import torch._dynamo
     from torch._dynamo.utils import counters
-
-    monkeypatch.setattr(torch._dynamo.config, "compiled_autograd", True)
 
     def count(*, watched: bool) -> tuple[list[int], Any]:
         torch._dynamo.reset()
@@ -145,8 +141,10 @@ def test_compiled_autograd_keeps_its_graphs(
         captures = counters["compiled_autograd"]["captures"]
         return [counters["stats"]["unique_graphs"], breaks, captures], watch
 
-    plain, _ = count(watched=False)
-    watched, watch = count(watched=True)
+    # Setting the option back as monkeypatch does would take it away from all later tests.
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        plain, _ = count(watched=False)
+        watched, watch = count(watched=True)
 
     assert watched == plain
     assert [stats.labels["point"] for stats in aggregator.stats(3)] == ["optimizer_step"] * 3

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -21,7 +22,9 @@ from transformers import (
     set_seed,
 )
 
+import gradwatch
 from gradwatch.integrations.huggingface import GradwatchCallback
+from gradwatch_wire import Event
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny trainings
 
@@ -135,6 +138,49 @@ def test_each_record_is_what_the_trainer_logs(
     assert "training_step" not in vars(trainer)
 
 
+class OwnCallback(TrainerCallback):
+    """What a user writes in three lines, with steps that count from 0."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.watch: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.watch = gradwatch.attach(
+            kwargs["model"],
+            kwargs["optimizer"],
+            run="test",
+            endpoint=self.endpoint,
+            first_step=state.global_step,
+        )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.watch.close()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_attach_in_a_callback_of_ones_own(
+    new_trainer: NewTrainer, aggregator: Any, accumulate: int
+) -> None:
+    """Each step has the norm that is logged, also in the shorter window at the epoch's end."""
+    settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": 0.01}
+    trainer, plain = new_trainer(texts(26), **settings), new_trainer(texts(26), **settings)
+    callback = OwnCallback(aggregator.endpoint)
+    trainer.add_callback(callback)
+    trainer.train()
+    plain.train()
+    said = logged(trainer)
+    sent = aggregator.stats(len(said))
+
+    assert [stats.step for stats in sent] == [entry["step"] - 1 for entry in said]
+    totals = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
+    assert totals == pytest.approx([entry["norm"] for entry in said], rel=1e-4)
+    passes = [stats.scalars.get("collections", 1.0) for stats in sent]
+    assert passes == ([1.0] * 13 if accumulate == 1 else [4.0, 4.0, 4.0, 1.0])
+    assert callback.watch.stats()["faults"] == 0
+    assert_same_weights(trainer, plain)
+
+
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
     new_trainer: NewTrainer, watched: NewTrainer, check: Any
 ) -> None:
@@ -200,6 +246,42 @@ def test_an_explosion_has_its_true_norm_under_clipping(
     assert norms == pytest.approx([said["norm"] for said in logged(trainer)], rel=1e-4)
     assert [stats.scalars["lr"] for stats in sent[3:]] == [10.0] * 7
     assert max(norms[:4]) < 10 < max(norms[4:])
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None:
+    """Each step as the Trainer logs it; there is no scaler."""
+    trainer = watched(bf16=True, gradient_accumulation_steps=accumulate)
+    trainer.train()
+    sent = check(logged(trainer))
+
+    assert {stats.labels["scaled"] for stats in sent} == {False}
+    assert not any("loss_scale" in stats.scalars for stats in sent)
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
+def test_fp16_with_a_scaler(watched: NewTrainer, check: Any, aggregator: Any, optim: str) -> None:
+    """Norms and losses are without the scale; skipped steps count, as they do in the Trainer.
+
+    Accelerate makes a scaler on a GPU only. Here it gets one for the CPU, and goes the same way.
+    """
+    trainer = watched(fp16=True, max_grad_norm=0.1, optim=optim)
+    accelerator = trainer.accelerator
+    accelerator.scaler = GradScaler("cpu", init_scale=2.0**20, growth_interval=100)
+    accelerator.native_amp = True
+    accelerator.state._mixed_precision = "fp16"
+    trainer.train()
+    said = logged(trainer)
+    sent = check(said)
+
+    skipped = [entry["step"] for entry in said if not math.isfinite(entry["norm"])]
+    assert 0 < len(skipped) < 10
+    scales = [stats.scalars["loss_scale"] for stats in sent]
+    assert scales == [2.0 ** (20 - min(step, len(skipped))) for step in range(10)]
+    events = [event.step for event in aggregator.of(Event) if event.name == "skipped_step"]
+    assert events == skipped
+    not_taken = [stats.step for stats in sent if not stats.labels["taken"]]
+    assert not_taken == ([] if optim.endswith("fused") else skipped)  # a fused one is called
 
 
 def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
