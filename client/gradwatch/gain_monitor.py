@@ -14,7 +14,7 @@ Typical use::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Self
@@ -23,9 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._collectors.gain_report import HEADING, describe_flow
+from gradwatch._collectors.hidden_state import hidden_state
 from gradwatch._collectors.norms import measure
+from gradwatch._statistics.capture import is_capturing
 from gradwatch._statistics.devices import pack, places_by_device
 from gradwatch._statistics.gradients import dense
+from gradwatch._statistics.single import write_norm
+from gradwatch._statistics.slots import Slots
 from gradwatch_wire.columns import L1, L2
 from gradwatch_wire.gains import (
     GAIN_EPS,
@@ -34,9 +38,6 @@ from gradwatch_wire.gains import (
     log_gains,
     summarize_gains,
 )
-
-OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
-"""Where the hidden state is in an output that has names, the most telling first."""
 
 NOTHING_YET: Final = (
     "No gradients recorded: run a forward and a backward pass through the blocks first "
@@ -58,7 +59,8 @@ class GradientGainMonitor:
 
     The gradient is this process's own, of the loss as `backward` got it: scaled by a `GradScaler`,
     of this rank's batch under DDP, of this rank's shard where the output is a DTensor. Gains do not
-    change with the scale of the loss.
+    change with the scale of the loss. Inside a CUDA graph capture nothing is recorded, nor in its
+    replays.
 
     Args:
         blocks: Modules in the order of the forward pass: a list, `ModuleList` or `Sequential`, an
@@ -74,6 +76,10 @@ class GradientGainMonitor:
         ValueError: A block twice, an unknown `norm_type`, an `eps` that is not a
             positive number.
         TypeError: `blocks` or one of them is something else.
+
+    Attributes:
+        active: Whether it records; set it to False for steps that need no numbers.
+        was_captured: Whether a block was called, or got a gradient, inside a CUDA graph capture.
     """
 
     def __init__(
@@ -96,14 +102,16 @@ class GradientGainMonitor:
         self._on_error = on_error
         self._closed = False
         self._classes = [type(module).__name__ for module in modules]
-        self._norms: list[Tensor | None] = [None] * len(modules)
+        self._norms = Slots(map(_device_of, modules))
+        self.active = True
+        self.was_captured = False
         self._handles = [
             module.register_forward_hook(_OutputHook(self, index))
             for index, module in enumerate(modules)
         ]
 
     def __len__(self) -> int:
-        return len(self._norms)
+        return len(self._classes)
 
     def __enter__(self) -> Self:
         return self
@@ -121,22 +129,29 @@ class GradientGainMonitor:
 
     def reset(self) -> None:
         """Forget what was recorded."""
-        self._norms = [None] * len(self)
+        self._norms.clear()
 
     def take(self) -> list[Tensor | None]:
         """Return the norms as they lie on the device, 0-d float64 each, and forget them.
 
         Never waits. None for a block where no gradient was recorded.
         """
-        taken = self._norms
-        self.reset()
+        kept = self._norms.take(range(len(self)))
+        indices = list(kept)
+        taken: list[Tensor | None] = [None] * len(self)
+        for places in places_by_device(list(kept.values())).values():
+            mine = [indices[place] for place in places]
+            # Copies: the next pass writes over the places where they are.
+            norms = torch.cat([kept[index] for index in mine]).unbind()
+            for index, norm in zip(mine, norms, strict=True):
+                taken[index] = norm
         return taken
 
     def norms(self) -> list[float | None]:
         """Return the norm at each block, None where there is none; one transfer per device."""
-        if all(norm is None for norm in self._norms):
-            raise RuntimeError(NOTHING_YET if self._norms else NO_BLOCKS)
-        return _read(self._norms)
+        if not len(self._norms):
+            raise RuntimeError(NOTHING_YET if len(self) else NO_BLOCKS)
+        return _read(self._norms.kept(), len(self))
 
     def gains(self) -> list[float | None]:
         """Return the gain of each transition, norm of block i over norm of block i + 1.
@@ -169,10 +184,10 @@ class GradientGainMonitor:
     def after_forward(self, index: int, output: object) -> None:
         """Watch the output of a block that has just run."""
         # Reentrant checkpointing comes here without gradients first, then once more with them.
-        if not torch.is_grad_enabled():
+        if not (self.active and torch.is_grad_enabled()) or self._in_capture():
             return
         with self._errors():
-            tensor = _hidden_state(output)
+            tensor = hidden_state(output)
             if tensor is None or tensor.is_complex():
                 raise TypeError(
                     f"{self._name(index)} returned a {type(output).__name__} without a real tensor "
@@ -183,10 +198,10 @@ class GradientGainMonitor:
 
     def _record(self, index: int, gradient: Tensor | None) -> None:
         """Enqueue the norm. PyTorch gives None where no gradient reached the output."""
-        if gradient is None or self._closed:
+        if gradient is None or self._closed or not self.active or self._in_capture():
             return
         with self._errors():
-            if self._strict and self._norms[index] is not None:
+            if self._strict and index in self._norms:
                 raise RuntimeError(
                     f"the gradient hook of {self._name(index)} fired twice: call reset() after "
                     "each backward, or pass strict_single_backward=False to keep the last gradient "
@@ -197,7 +212,16 @@ class GradientGainMonitor:
                     f"the gradient of {self._name(index)} is a partial sum over ranks (a DTensor), "
                     "whose norm needs a collective: redistribute the block's output"
                 )
-            self._norms[index] = _norm(gradient, self.norm_type)
+            norm = self._norms.spare(index, gradient.device)
+            _write_norm(gradient, self.norm_type, norm[1])
+            self._norms.keep(index, norm)
+
+    def _in_capture(self) -> bool:
+        # Dynamo traces this where the model is compiled whole; there is no capture then.
+        if torch.compiler.is_compiling() or not is_capturing():
+            return False
+        self.was_captured = True
+        return True
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -244,37 +268,29 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
     return modules
 
 
-def _hidden_state(output: object) -> Tensor | None:
-    """Return the tensor that goes on to the next block, None if there is none."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, (tuple, list)):
-        return next((value for value in output if isinstance(value, Tensor)), None)
-    if isinstance(output, Mapping):
-        named = [output.get(key) for key in OUTPUT_KEYS]
-        values: Iterable[object] = output.values()
-    elif hasattr(output, "to_tuple"):
-        named = [getattr(output, key, None) for key in OUTPUT_KEYS]
-        values = output.to_tuple()
-    else:
-        return None
-    # Models that return the states of all their layers return them from first to last.
-    lasts = (value[-1] if isinstance(value, (tuple, list)) and value else value for value in named)
-    return next((value for value in (*lasts, *values) if isinstance(value, Tensor)), None)
+def _device_of(block: nn.Module) -> torch.device:
+    """Return the device on which a block's output lies, as far as can be told before it runs."""
+    parameter = next(block.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
-def _norm(gradient: Tensor, norm_type: str) -> Tensor:
-    """Return a 0-d float64 tensor on the gradient's device, computed there."""
+def _write_norm(gradient: Tensor, norm_type: str, slot: Tensor) -> None:
+    """Write a norm to a (1,) float64 tensor on the gradient's device, computed there."""
+    if norm_type == L2:
+        write_norm(gradient, slot)
+        return
     stored = dense(gradient)
     if norm_type != "mean":
-        return measure([stored], (norm_type,))[norm_type][0]
+        slot.copy_(measure([stored], (norm_type,))[norm_type])
+        return
     numel = gradient.numel() if gradient.is_sparse else stored.numel()
-    return measure([stored], (L1,))[L1][0] / max(numel, 1)
+    slot.copy_(measure([stored], (L1,))[L1] / max(numel, 1))
 
 
-def _read(norms: Sequence[Tensor | None]) -> list[float | None]:
-    values: list[float | None] = [None] * len(norms)
-    recorded = [(index, norm) for index, norm in enumerate(norms) if norm is not None]
+def _read(norms: Mapping[int, Tensor], count: int) -> list[float | None]:
+    """Return the number of each of so many blocks, None where there is none."""
+    values: list[float | None] = [None] * count
+    recorded = list(norms.items())
     for places in places_by_device([norm for _, norm in recorded]).values():
         numbers = pack([recorded[place][1] for place in places]).tolist()
         for place, number in zip(places, numbers, strict=True):

@@ -24,6 +24,7 @@ from gradwatch._pending.outputs import Calls, Habits
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.gradients import dense
 from gradwatch_wire.limits import MAX_MANIFESTS
@@ -84,7 +85,7 @@ class Activations(Observer):
         """Measure what a module has returned, outside of compiled graphs."""
         if not self.active or torch._C._get_tracing_state() is not None:
             return
-        if any(top.training for top in self._tops):
+        if any(top.training for top in self._tops) and not in_capture(self._faults):
             with self._faults.noting("activations"):
                 self._note(index, output)
 
@@ -147,6 +148,9 @@ class Activations(Observer):
         ranks = nowhere if is_ordered else self._find_ranks(sample)
         lows = [low for _, _, low, _ in self._calls]
         highs = [high for _, _, _, high in self._calls]
+        for value in (*lows, *highs):
+            if value.is_cuda:  # made on the stream of the forward pass
+                value.record_stream(torch.cuda.current_stream(value.device))
         for places in places_by_device(lows).values():
             modules = tuple(self._calls[place][0] for place in places)
             calls = Calls(
@@ -197,6 +201,4 @@ class Activations(Observer):
 
 def _is_at_hand(tensor: Tensor) -> bool:
     """Tell whether a tensor outside of compiled graphs has numbers that may be read now."""
-    if tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -21,6 +21,7 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from gradwatch._faults import Faults
+from gradwatch._statistics.capture import in_capture
 
 MAX_TRIGGERS: Final = 8
 """Hooked parameters per owner: their cost does not grow with the model."""
@@ -35,7 +36,8 @@ OnEnd = Callable[[Mapping[int, bool]], None]
 class BackwardPasses:
     """Calls *on_end* once at the end of each outermost backward pass.
 
-    A pass inside another one (reentrant checkpointing) ends with the one around it. `autograd.grad`
+    A pass that is captured into a CUDA graph computes nothing, and is none. One inside another one
+    (reentrant checkpointing) ends with the one around it. `autograd.grad`
     and `backward(inputs=...)` on other tensors accumulate nothing and are no pass.
 
     Args:
@@ -86,6 +88,8 @@ class BackwardPasses:
 
     def note_fresh(self, trigger: _Trigger, parameter: Tensor) -> None:
         """Note, before accumulation, whether the running pass began on fresh gradients."""
+        if in_capture(self._faults):
+            return
         task = _graph_task()
         trigger.task = task
         if len(self._fresh) > MAX_OPEN_PASSES:
@@ -97,7 +101,7 @@ class BackwardPasses:
     def touch(self, trigger: _Trigger, parameter: Tensor) -> None:
         """Note that the running pass reached a parameter, and ask to be told of its end."""
         task = _graph_task()
-        if task < 0 or not self._active:
+        if task < 0 or not self._active or in_capture(self._faults):
             return
         found = self._fresh.setdefault(task, {})
         if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
@@ -156,7 +160,7 @@ class BackwardPasses:
 
     def _tell(self, found: Mapping[int, bool]) -> None:
         on_end = self._on_end()
-        if on_end is None or not found or not self._active:
+        if on_end is None or not found or not self._active or in_capture(self._faults):
             return
         try:
             with torch.no_grad():

@@ -12,6 +12,7 @@ from gradwatch._pending.record import PendingRecord
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.capture import tell_captured
 from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire.names import Scalar
 
@@ -36,6 +37,7 @@ class BlockGains(Observer):
         self._names = list(blocks)
         self._readback = readback
         self._put = put
+        self._faults = faults
         self._monitor = GradientGainMonitor(
             list(blocks.values()),
             norm_type=NORM_TYPE,
@@ -43,9 +45,24 @@ class BlockGains(Observer):
             on_error=lambda why: faults.note("blocks", why),
         )
 
+    @property
+    def active(self) -> bool:
+        """Whether the monitor records."""
+        return self._monitor.active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        self._monitor.active = active
+
+    def forget(self) -> None:
+        """Drop the norms."""
+        self._monitor.reset()
+
     def after_step(self, sample: StepSample) -> None:
         """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()
+        if self._monitor.was_captured:
+            tell_captured(self._faults)
         recorded = [index for index, norm in enumerate(norms) if norm is not None]
         if not recorded:
             return

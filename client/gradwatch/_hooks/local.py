@@ -6,7 +6,8 @@ parameter that is a DTensor nothing is known: its gradient is there only after t
 
 No norm means one of two things. Where the hook was in place and did not run, no backward pass of
 this rank reached the layer: it got nothing here, zero. Where it was not in place (a parameter that
-was unfrozen or replaced since), or ran and could not measure, nothing is known: `UNKNOWN`.
+was unfrozen or replaced since), or ran and could not measure, nothing is known: `UNKNOWN`. So it is
+once a CUDA graph was captured, whose replays reach layers and run no hook.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from gradwatch._hooks.own_gradient import OwnGradientHook
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.gradients import dense, is_distributed
-from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import L2, LOCAL_L2, UNKNOWN
+from gradwatch._statistics.capture import has_captured, in_capture
+from gradwatch._statistics.gradients import is_distributed
+from gradwatch._statistics.single import write_norm
+from gradwatch._statistics.slots import Slot, Slots
+from gradwatch_wire.columns import LOCAL_L2, UNKNOWN
 from gradwatch_wire.names import Scalar
 
 SHARDED: Final = (
@@ -46,7 +49,7 @@ class LocalNorms(Observer):
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._layers = layers
         self._faults = faults
-        self._norms: dict[int, Tensor] = {}
+        self._norms = Slots(layer.parameter.device for layer in layers)
         self._unmeasured: set[int] = set()  # layers that were reached, or may have been
         self._sharded: set[int] = set()
         self._hooks: dict[int, _Hook] = {}
@@ -73,26 +76,27 @@ class LocalNorms(Observer):
             own = watch()
             return None if own is None else own._layers[index].parameter
 
-        def measure(gradient: Tensor) -> Tensor | None:
+        def measure(gradient: Tensor) -> Slot | None:
             own = watch()
             return None if own is None else own._measure(index, gradient)
 
-        def keep(norm: Tensor, adds: bool) -> None:
+        def keep(norm: Slot, adds: bool) -> None:
             if (own := watch()) is not None:
-                known = own._norms.get(index) if adds else None
-                own._norms[index] = norm if known is None else torch.maximum(known, norm)
+                own._norms.keep(index, norm, torch.maximum if adds else None)
 
         hook = OwnGradientHook(parameter, current, measure, keep)
         self._hooks[index] = _Hook(hook, id(parameter), parameter._cdata)
 
-    def _measure(self, index: int, gradient: Tensor) -> Tensor | None:
+    def _measure(self, index: int, gradient: Tensor) -> Slot | None:
         self._unmeasured.add(index)
         try:
-            if self.active:
-                return statistics([dense(gradient)]).values[L2]
+            if not in_capture(self._faults) and self.active:
+                norm = self._norms.spare(index, gradient.device)
+                write_norm(gradient, norm[1])
+                return norm
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local norm", repr(error))
-        self._norms.pop(index, None)
+        self._norms.drop(index)
         return None
 
     def contribute(self, sample: StepSample) -> None:
@@ -101,7 +105,7 @@ class LocalNorms(Observer):
         The largest of them is the sample's probe: in a record of several steps it says which were
         bad here. Those of other layers wait for the sample of the optimizer that trains them.
         """
-        norms = {i: self._norms.pop(i) for i in sample.layers if i in self._norms}
+        norms = self._norms.take(sample.layers)
         missed = {i for i in sample.layers if i not in norms and not self._is_unreached(i)}
         self._unmeasured.difference_update(sample.layers)
         if not self._sharded.issuperset(sample.layers):
@@ -126,7 +130,8 @@ class LocalNorms(Observer):
         """Tell whether a layer's hook has been in place all the time, and did not run."""
         hook = self._hooks.get(index)
         parameter = self._layers[index].parameter
-        return index not in self._unmeasured and hook is not None and hook.is_on(parameter)
+        is_in_place = hook is not None and hook.is_on(parameter)
+        return is_in_place and index not in self._unmeasured and not has_captured(self._faults)
 
     def _watch_again(self, index: int) -> None:
         """Hook a layer's parameter if it is not hooked: it was unfrozen."""

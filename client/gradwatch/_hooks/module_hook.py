@@ -1,7 +1,7 @@
 """Hooks on modules that leave the module as usable as it was.
 
 They can be pickled and copied with their module, hold nothing alive, are traced to nothing by
-`torch.compile`, and never raise into the forward pass.
+`torch.compile`, do nothing in a CUDA graph capture, and never raise into the forward pass.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gradwatch._faults import Faults
+from gradwatch._statistics.capture import in_capture
 
 
 class ModuleHook:
@@ -35,7 +36,7 @@ class ModuleHook:
         if torch.compiler.is_compiling():
             return
         listener = self._listener()
-        if listener is not None:
+        if listener is not None and not in_capture(self._faults):
             with self._faults.noting("module hook"):
                 listener(module, values[-1])
 

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults, tell
+from gradwatch._statistics.capture import in_capture
 
 
 class StepListener(Protocol):
@@ -32,6 +33,9 @@ class StepListener(Protocol):
 
     def end_step(self, optimizer: int) -> None:
         """Note that it has returned."""
+
+    def note_captured_step(self, optimizer: int) -> None:
+        """Note that one was captured into a CUDA graph: it runs in replays only, unseen."""
 
 
 class OptimizerSteps:
@@ -122,6 +126,9 @@ class OptimizerSteps:
             listener = self._listener()
             if listener is not None:
                 with self._faults.noting("optimizer step"), torch.no_grad():
+                    if in_capture(self._faults):
+                        listener.note_captured_step(number)
+                        return
                     listener.begin_step(
                         number,
                         has_closure=_has_closure(args, kwargs),
@@ -131,7 +138,7 @@ class OptimizerSteps:
 
         def after(_: Optimizer, _args: object, _kwargs: object) -> None:
             listener = self._listener()
-            if listener is not None:
+            if listener is not None and not in_capture(self._faults):
                 with self._faults.noting("optimizer step"), torch.no_grad():
                     listener.end_step(number)
 

@@ -21,7 +21,10 @@ from gradwatch._hooks.own_gradient import OwnGradientHook
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.gradients import is_distributed, why_unreadable
+from gradwatch._statistics.slots import Slot, Slots
 from gradwatch_wire.names import Scalar
 
 MAX_PARAMETERS: Final = 16
@@ -38,8 +41,8 @@ class LocalProbe(Observer):
 
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._faults = faults
-        self._sums: dict[int, Tensor] = {}
         self._parameters = choose(layers)
+        self._sums = Slots(parameter.device for parameter in self._parameters)
         numbers = {id(layer.parameter): index for index, layer in enumerate(layers)}
         self._layers = [numbers[id(parameter)] for parameter in self._parameters]
         self._hooks = [
@@ -54,34 +57,39 @@ class LocalProbe(Observer):
             own = watch()
             return None if own is None else own._parameters[index]
 
-        def add_up(gradient: Tensor) -> Tensor | None:
+        def add_up(gradient: Tensor) -> Slot | None:
             own = watch()
-            return None if own is None else own._add_up(gradient)
+            return None if own is None else own._add_up(index, gradient)
 
-        def keep(total: Tensor, adds: bool) -> None:
+        def keep(total: Slot, adds: bool) -> None:
             if (own := watch()) is not None:
-                known = own._sums.get(index) if adds else None
-                own._sums[index] = total if known is None else known + total
+                own._sums.keep(index, total, torch.add if adds else None)
 
         return OwnGradientHook(parameter, current, add_up, keep)
 
-    def _add_up(self, gradient: Tensor) -> Tensor | None:
+    def _add_up(self, index: int, gradient: Tensor) -> Slot | None:
         try:
-            if self.active and not gradient.is_sparse:
-                return safe_sum(gradient.detach())
+            if self.active and not gradient.is_sparse and not in_capture(self._faults):
+                total = self._sums.spare(index, gradient.device)
+                write_sum(gradient.detach(), total[1])
+                return total
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local probe", repr(error))
         return None
 
     def contribute(self, sample: StepSample) -> None:
-        """Add the sums of the sample's layers, 0-d each on its device, and forget them.
+        """Add the sums of the sample's layers, one for each device, and forget them.
 
         Those of the others wait for the sample of the optimizer that trains them.
         """
         mine = set(sample.layers)
-        own = [index for index in self._sums if self._layers[index] in mine]
-        if own:
-            sample.device_scalars[Scalar.LOCAL_PROBE] = [self._sums.pop(index) for index in own]
+        own = [index for index, layer in enumerate(self._layers) if layer in mine]
+        sums = list(self._sums.take(own).values())
+        if sums:
+            sample.device_scalars[Scalar.LOCAL_PROBE] = [
+                torch.cat([sums[place] for place in places]).sum()
+                for places in places_by_device(sums).values()
+            ]
 
     def forget(self) -> None:
         """Drop the sums."""
@@ -95,16 +103,17 @@ class LocalProbe(Observer):
         self._parameters.clear()
 
 
-def safe_sum(gradient: Tensor) -> Tensor:
-    """Return a number that is finite exactly if all elements are: 0-d float64, their sum.
+def write_sum(gradient: Tensor, slot: Tensor) -> None:
+    """Write a number that is finite exactly if all elements are, their sum, to a (1,) float64.
 
     In a shorter type the sum may overflow on finite gradients. That of a float64 gradient may in
     any type: in its place it is zero, or NaN if not all elements are finite.
     """
     if gradient.dtype is not torch.float64:
-        return gradient.sum(dtype=torch.float64)
+        slot.copy_(gradient.sum(dtype=torch.float64))
+        return
     smallest, largest = torch.aminmax(gradient)  # a NaN is both
-    return smallest * 0.0 + largest * 0.0
+    slot.copy_(smallest * 0.0 + largest * 0.0)
 
 
 def choose(layers: Sequence[Layer]) -> list[nn.Parameter]:

@@ -6,7 +6,6 @@ saw between two measurements; records are handed over to be sent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -19,14 +18,17 @@ from gradwatch._pending.skips import PendingSkip
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.early_losses import EarlyLosses
+from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.packing import pending_stats
 from gradwatch._recording.readback import Readback
+from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.scale_settlement import drop_scale, settle_scale, tell_unknown_scale
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
-from gradwatch_wire.columns import L2
+from gradwatch._statistics.capture import has_captured, is_refused
 from gradwatch_wire.names import Label, Point, Scalar
 
 _CHANGED: Final = (
@@ -40,6 +42,10 @@ _UNSEEN: Final = (
 _NOT_OPEN: Final = (
     "called where no backward pass waits for its optimizer's step, and left out; "
     "call it between backward() and step()"
+)
+_SEVERAL: Final = (
+    "called several times in one optimizer step, which is one record with the last numbers; "
+    "backward passes are measured without it"
 )
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -58,7 +64,7 @@ class Recorder:
 
     Attributes:
         num_collected: Steps collected so far.
-        hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
+        observed: Takes the samples.
         windows: What backward passes and optimizer steps are told to.
     """
 
@@ -73,10 +79,9 @@ class Recorder:
     ) -> None:
         self.num_collected = 0
         self.put = put
-        self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
+        self.observed = ObservedSampler(config, sampler, observers)
         self._config = config
         self._sampler = sampler
-        self._observers = observers
         self._readback = readback
         self._faults = faults
         self._steps = StepCounter(len(config.optimizers))
@@ -88,11 +93,12 @@ class Recorder:
             lambda: any(module.training for module in config.modules),
             sampler.loss_scale,
         )
+        # Optimizers whose gradients carry no loss scale there, as their step has shown.
+        self._unscaled = {point: set[int]() for point in Point}
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
-        self._reports: dict[int | None, SampleAccumulator] = {}  # since the last record
+        self._reports = Reports(config.report_every, self._send)
         self._early = EarlyLosses(config.modules)
         self._given: Scalars = {}
-        self._last_sent: tuple[float, int] | None = None  # when, and which step
         self._activate()
 
     @property
@@ -110,6 +116,8 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
+        if is_refused(self._faults):
+            return
         try:
             self._given = scalars()
             if self._config.optimizers:
@@ -133,6 +141,8 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
+        if is_refused(self._faults):
+            return
         with self._faults.noting("annotate"):
             if self._keep_early({Scalar.LOSS: loss}):
                 return
@@ -153,9 +163,10 @@ class Recorder:
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
         try:
-            sample = self._sample(optimizer, step, point)
+            sample = self.observed.sample(optimizer, step, point)
             if sample is None:
                 return False
+            self._drop_scale(sample, optimizer, point)
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
                 known, earlier = SampleAccumulator(sample), known
@@ -173,32 +184,39 @@ class Recorder:
 
     def pass_over(self) -> None:
         """Let observers forget a pass that is not measured."""
-        for observer in self._observers:
-            observer.forget()
+        self.observed.pass_over()
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
         loss_scale, known = self._sampler.loss_scale, self._passes.get(optimizer)
         is_another = loss_scale.settle(optimizer)
         is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
+        unscaled = self._unscaled[Point.OPTIMIZER_STEP]
+        (unscaled.discard if is_used else unscaled.add)(optimizer)
         if known is None:
             return
         self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
-        if is_another:
-            _settle_scale(known, None)
-            known.latest.labels[Label.SCALED] = None
-        _settle_scale(known, loss_scale.value if is_used else None)
+        settle_scale(known, loss_scale.value if is_used else None, is_another=is_another)
+
+    def settle_scaler(self, optimizer: int) -> None:
+        """Find out, in a step of the optimizer, whether a GradScaler is in use."""
+        self._sampler.loss_scale.settle(optimizer)
+        if not self._sampler.loss_scale.is_used(optimizer, has_closure=False):
+            self._unscaled[Point.COLLECT].add(optimizer)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
 
-    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
+    def add_scalars(
+        self, optimizer: int, step: int, *, is_another: bool, may_be_replayed: bool
+    ) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
         known = self._passes.get(optimizer)
         if known is None:
             return
-        if self._sampler.is_changed(known.latest):
+        is_replayed = may_be_replayed and has_captured(self._faults)
+        if is_replayed or self._sampler.is_changed(known.latest):
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
@@ -213,19 +231,20 @@ class Recorder:
             again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
+        self._drop_scale(again, optimizer, Point.COLLECT)
         if is_another:
             known.add(again)
         else:
             known.replace_latest(again)
             self._faults.tell_once("after clipping", _CHANGED)
 
+    def _drop_scale(self, sample: StepSample, optimizer: int, point: Point) -> None:
+        if optimizer in self._unscaled[point]:
+            drop_scale(sample)
+
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
-        why = (
-            "called several times in one optimizer step, which is one record with the last "
-            "numbers; backward passes are measured without it"
-        )
-        self._faults.note("collect", why)
+        self._faults.note("collect", _SEVERAL)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
@@ -250,9 +269,9 @@ class Recorder:
             bad_step.masked_fill_(~bad_step.isnan(), float(sample.step))
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
-            self._tell_unknown_scale(sample.step)
+            tell_unknown_scale(sample.step, self._faults)
         self._tell_skip(optimizer, sample, taken=taken)
-        self._report(sample, optimizer)
+        self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
             self._count(sample, taken=taken)
 
@@ -262,21 +281,17 @@ class Recorder:
 
     def disable(self) -> None:
         """Let no observer measure from here on: this process is a fork of the one that trains."""
-        for observer in self._observers:
-            observer.active = False
+        self.observed.activate(due=False)
 
     def close(self) -> None:
         """Send what has come together since the last report, and stop observing."""
         try:
             with torch.no_grad():
                 self.windows.close()
-            for key in list(self._reports):
-                self._send(self._reports.pop(key).result())
+            self._reports.close()
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("close", repr(error))
-        self._sampler.close()
-        for observer in self._observers:
-            observer.close()
+        self.observed.close()
         self._readback.close()
 
     def _collect_all(self, step: int | None, *, is_complete: bool) -> None:
@@ -284,12 +299,12 @@ class Recorder:
         if step is not None:
             self._steps.step = step
         number = self._steps.step
-        sample = self._sample(None, number, Point.COLLECT) if self.is_due(number) else None
+        sample = self.observed.sample(None, number, Point.COLLECT) if self.is_due(number) else None
         if sample is not None:
             sample.is_complete = is_complete
             for name, value in self._given.items():
                 sample.add_scalar(name, value)
-            self._report(sample, None)
+            self._reports.add(sample, None)
             if is_complete:
                 self._count(sample, taken=True)
         if is_complete:
@@ -297,37 +312,10 @@ class Recorder:
             self._sampler.order.end_step()
         self._activate()
 
-    @torch.no_grad()
-    def _sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
-        self._refresh()
-        was_seen = point != Point.OPTIMIZER_STEP
-        if optimizer is not None and not was_seen:
-            self._hook_again(optimizer)  # those hooked may be frozen or replaced
-        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
-        if sample is not None:
-            for observer in self._observers:
-                observer.contribute(sample)
-        return sample
-
-    def _refresh(self) -> None:
-        changed = self._sampler.refresh()
-        if changed is None:
-            return
-        for optimizer in range(len(self._config.optimizers)):
-            self._hook_again(optimizer)
-        for index in changed:
-            for observer in self._observers:
-                observer.follow(index, self._config.layers[index].parameter)
-
-    def _hook_again(self, optimizer: int) -> None:
-        hook = self.hook_again()
-        if hook is not None:
-            hook(optimizer)
-
     def _count(self, sample: StepSample, *, taken: bool) -> None:
         self.num_collected += 1
-        for observer in self._observers if taken else ():
-            observer.after_step(sample)
+        if taken:
+            self.observed.end_step(sample)
 
     def _tell_skip(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
         """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
@@ -337,60 +325,12 @@ class Recorder:
             values = self._readback.start([scale[0], *found])
             self.put(PendingSkip(sample.step, optimizer, values))
 
-    def _tell_unknown_scale(self, step: int) -> None:
-        why = (
-            f"whether the gradients of step {step} carry a loss scale is not known before the "
-            "first step that is taken; pass attach(scaler=...) if there is a GradScaler"
-        )
-        self._faults.note("loss scale", why)
-
     def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""
         steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
-        due = any(map(self.is_due, steps or [self._steps.step]))
-        for observer in self._observers:
-            observer.active = due
-
-    def _report(self, sample: StepSample, optimizer: int | None) -> None:
-        """Send a record, or keep the sample for the one that is due later."""
-        key = optimizer if len(self._config.optimizers) > 1 else None
-        report_every = self._config.report_every
-        if report_every == 1 and sample.is_complete and key not in self._reports:
-            self._send(sample)
-            return
-        kept = self._reports.get(key)
-        if kept is not None and kept.latest.manifest_id != sample.manifest_id:
-            self._send(kept.result())
-            kept = None
-        if kept is None:
-            kept = self._reports[key] = SampleAccumulator(sample)
-        kept.add(sample)
-        if kept.num_steps >= report_every:
-            self._send(self._reports.pop(key).result())
+        self.observed.activate(due=any(map(self.is_due, steps or [self._steps.step])))
 
     def _send(self, sample: StepSample) -> None:
-        if sample.part == 0:
-            self._add_step_time(sample)
         pending = pending_stats(sample, self._readback)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
-
-    def _add_step_time(self, sample: StepSample) -> None:
-        now, before = time.perf_counter(), self._last_sent
-        self._last_sent = (now, sample.step)
-        if before is not None and sample.step > before[1]:
-            seconds = (now - before[0]) / (sample.step - before[1])
-            sample.add_scalar(Scalar.STEP_TIME_S, seconds)
-
-
-def _settle_scale(known: SampleAccumulator, scale: Tensor | None) -> None:
-    """Correct what was measured before it was known whether it carried a loss scale."""
-    sample = known.latest
-    if scale is None and L2 in sample.scaled:
-        known.remove_scale()
-    elif scale is not None and Scalar.LOSS_SCALE not in sample.device_scalars:
-        sample.add_scalar(Scalar.LOSS_SCALE, scale)
-        if sample.labels[Label.POINT] == Point.COLLECT:
-            return  # measured before or after `unscale_`
-        known.mark_scaled()
-    sample.labels[Label.SCALED] = False

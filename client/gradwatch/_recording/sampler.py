@@ -77,9 +77,6 @@ class GradientSampler:
             as_computed: Whether the gradients are as a backward pass left them. Clipping spreads a
                 NaN to all layers: their order then does not show where it began.
         """
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            self._faults.note("capture", "collecting inside a CUDA graph capture; do it around it")
-            return None
         found = self._reader.read(None if optimizer is None else self._members[optimizer])
         if not found.given:
             if point != Point.BACKWARD:  # where the optimizer steps within the pass there is none

@@ -10,90 +10,11 @@ takes a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 from gradwatch._recording.step_counter import StepCounter
+from gradwatch._recording.window import Window
+from gradwatch._recording.window_recorder import SkippedSteps, WindowRecorder
 from gradwatch_wire.names import Point
-
-
-class WindowRecorder(Protocol):
-    """What measures the gradients of one optimizer, and makes a record of a window's passes."""
-
-    def measure(self, optimizer: int, step: int, point: Point) -> bool:
-        """Measure the gradients as they are, as one more pass; False if there are none."""
-
-    def pass_over(self) -> None:
-        """Note a pass whose step is not due."""
-
-    def forget(self, optimizer: int) -> None:
-        """Drop what was measured in the window."""
-
-    def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
-        """Send what was measured in the window, if anything was, and begin the next."""
-
-    def is_due(self, step: int) -> bool:
-        """Tell whether a step is measured at all."""
-
-    def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
-        """Note that `step` of an optimizer begins: what was measured is what it uses."""
-
-    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
-        """Add what `collect` was given, and measure anew if the gradients were changed by hand.
-
-        Args:
-            optimizer: Which one.
-            step: The step that the window belongs to.
-            is_another: Whether changed gradients are those of another micro-batch, and not the
-                last pass's.
-        """
-
-    def collected_again(self) -> None:
-        """Note that `collect` was called several times in one step."""
-
-
-class SkippedSteps(Protocol):
-    """What knows of steps that a GradScaler skips."""
-
-    def note_pass(self, optimizer: int) -> None:
-        """Note a backward pass of an optimizer's parameters."""
-
-    def was_skipped(self, optimizer: int) -> bool:
-        """Tell whether the step that the last pass belongs to was skipped, if it was not taken."""
-
-
-@dataclass(slots=True)
-class Window:
-    """What is known of one optimizer since its last step.
-
-    Args:
-        passes: Backward passes so far.
-        step: Number of the training step, once there was a pass.
-        alone: Whether some pass reached the parameters of no other optimizer.
-        training: Whether the model was in training mode at the first pass.
-        stepped_before: Steps of any optimizer up to the first pass.
-        inside: How many calls of this optimizer's `step` are running, one within the other.
-        closure: Whether the running step was given a closure. Without one no pass can belong to it:
-            a pass then means that the step has raised.
-        evaluations: Evaluations of the closure in the running step.
-        frozen: Whether the closure is at a later point of a line search.
-        collected: Passes up to the last call of `collect`, 0 without one.
-        is_micro_batch: Whether that call said that the step goes on.
-        is_artificial: Whether the running step trains nothing.
-    """
-
-    passes: int = 0
-    step: int = 0
-    alone: bool = False
-    training: bool = True
-    stepped_before: int = 0
-    inside: int = 0
-    closure: bool = False
-    evaluations: int = 0
-    frozen: bool = False
-    collected: int = 0
-    is_micro_batch: bool = False
-    is_artificial: bool = False
 
 
 class StepWindows:
@@ -121,6 +42,7 @@ class StepWindows:
         self._is_training = is_training
         self._skipped = skipped
         self._num_stepped = 0
+        self._captured: set[int] = set()  # optimizers whose steps may run in replays, unseen
 
     @property
     def is_open(self) -> bool:
@@ -189,6 +111,14 @@ class StepWindows:
         self._num_stepped += 1
         self._report(optimizer, taken=True)
 
+    def note_captured_step(self, optimizer: int) -> None:
+        """Note that `step` of an optimizer was captured into a CUDA graph, and has done nothing.
+
+        Replays step it from then on: each `collect` for gradients that no pass has shown is a step.
+        """
+        self._captured.add(optimizer)
+        self._recorder.settle_scaler(optimizer)
+
     def collect(self, step: int | None, *, micro_batch: bool) -> None:
         """Take in a call of `collect`: it is about the windows that are open.
 
@@ -206,6 +136,9 @@ class StepWindows:
         for optimizer, window in enumerate(self._windows):
             if window.passes and not window.frozen:
                 self._collect(optimizer, micro_batch=micro_batch)
+                if window.by_hand and optimizer in self._captured and not micro_batch:
+                    self._num_stepped += 1
+                    self._report(optimizer, taken=True)
 
     def _set_step(self, step: int) -> None:
         """Give the step that is under way another number."""
@@ -223,8 +156,11 @@ class StepWindows:
         if window.collected and not window.is_micro_batch:
             self._recorder.collected_again()
         is_another = window.is_micro_batch and window.collected == window.passes
+        may_be_replayed = window.by_hand and bool(window.collected)
         window.collected, window.is_micro_batch = window.passes, micro_batch
-        self._recorder.add_scalars(optimizer, window.step, is_another=is_another)
+        self._recorder.add_scalars(
+            *(optimizer, window.step), is_another=is_another, may_be_replayed=may_be_replayed
+        )
 
     def annotate(self, step: int | None) -> list[int]:
         """Return the optimizers whose windows are open; the rest of a line search is in none.
@@ -242,7 +178,8 @@ class StepWindows:
         for optimizer, window in enumerate(self._windows):
             self._begin(optimizer)
             if self._measure(optimizer, Point.COLLECT):
-                window.passes, window.alone = 1, True
+                self._skipped.note_pass(optimizer)
+                window.passes, window.alone, window.by_hand = 1, True, True
 
     def settle_skipped(self, but: int | None = None) -> None:
         """Report the windows whose step a GradScaler has just skipped."""
@@ -283,7 +220,7 @@ class StepWindows:
     def _begin(self, optimizer: int) -> None:
         window = self._windows[optimizer]
         window.step = self._steps.next_of(optimizer)
-        window.alone, window.training = False, self._is_training()
+        window.alone, window.by_hand, window.training = False, False, self._is_training()
         window.collected, window.is_micro_batch = 0, False
         window.stepped_before = self._num_stepped
 

@@ -208,7 +208,7 @@ def attach(
         recorder = Recorder(config, sampler, observers, readback, sender.put, faults)
         hooks = TrainingHooks(config, recorder.windows, faults)
         undo.callback(hooks.close)
-        recorder.hook_again = weakref.WeakMethod(hooks.watch)
+        recorder.observed.hook_again = weakref.WeakMethod(hooks.watch)
         sender.start()
         undo.pop_all()
     watch = Watch(recorder, hooks, sender, faults, identity)

@@ -186,7 +186,7 @@ def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_h
     """A norm per parameter is not free."""
     model = nn.Linear(4, 2)
     watch = attach(model, local=True, every=3)
-    (local,) = watch._recorder._observers
+    (local,) = watch._recorder.observed._observers
     measured = []
     for _ in range(4):
         model(torch.ones(1, 4)).sum().backward()

@@ -24,7 +24,7 @@ def with_gradients() -> nn.Linear:
 def test_inside_a_graph_capture_nothing_is_collected(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A captured collection would replay into numbers long sent; around it all is well."""
+    """G4: what is captured does nothing, and is no step; around it all is well."""
     watch = attach(with_gradients())
     # There is none here to capture with.
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -34,7 +34,7 @@ def test_inside_a_graph_capture_nothing_is_collected(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     watch.collect()
 
-    assert [stats.step for stats in aggregator.stats(1)] == [1]
+    assert [stats.step for stats in aggregator.stats(1)] == [0]
 
 
 def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> None:

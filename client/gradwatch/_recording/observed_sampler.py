@@ -1,0 +1,89 @@
+"""Samples of the gradients, with what the observers saw in the passes before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.observer import Observer
+from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.step_sample import StepSample
+from gradwatch_wire.names import Point
+
+
+class ObservedSampler:
+    """Takes samples from a model that may have changed since the last one.
+
+    Args:
+        config: What is watched.
+        sampler: Reads the gradients.
+        observers: Add to its samples.
+
+    Attributes:
+        hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
+    """
+
+    def __init__(
+        self, config: WatchConfig, sampler: GradientSampler, observers: Sequence[Observer]
+    ) -> None:
+        self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
+        self._config = config
+        self._sampler = sampler
+        self._observers = observers
+
+    @torch.no_grad()
+    def sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:
+        """Measure the gradients; None if there are none.
+
+        Args:
+            optimizer: Number of the one whose parameters are meant, None for all layers.
+            step: Training step they belong to.
+            point: Where in the training loop this is.
+        """
+        self._refresh()
+        was_seen = point != Point.OPTIMIZER_STEP
+        if optimizer is not None and not was_seen:
+            self._hook_again(optimizer)  # those hooked may be frozen or replaced
+        sample = self._sampler.sample(step, point, optimizer, as_computed=was_seen)
+        if sample is not None:
+            for observer in self._observers:
+                observer.contribute(sample)
+        return sample
+
+    def pass_over(self) -> None:
+        """Let observers forget a pass that is not measured."""
+        for observer in self._observers:
+            observer.forget()
+
+    def activate(self, *, due: bool) -> None:
+        """Let observers measure the next backward pass, or not."""
+        for observer in self._observers:
+            observer.active = due
+
+    def end_step(self, sample: StepSample) -> None:
+        """Let observers do what is due once in each collected step."""
+        for observer in self._observers:
+            observer.after_step(sample)
+
+    def close(self) -> None:
+        """Stop observing."""
+        self._sampler.close()
+        for observer in self._observers:
+            observer.close()
+
+    def _refresh(self) -> None:
+        changed = self._sampler.refresh()
+        if changed is None:
+            return
+        for optimizer in range(len(self._config.optimizers)):
+            self._hook_again(optimizer)
+        for index in changed:
+            for observer in self._observers:
+                observer.follow(index, self._config.layers[index].parameter)
+
+    def _hook_again(self, optimizer: int) -> None:
+        hook = self.hook_again()
+        if hook is not None:
+            hook(optimizer)

@@ -1,0 +1,100 @@
+"""Numbers that hooks measure, in memory that is kept as long as the hooks are.
+
+A hook runs on the stream of its node, and what it has measured is read on the stream of the
+training thread. Were it a tensor made in the hook, its memory would be given out again on the
+hook's stream as soon as the training thread dropped it, before the work that reads it has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Slot: TypeAlias = tuple[int, Tensor]
+"""Where a number is in its buffer, and the (1,) float64 view of it there."""
+
+
+class Slots:
+    """One number for each of several layers or blocks. What is not kept is written over.
+
+    Each has two places, so that another pass can be measured beside the number that is kept.
+
+    Args:
+        devices: For each the device that its number lies on, as far as can be told.
+    """
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        known = list(devices)
+        self._count = len(known)
+        self._buffers = {
+            device: self._new_buffer(device) for device in set(known) if device.type == "cuda"
+        }
+        self._outgrown: list[Tensor] = []
+        self._kept: dict[int, Slot] = {}
+
+    def __len__(self) -> int:
+        """Return how many numbers are kept."""
+        return len(self._kept)
+
+    def __contains__(self, index: object) -> bool:
+        """Tell whether a number is kept for one of them."""
+        return index in self._kept
+
+    def spare(self, index: int, device: torch.device) -> Slot:
+        """Return a place for a number of one of them, other than where its kept number is."""
+        if index >= self._count:  # more have come since: room for as many again
+            self._count = 2 * index + 2
+        buffer = self._buffers.get(device)
+        if buffer is None or len(buffer) <= 2 * index + 1:
+            self._outgrown += [] if buffer is None else [buffer]
+            buffer = self._buffers[device] = self._new_buffer(device)
+        kept = self._kept.get(index)
+        place = 2 * index + (kept is not None and kept[0] == 2 * index)
+        return place, buffer.narrow(0, place, 1)
+
+    def keep(self, index: int, slot: Slot, add: Callable[..., Tensor] | None = None) -> None:
+        """Keep what was written into a place.
+
+        Args:
+            index: Whose number it is.
+            slot: From `spare`.
+            add: Function of two tensors and `out` that puts the number that is kept already
+                together with this one; None drops the former.
+        """
+        known = self._kept.get(index) if add is not None else None
+        if add is None or known is None or known[1].device != slot[1].device:
+            self._kept[index] = slot
+        else:
+            add(known[1], slot[1], out=known[1])
+
+    def kept(self) -> dict[int, Tensor]:
+        """Return the numbers that are kept, (1,) each."""
+        return {index: view for index, (_, view) in self._kept.items()}
+
+    def drop(self, index: int) -> None:
+        """Forget a number."""
+        self._kept.pop(index, None)
+
+    def clear(self) -> None:
+        """Forget all numbers."""
+        self._kept.clear()
+
+    def take(self, indices: Iterable[int]) -> dict[int, Tensor]:
+        """Return the numbers of some, (1,) each, where they have one, and forget these.
+
+        They are to be read by work that is enqueued now, on the current stream: the next pass
+        writes over them.
+        """
+        taken = {index: self._kept.pop(index)[1] for index in indices if index in self._kept}
+        for buffer in (*self._buffers.values(), *self._outgrown):
+            if buffer.is_cuda:
+                # Once a buffer is dropped its memory is given out only after that work.
+                buffer.record_stream(torch.cuda.current_stream(buffer.device))
+        self._outgrown.clear()
+        return taken
+
+    def _new_buffer(self, device: torch.device) -> Tensor:
+        return torch.zeros(2 * self._count, dtype=torch.float64, device=device)

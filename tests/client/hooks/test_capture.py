@@ -1,0 +1,310 @@
+"""CUDA graph captures: every hook is quiet inside one, and all is as before after it.
+
+There is no device here to capture with: the question whether there is a capture is answered by the
+test. What is captured computes nothing, so a captured backward pass leaves gradients of no meaning,
+and a replay writes to them without raising their version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from gradwatch import GradientGainMonitor
+from gradwatch._statistics import capture
+from gradwatch_wire import Gains
+from gradwatch_wire.columns import UNKNOWN
+from gradwatch_wire.names import Label, Point, Scalar
+
+Capturing = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture
+def capturing(monkeypatch: pytest.MonkeyPatch) -> Capturing:
+    """What makes a block of code look like a capture."""
+
+    @contextlib.contextmanager
+    def block() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "is_initialized", lambda: True)
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            yield
+
+    return block
+
+
+class Chain(nn.Module):
+    """Two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        for block in self.blocks:
+            batch = block(batch)
+        return batch
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+    model.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    if optimizer is not None:
+        optimizer.step()
+
+
+def replay(model: nn.Module, factor: float) -> None:
+    """Change the gradients as a replay does: behind autograd's back."""
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.data.fill_(factor)
+
+
+def everything(attach: Any, monkeypatch: pytest.MonkeyPatch, *, local: bool) -> Any:
+    """A watch with all its observers, and the model and the optimizer."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = attach(model, optimizer, local=local, blocks=model.blocks, activations=True)
+    return watch, model, optimizer
+
+
+def seen(watch: Any) -> list[int]:
+    """How much each observer has noted since the last sample."""
+    found = []
+    for observer in watch._recorder.observed._observers:
+        held = [getattr(observer, name, None) for name in ("_norms", "_sums", "_calls")]
+        found += [len(each) for each in held if each is not None]
+        if hasattr(observer, "_monitor"):
+            found.append(len(observer._monitor._norms))
+    return found
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_no_hook_does_anything_inside_a_capture(
+    aggregator: Any,
+    attach: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capturing: Capturing,
+    caplog: pytest.LogCaptureFixture,
+    local: bool,
+) -> None:
+    """G4: local norms or probe, gains, activations, passes and steps; told in one line."""
+    watch, model, optimizer = everything(attach, monkeypatch, local=local)
+    train(model, optimizer)
+    model(torch.ones(1, 4)).sum().backward()
+    assert len(seen(watch)) == 3
+    optimizer.step()
+    quiet = seen(watch)
+    with capturing():
+        for _ in range(3):
+            train(model, optimizer)
+            assert seen(watch) == quiet
+            assert not watch._recorder.windows.is_open
+    for _ in range(2):
+        train(model, optimizer)
+    watch.close()
+    sent = aggregator.stats(4)
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3]
+    assert {stats.labels[Label.POINT] for stats in sent} == {Point.BACKWARD}
+    assert all(Scalar.LOCAL_PROBE in stats.scalars for stats in sent)
+    assert len(aggregator.of(Gains)) == 4
+    assert caplog.text.count(capture.CAPTURED) == 1
+    assert watch.stats()["faults"] == 0
+
+
+def test_nothing_is_measured_while_a_stream_is_captured(
+    attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
+) -> None:
+    """G4: no operation of torch is called by any hook beside those of the model itself."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+            self.calls: list[str] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    plain = Chain()
+    plain_optimizer = torch.optim.Adam(plain.parameters(), foreach=False)
+    _, model, _ = everything(attach, monkeypatch, local=True)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)  # takes the other's place
+    calls = []
+    for each in ((plain, plain_optimizer), (model, optimizer)):
+        train(*each)
+        with capturing(), Counting() as counting:
+            each[0](torch.ones(1, 4)).sum().backward()
+        calls.append(counting.calls)
+
+    without, watched = calls
+    assert [name for name in watched if "detach" not in name] == [
+        name for name in without if "detach" not in name
+    ]
+
+
+def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
+) -> None:
+    """G4: neither settled, though the captured pass zeroed the gradients, nor reported."""
+    watch, model, optimizer = everything(attach, monkeypatch, local=False)
+    train(model)
+    with capturing():
+        train(model, optimizer)
+        watch.collect(loss=1.0)
+        watch.annotate(loss=1.0)
+    assert watch._recorder.windows.is_open
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.step == 0
+    assert stats.labels[Label.TAKEN] is True
+    assert Scalar.LOSS not in stats.scalars
+    assert "collecting inside a CUDA graph capture" in watch.stats()["last_error"]
+
+
+def test_a_captured_step_is_collected_after_each_replay(
+    aggregator: Any, attach: Any, capturing: Capturing
+) -> None:
+    """G4: forward, backward and step are in the graph: each collect() is a step of its own."""
+    model = Chain()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    unused = GradScaler("cpu")  # alive, and so taken for the one in use until a step shows
+    watch = attach(model, optimizer)
+    unused.scale(torch.ones(()))
+    train(model, optimizer)
+    with capturing():
+        train(model, optimizer)
+    for number in range(1, 4):
+        replay(model, float(number))
+        watch.collect(loss=float(number))
+    sent = aggregator.stats(4)
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3]
+    assert [stats.scalars.get(Scalar.LOSS) for stats in sent] == [None, 1.0, 2.0, 3.0]
+    norms = [aggregator.layers(stats)["blocks.0.weight"] for stats in sent[1:]]
+    assert norms == pytest.approx([4.0, 8.0, 12.0])
+    assert {stats.labels[Label.TAKEN] for stats in sent} == {True}
+    assert {stats.labels[Label.SCALED] for stats in sent} == {False}
+    assert watch.stats()["faults"] == 0
+
+
+def test_a_captured_step_of_several_micro_batches_is_one_record(
+    aggregator: Any, attach: Any, capturing: Capturing
+) -> None:
+    """G4: what a replay changes has no new version, and is measured anew."""
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = attach(model, optimizer)
+    train(model, optimizer)
+    with capturing():
+        train(model, optimizer)
+    for number in (1.0, 2.0):
+        replay(model, number)
+        watch.collect(micro_batch=number == 1.0)
+    _, stats = aggregator.stats(2)
+
+    assert aggregator.layers(stats)["blocks.0.weight"] == pytest.approx(8.0)
+    assert aggregator.layers(stats, "l2_mean")["blocks.0.weight"] == pytest.approx(6.0)
+
+
+def test_a_captured_backward_pass_with_a_step_outside_is_collected_before_it(
+    aggregator: Any, attach: Any, capturing: Capturing
+) -> None:
+    """G4: as with a graph of forward and backward; without collect() the step itself measures."""
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    unused = GradScaler("cpu")
+    watch = attach(model, optimizer)
+    unused.scale(torch.ones(()))
+    train(model, optimizer)
+    with capturing():
+        train(model)
+    for number in range(1, 4):
+        replay(model, float(number))
+        if number < 3:
+            watch.collect()
+        optimizer.step()
+    sent = aggregator.stats(4)
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3]
+    points = [stats.labels[Label.POINT] for stats in sent]
+    assert points == [Point.BACKWARD, Point.COLLECT, Point.COLLECT, Point.OPTIMIZER_STEP]
+    norms = [aggregator.layers(stats)["blocks.1.weight"] for stats in sent[1:]]
+    assert norms == pytest.approx([4.0, 8.0, 12.0])
+
+
+def test_steps_that_run_again_outside_of_the_graph_are_seen(
+    aggregator: Any, attach: Any, capturing: Capturing
+) -> None:
+    """G4: an odd last batch, trained without the graph."""
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = attach(model, optimizer)
+    with capturing():
+        train(model, optimizer)
+    for _ in range(2):
+        replay(model, 1.0)
+        watch.collect()
+        train(model)
+        watch.collect()
+        optimizer.step()
+    sent = aggregator.stats(4)
+
+    assert [stats.step for stats in sent] == [0, 1, 2, 3]
+    assert watch.stats()["faults"] == 0
+
+
+def test_local_norms_of_replays_are_unknown(
+    aggregator: Any, attach: Any, capturing: Capturing
+) -> None:
+    """G4: the hook was in place and did not run; that is no zero any more."""
+    model = Chain()
+    watch = attach(model, local=True, every=2)
+    with capturing():
+        train(model)
+    for _ in range(3):
+        replay(model, 1.0)
+        watch.collect()
+    sent = aggregator.stats(2)
+
+    for stats in sent:
+        assert set(aggregator.layers(stats, "local_l2").values()) == {UNKNOWN}
+        assert Scalar.LOCAL_PROBE not in stats.scalars
+
+
+def test_a_monitor_of_its_own_records_nothing_inside_a_capture(capturing: Capturing) -> None:
+    """G4: and raises nothing into it; a strict one can be used after it."""
+    model = Chain()
+    with GradientGainMonitor(model.blocks) as monitor:
+        with capturing():
+            train(model)
+            train(model)
+        assert monitor.take() == [None, None]
+        train(model)
+        assert all(norm is not None for norm in monitor.norms())
+
+
+def test_asking_makes_no_context_and_costs_nothing_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G4: a process that has not touched CUDA is not asked further."""
+
+    def fail() -> bool:
+        raise AssertionError("the device was asked")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", fail)
+    assert not capture.is_capturing()
