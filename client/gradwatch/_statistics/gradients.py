@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _STRIDED: Final = torch.strided
 
@@ -33,6 +34,11 @@ def dense(gradient: Tensor) -> Tensor:
     if why := why_unreadable(own):
         msg = f"a gradient {why} cannot be measured"
         raise TypeError(msg)
+    if type(own) is not Tensor:
+        own = own.as_subclass(Tensor)  # sums of a subclass would be of it, too
+        if own.numel() and not own.is_meta and not own.data_ptr():
+            msg = f"a gradient of class {type(gradient).__name__}, without elements of its own, "
+            raise TypeError(msg + "cannot be measured")
     return own
 
 
@@ -40,6 +46,8 @@ def why_unreadable(tensor: Tensor) -> str:
     """Return what of a tensor keeps it from being measured, as in `of layout X`; else nothing."""
     if tensor.is_nested:
         return "that is a nested tensor"
+    if is_traceable_wrapper_subclass(tensor):
+        return f"of class {type(tensor).__name__}, which wraps others,"  # it has no elements
     if tensor.layout is _STRIDED or tensor.is_sparse:
         return ""
     return f"of layout {tensor.layout}"

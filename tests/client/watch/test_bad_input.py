@@ -129,6 +129,8 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"blocks": 3}, TypeError, "blocks: a list of modules, got int"),
     ({"blocks": [MODEL, "h.1"]}, TypeError, "blocks: modules, got str"),
     ({"blocks": [MODEL, MODEL]}, ValueError, "blocks: one module is in the list twice"),
+    ({"activations": 3}, TypeError, "activations: True, patterns of module names, or modules, got"),
+    ({"activations": "x.*"}, ValueError, "activations: pattern 'x.\\*' matches none of "),
     ({"columns": ["l3"]}, ValueError, "columns: some of l2, l1, linf, .*, got 'l3'"),
     ({"columns": 5}, TypeError, "columns: a list of names, got int"),
     ({"columns": [5]}, ValueError, "columns: some of l2, l1, linf, .*, got 5"),
@@ -155,6 +157,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "scaler": SCALER,
     "local": True,
     "blocks": [MODEL[0], MODEL[1]],
+    "activations": True,
     "groups": {"all": "*"},
     "on_alert": print,
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import MEASURED_COLUMNS
@@ -35,6 +36,10 @@ ODD: dict[str, tuple[Callable[[], Tensor], str]] = {
     "mkldnn": (lambda: torch.ones(3, 3).to_mkldnn(), "of layout torch._mkldnn"),
     "nested": (lambda: nested(torch.strided), "that is a nested tensor"),
     "jagged": (lambda: nested(torch.jagged), "that is a nested tensor"),
+    "wrapper": (
+        lambda: TwoTensor(torch.ones(3), torch.ones(3)),
+        "of class TwoTensor, which wraps others,",
+    ),
     "meta": (lambda: torch.ones(3, device="meta"), "on the meta device"),
 }
 
@@ -113,8 +118,8 @@ def test_float8_gradients_are_measured(
     assert watch.stats()["faults"] == 0
 
 
-class Refusing(Tensor):
-    """A user's own kind of tensor, which can be kept but not computed with."""
+class OwnKind(Tensor):
+    """A user's own kind of tensor, which has elements, and lets nobody compute with them."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -125,26 +130,36 @@ class Refusing(Tensor):
         raise TypeError(msg)
 
 
-def test_a_kind_that_nobody_foresaw_costs_its_own_number(aggregator: Any, attach: Any) -> None:
-    """C44: when all together cannot be measured, those are found that can; once, not each step."""
+def test_a_subclass_with_elements_is_measured(aggregator: Any, attach: Any) -> None:
+    """C44: as the plain tensor that it is."""
     model = nn.ParameterDict({"odd": torch.ones(3), "plain": torch.ones(4)})
     watch = attach(model)
+    model["odd"].grad = torch.full((3,), 2.0).as_subclass(OwnKind)
+    model["plain"].grad = torch.ones(4)
+    watch.collect()
+    (stats,) = aggregator.stats(1)
+
+    assert aggregator.layers(stats) == {"odd": pytest.approx(math.sqrt(12.0)), "plain": 2.0}
+    assert watch.stats()["faults"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_kind_that_nobody_foresaw_costs_its_own_number(aggregator: Any, attach: Any) -> None:
+    """C44: when all together cannot be measured, those are found that can; once, not each step."""
+    quantized = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8)
+    odd = nn.Parameter(quantized, requires_grad=False)
+    model = nn.ParameterDict({"odd": odd, "plain": torch.ones(4)})
+    watch = attach(model)
     for step in range(3):
-        model["odd"].grad = torch.ones(3).as_subclass(Refusing)
+        model["odd"].grad = quantized
         model["plain"].grad = torch.full((4,), float(step))
         watch.collect()
-    model["odd"].grad = torch.ones(3)
-    watch.collect()
-    sent = aggregator.stats(4)
-    expected = [{"plain": 2.0 * step} for step in range(3)]
-    whole = {"odd": pytest.approx(math.sqrt(3.0)), "plain": 4.0}
+    sent = aggregator.stats(3)
 
-    assert [aggregator.layers(stats) for stats in sent] == [*expected, whole]
+    assert [aggregator.layers(stats) for stats in sent] == [{"plain": 2.0 * k} for k in range(3)]
     assert watch.stats()["faults"] == 1
     said = str(watch.stats()["last_error"])
-    assert said.startswith(
-        "odd gradient: layer odd: a Refusing of torch.float32 cannot be measured"
-    )
+    assert said.startswith("odd gradient: layer odd: a Tensor of torch.quint8 cannot be measured")
 
 
 @pytest.mark.parametrize(("factor", "zeros"), [(1.0, 192), (0.0, 200)])
