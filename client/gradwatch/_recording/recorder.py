@@ -7,7 +7,7 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,35 +18,19 @@ from gradwatch._pending.skips import PendingSkip
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.early_losses import EarlyLosses
+from gradwatch._recording.messages import CHANGED, NOT_OPEN, SEVERAL, UNSEEN
 from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.packing import pending_stats
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
-from gradwatch._recording.scale_settlement import drop_scale, settle_scale, tell_unknown_scale
+from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import has_captured, is_refused
 from gradwatch_wire.names import Label, Point, Scalar
-
-_CHANGED: Final = (
-    "gradients were changed between the end of the backward pass and collect(), which measured "
-    "them anew: these norms may be after clipping; call collect() before it, or not at all"
-)
-_UNSEEN: Final = (
-    "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
-    "these norms may be after clipping; call collect() before it"
-)
-_NOT_OPEN: Final = (
-    "called where no backward pass waits for its optimizer's step, and left out; "
-    "call it between backward() and step()"
-)
-_SEVERAL: Final = (
-    "called several times in one optimizer step, which is one record with the last numbers; "
-    "backward passes are measured without it"
-)
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -93,8 +77,7 @@ class Recorder:
             lambda: any(module.training for module in config.modules),
             sampler.loss_scale,
         )
-        # Optimizers whose gradients carry no loss scale there, as their step has shown.
-        self._unscaled = {point: set[int]() for point in Point}
+        self._scales = ScaleSettlement(sampler.loss_scale)
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
         self._early = EarlyLosses(config.modules)
@@ -147,7 +130,7 @@ class Recorder:
             if self._keep_early({Scalar.LOSS: loss}):
                 return
             if not self.windows.is_open:
-                self._faults.note("annotate", _NOT_OPEN)
+                self._faults.note("annotate", NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
@@ -166,7 +149,7 @@ class Recorder:
             sample = self.observed.sample(optimizer, step, point)
             if sample is None:
                 return False
-            self._drop_scale(sample, optimizer, point)
+            self._scales.correct(sample, optimizer, point)
             known = self._passes.get(optimizer)
             if known is None or known.latest.manifest_id != sample.manifest_id:
                 known, earlier = SampleAccumulator(sample), known
@@ -177,7 +160,7 @@ class Recorder:
             known.add(sample)
             self._passes[optimizer] = known
             if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
-                self._faults.tell_once("after clipping", _UNSEEN)
+                self._faults.tell_once("after clipping", UNSEEN)
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
             self._faults.note("measure", repr(error))
         return True
@@ -188,21 +171,14 @@ class Recorder:
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
-        loss_scale, known = self._sampler.loss_scale, self._passes.get(optimizer)
-        is_another = loss_scale.settle(optimizer)
-        is_used = loss_scale.is_used(optimizer, has_closure=has_closure)
-        unscaled = self._unscaled[Point.OPTIMIZER_STEP]
-        (unscaled.discard if is_used else unscaled.add)(optimizer)
-        if known is None:
-            return
-        self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
-        settle_scale(known, loss_scale.value if is_used else None, is_another=is_another)
+        known = self._passes.get(optimizer)
+        self._scales.begin_step(optimizer, known, has_closure=has_closure)
+        if known is not None:
+            self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
 
     def settle_scaler(self, optimizer: int) -> None:
         """Find out, in a step of the optimizer, whether a GradScaler is in use."""
-        self._sampler.loss_scale.settle(optimizer)
-        if not self._sampler.loss_scale.is_used(optimizer, has_closure=False):
-            self._unscaled[Point.COLLECT].add(optimizer)
+        self._scales.begin_captured_step(optimizer)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
@@ -231,20 +207,16 @@ class Recorder:
             again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
-        self._drop_scale(again, optimizer, Point.COLLECT)
+        self._scales.correct(again, optimizer, Point.COLLECT)
         if is_another:
             known.add(again)
         else:
             known.replace_latest(again)
-            self._faults.tell_once("after clipping", _CHANGED)
-
-    def _drop_scale(self, sample: StepSample, optimizer: int, point: Point) -> None:
-        if optimizer in self._unscaled[point]:
-            drop_scale(sample)
+            self._faults.tell_once("after clipping", CHANGED)
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
-        self._faults.note("collect", _SEVERAL)
+        self._faults.note("collect", SEVERAL)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""

@@ -6,30 +6,55 @@ from torch import Tensor
 
 from gradwatch._faults import Faults
 from gradwatch._recording.accumulator import SampleAccumulator
+from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire.columns import L2
 from gradwatch_wire.names import Label, Point, Scalar
 
 
-def settle_scale(known: SampleAccumulator, scale: Tensor | None, *, is_another: bool) -> None:
-    """Correct what was measured.
+class ScaleSettlement:
+    """Corrects what was measured, once a step shows what is used.
 
     Args:
-        known: The passes of a window.
-        scale: What they carried, 0-d, None if there is none.
-        is_another: Whether another scaler is in use than was thought as they were measured.
+        loss_scale: Knows the scaler.
     """
-    if is_another:
-        _settle(known, None)
-        known.latest.labels[Label.SCALED] = None
-    _settle(known, scale)
 
+    def __init__(self, loss_scale: LossScale) -> None:
+        self._loss_scale = loss_scale
+        # Optimizers whose gradients carry no scale there, as their last step has shown.
+        self._unscaled = {point: set[int]() for point in Point}
 
-def drop_scale(sample: StepSample) -> None:
-    """Take back that a sample carried a loss scale."""
-    sample.scaled.clear()
-    sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
-    sample.labels[Label.SCALED] = False
+    def begin_step(
+        self, optimizer: int, known: SampleAccumulator | None, *, has_closure: bool
+    ) -> None:
+        """Note that an optimizer's `step` begins.
+
+        Args:
+            optimizer: Which one.
+            known: The passes of its window, None if there were none.
+            has_closure: Whether it was given a closure.
+        """
+        is_another = self._loss_scale.settle(optimizer)
+        is_used = self._loss_scale.is_used(optimizer, has_closure=has_closure)
+        unscaled = self._unscaled[Point.OPTIMIZER_STEP]
+        (unscaled.discard if is_used else unscaled.add)(optimizer)
+        if known is None:
+            return
+        if is_another:
+            _settle(known, None)
+            known.latest.labels[Label.SCALED] = None
+        _settle(known, self._loss_scale.value if is_used else None)
+
+    def begin_captured_step(self, optimizer: int) -> None:
+        """Note the same inside a CUDA graph capture: what replays leave is as in that step."""
+        self._loss_scale.settle(optimizer)
+        if not self._loss_scale.is_used(optimizer, has_closure=False):
+            self._unscaled[Point.COLLECT].add(optimizer)
+
+    def correct(self, sample: StepSample, optimizer: int, point: Point) -> None:
+        """Take back that a sample carried a scale, if it is known that it did not."""
+        if optimizer in self._unscaled[point]:
+            _drop(sample)
 
 
 def tell_unknown_scale(step: int, faults: Faults) -> None:
@@ -39,6 +64,12 @@ def tell_unknown_scale(step: int, faults: Faults) -> None:
         "first step that is taken; pass attach(scaler=...) if there is a GradScaler"
     )
     faults.note("loss scale", why)
+
+
+def _drop(sample: StepSample) -> None:
+    sample.scaled.clear()
+    sample.device_scalars.pop(Scalar.LOSS_SCALE, None)
+    sample.labels[Label.SCALED] = False
 
 
 def _settle(known: SampleAccumulator, scale: Tensor | None) -> None:
