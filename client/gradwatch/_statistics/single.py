@@ -7,12 +7,12 @@ one tensor and a copy of its result. A kernel that reduces one tensor into a slo
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+from gradwatch._statistics.cuda import is_public_forced
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.small import MAX_ELEMENTS
@@ -38,7 +38,7 @@ def write_norm(gradient: Tensor, slot: Tensor) -> None:
             slot.copy_(torch._foreach_norm([own], 2.0, dtype=torch.float64)[0])
         except (AttributeError, RuntimeError):  # private, and may go
             slot.copy_(public_statistics([own], (L2,))[L2])
-    elif own.device.type == "cpu" or _is_public_forced():
+    elif own.device.type == "cpu" or is_public_forced():
         slot.copy_(statistics([own]).values[L2])
     else:
         slot.copy_(foreach_statistics([own], (L2,))[L2])
@@ -52,9 +52,5 @@ def _is_quick(gradient: Tensor) -> bool:
         and type(gradient) in _PLAIN
         and numel > 0
         and (numel <= MAX_ELEMENTS or gradient.device.type != "cpu")
-        and not _is_public_forced()
+        and not is_public_forced()
     )
-
-
-def _is_public_forced() -> bool:
-    return os.environ.get("GRADWATCH_FOREACH") == "0"

@@ -126,7 +126,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 
 
 def test_the_kernels_are_loaded_when_a_model_is_attached(
-    attach: Any, monkeypatch: pytest.MonkeyPatch
+    attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For each device and the dtypes on it, and what keeps them from running is told (G18)."""
     asked: list[tuple[torch.device, set[torch.dtype]]] = []
@@ -137,10 +137,10 @@ def test_the_kernels_are_loaded_when_a_model_is_attached(
 
     monkeypatch.setattr("gradwatch._recording.sampler.warm_up", warm_up)
     monkeypatch.setattr(nn.Parameter, "is_cuda", True, raising=False)
-    watch = attach(nn.ParameterList([torch.ones(2), torch.ones(2).double()]))
+    attach(nn.ParameterList([torch.ones(2), torch.ones(2).double()]))
 
     assert asked == [(torch.device("cpu"), {torch.float32, torch.float64})]
-    assert "no compiler" in watch.stats()["last_error"]
+    assert any("no compiler" in line for line in caplog.messages)
 
 
 def placed(*placements: Any) -> Any:
