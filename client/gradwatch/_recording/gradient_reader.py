@@ -12,7 +12,7 @@ from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.shards import is_partial
 from gradwatch._recording.config import WatchConfig
-from gradwatch._statistics.gradients import dense, is_distributed, num_unstored
+from gradwatch._statistics.gradients import dense, is_distributed, is_plain, num_unstored
 from gradwatch._statistics.statistics import statistics
 
 
@@ -57,9 +57,14 @@ class GradientReader:
         """Return the gradients that can be measured, of some layers or of all."""
         found = ReadGradients()
         odd: dict[int, str] = {}
+        given, stored_parts, may_be_plain = found.given, found.stored, not self._unsound
         for index, layer in enumerate(self._layers):
             gradient = layer.parameter.grad
             if gradient is None or (members is not None and index not in members):
+                continue
+            # Nearly all are: the rest of the loop takes as long as what it is done for.
+            if may_be_plain and is_plain(gradient):
+                given[index] = stored_parts[index] = gradient
                 continue
             try:
                 plain = type(gradient) is Tensor and not self._unsound

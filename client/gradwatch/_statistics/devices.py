@@ -12,9 +12,9 @@ from torch import Tensor
 
 def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]:
     """Return each device with the places of its tensors in the sequence, in order."""
-    devices = set(map(attrgetter("device"), tensors))
-    if len(devices) == 1:  # nearly always, and this runs in each step
-        return {devices.pop(): list(range(len(tensors)))}
+    # Nearly always there is one, and this runs in each step.
+    if tensors and all(map(attrgetter("is_cpu"), tensors)):
+        return {tensors[0].device: list(range(len(tensors)))}
     places: defaultdict[torch.device, list[int]] = defaultdict(list)
     for place, tensor in enumerate(tensors):
         places[tensor.device].append(place)

@@ -25,8 +25,7 @@ def dense(gradient: Tensor) -> Tensor:
     Raises:
         TypeError: If it is of a kind that cannot be read without a copy of it.
     """
-    # Nearly all are of this kind, and hundreds come here in each step.
-    if type(gradient) is Tensor and gradient.layout is _STRIDED and not gradient.is_nested:
+    if is_plain(gradient):
         return gradient
     own = local_part(gradient)
     if own.is_sparse:
@@ -40,6 +39,16 @@ def dense(gradient: Tensor) -> Tensor:
             msg = f"a gradient of class {type(gradient).__name__}, without elements of its own, "
             raise TypeError(msg + "cannot be measured")
     return own
+
+
+def is_plain(gradient: Tensor) -> bool:
+    """Tell whether it is nothing but its elements in memory, as nearly all gradients are."""
+    return (
+        type(gradient) is Tensor
+        and gradient.layout is _STRIDED
+        and not gradient.is_nested
+        and not gradient.is_meta
+    )
 
 
 def why_unreadable(tensor: Tensor) -> str:

@@ -38,7 +38,6 @@ class Statistics:
     declined: str = ""
 
 
-@torch.no_grad()
 def statistics(
     gradients: Sequence[Tensor], columns: Sequence[str] = (L2,), out: Tensor | None = None
 ) -> Statistics:
@@ -50,6 +49,15 @@ def statistics(
         out: (6, gradients) float64 on their device, whose rows are dense. Where the kernel measures
             all of them it writes all six there, and the values are its rows; see `ROW_COLUMNS`.
     """
+    if not torch.is_grad_enabled():  # to switch it off again would cost as much as some norms
+        return _statistics(gradients, columns, out)
+    with torch.no_grad():
+        return _statistics(gradients, columns, out)
+
+
+def _statistics(
+    gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | None
+) -> Statistics:
     if not gradients:
         empty = {name: torch.empty(0, dtype=torch.float64, device="cpu") for name in columns}
         return Statistics(empty, "rows")
