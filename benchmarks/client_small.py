@@ -97,7 +97,7 @@ def _show_undue(rounds: int) -> None:
         )
     show(
         "steps that are not due",
-        ("watched", "step us", "due adds us", "not due adds us", "not due / due", "of the step"),
+        ("watched", "step us", "due adds us", "not due adds us", "not due / due", "of step"),
         rows,
         f"A step of {NUM_BLOCKS} layers of {BLOCK_WIDTH} x {BLOCK_WIDTH}, SGD, on 1 thread: CPU "
         "time of the process with its background thread, medians (range) over the rounds.",
