@@ -57,18 +57,17 @@ class GradientReader:
         """Return the gradients that can be measured, of some layers or of all."""
         found = ReadGradients()
         odd: dict[int, str] = {}
-        given, stored_parts, may_be_plain = found.given, found.stored, not self._unsound
+        has_unsound = bool(self._unsound)
         for index, layer in enumerate(self._layers):
             gradient = layer.parameter.grad
             if gradient is None or (members is not None and index not in members):
                 continue
-            # Nearly all are: the rest of the loop takes as long as what it is done for.
-            if may_be_plain and is_plain(gradient):
-                given[index] = stored_parts[index] = gradient
+            # Nearly all are plain, and there may be thousands in each step.
+            if is_plain(gradient) and not has_unsound:
+                found.given[index] = found.stored[index] = gradient
                 continue
             try:
-                plain = type(gradient) is Tensor and not self._unsound
-                if not plain and self._is_left_out(index, layer, gradient):
+                if self._is_left_out(index, layer, gradient):
                     continue
                 found.stored[index] = stored = dense(gradient)
                 if stored.is_meta:
@@ -103,7 +102,7 @@ class GradientReader:
         if is_distributed(gradient) and is_partial(gradient):
             self._faults.note("partial", f"{layer.name} is left out: not reduced yet")
             return True
-        return bool(self._unsound) and self._unsound.get(index) == _kind(gradient)
+        return index in self._unsound and self._unsound[index] == _kind(gradient)
 
     def _tell(self, odd: Mapping[int, str]) -> None:
         new = [index for index in odd if index not in self._told]
