@@ -11,6 +11,7 @@ import numpy as np
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
 from gradwatch_server.core.alerting.flags import (
     Flags,
@@ -63,6 +64,7 @@ class Attempt:
         self.layers = Layers()
         self.window = Window(steps)
         self.outputs = OutputHistory()
+        self.baselines = Baselines()
         self.active_alerts = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
@@ -169,7 +171,7 @@ class Attempt:
         """Close open frames, and free what only the current attempt needs."""
         yield from self._close(set(), now_ns, rules)
         self.retired = True
-        self.window, self.outputs = Window(1), OutputHistory()
+        self.window, self.outputs, self.baselines = Window(1), OutputHistory(), Baselines()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
         for session in self.sessions.values():
@@ -184,6 +186,7 @@ class Attempt:
             "layers": self.layers.state_dict(),
             "window": self.window.state_dict(),
             "outputs": self.outputs.state_dict(layouts),
+            "baselines": self.baselines.state_dict(),
             "book": self.active_alerts.state_dict(),
             "first_bad": asdict(self.first_bad) if self.first_bad else None,
             "frame": self.last_frame.state_dict() if self.last_frame else None,
@@ -219,6 +222,8 @@ class Attempt:
         attempt._restore_records(state, layouts)
         attempt.window = Window.from_state_dict(state["window"], steps)
         attempt.outputs = OutputHistory.from_state_dict(state.get("outputs", ()), layouts)
+        if "baselines" in state:
+            attempt.baselines = Baselines.from_state_dict(state["baselines"])
         attempt._restore_results(state)
         return attempt
 
@@ -269,6 +274,7 @@ class Attempt:
             self.first_bad = find_first_bad(frame, context.names)
         yield from self.active_alerts.update(frame, flags, rules, context)
         self.window.add(frame, frame_score(frame, flags))
+        self.baselines.add(frame, context.names)
         self.outputs.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
         self.last_frame, self.last_flags = replace(frame, parts=()), flags
@@ -289,5 +295,6 @@ class Attempt:
                 groups={**grouped, ALL_LAYERS: rest},
                 window=self.window,
                 outputs=self.outputs,
+                baselines=self.baselines,
             )
         return self._context

@@ -8,8 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.baselines.baselines import Baselines
+from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_wire.health import Severity
@@ -32,6 +35,7 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
+        baselines: What was usual in them.
     """
 
     run: str
@@ -40,6 +44,11 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    baselines: Baselines = field(default_factory=Baselines)
+
+    def judge(self, frame: Frame) -> Judgement:
+        """Return where a frame that is not yet in the window stands beside what was usual."""
+        return self.baselines.judge(frame, self.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What is usual: the running statistics that every rule about a change shares."""

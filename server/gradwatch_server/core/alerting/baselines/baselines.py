@@ -1,0 +1,140 @@
+"""Baselines: what was usual in an attempt, of each module, of the total norm and of the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+
+from gradwatch_server.core.alerting.baselines.judgement import (
+    FIRST_MODULE,
+    LOSS,
+    TOTAL,
+    Judgement,
+)
+from gradwatch_server.core.alerting.baselines.logarithm import natural_log
+from gradwatch_server.core.alerting.baselines.modules import Modules
+from gradwatch_server.core.alerting.baselines.running import MIN_SAMPLES, RunningStatistics
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.frame import Frame
+
+MIN_DEVIATION: Final = 0.1
+"""Of a logarithm: norms that hardly move are not called unusual for a tenth."""
+
+MIN_LOSS_DEVIATION: Final = 0.1
+"""Of a loss that is no logarithm, as a share of its usual magnitude."""
+
+RESUMED_FRAMES: Final = 32
+RESUMED_WEIGHT: Final = 0.1
+"""After a resumption what is usual is learned again with this weight, for so many frames."""
+
+
+class Baselines:
+    """The running statistics of one attempt, and where its latest frame stands beside them."""
+
+    def __init__(self) -> None:
+        self.modules = Modules()
+        self._running = RunningStatistics()
+        self._is_log_loss = True
+        self._resumed = 0  # frames for which it learns quickly
+        self._judged: tuple[Frame, Judgement] | None = None
+
+    def judge(self, frame: Frame, names: Sequence[str]) -> Judgement:
+        """Return where a frame stands; asked again for the same one, the same.
+
+        Args:
+            frame: A closed step that is not yet added.
+            names: (layers,) names of the attempt's layers.
+        """
+        if self._judged is not None and self._judged[0] is frame:
+            return self._judged[1]
+        self.modules.extend(names)
+        self._running.fit(FIRST_MODULE + len(self.modules.names))
+        self._judged = frame, self._judge(frame)
+        return self._judged[1]
+
+    def add(self, frame: Frame, names: Sequence[str]) -> None:
+        """Learn from a frame, once all rules have looked at it.
+
+        A frame with anything non-finite teaches nothing: a GradScaler skips it, or the training is
+        broken.
+        """
+        judgement = self.judge(frame, names)
+        samples = judgement.samples
+        if frame.nonfinite.any():
+            samples = np.full_like(samples, np.nan)
+        weight = RESUMED_WEIGHT if self._resumed else 0.0
+        self._running.add(samples, judgement.deviation, weight)
+        self._resumed = max(0, self._resumed - 1)
+
+    def resume(self) -> None:
+        """Note that the training was interrupted: what is usual may have moved a little."""
+        np.minimum(self._running.count, MIN_SAMPLES, out=self._running.count)
+        self._resumed = RESUMED_FRAMES
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether it is learned again what is usual."""
+        return self._resumed > 0
+
+    def _judge(self, frame: Frame) -> Judgement:
+        running = self._running
+        samples = self._samples(frame)
+        return Judgement(
+            modules=self.modules,
+            samples=samples,
+            mean=running.mean.copy(),
+            deviation=running.deviation(self._floor()),
+            peak=running.peak.copy(),
+            count=running.count.astype(np.float64),
+            is_known=running.is_known(),
+            is_log_loss=self._is_log_loss,
+        )
+
+    def _samples(self, frame: Frame) -> FloatArray:
+        samples = np.full(len(self._running), np.nan)
+        l2 = np.where(frame.nonfinite, np.nan, frame.l2_max)
+        norms = self.modules.norms(l2)
+        norms[self.modules.any_of(frame.nonfinite)] = np.nan
+        samples[FIRST_MODULE : FIRST_MODULE + len(norms)] = norms
+        samples[TOTAL] = math.nan if frame.total_norm is None else frame.total_norm
+        samples = natural_log(samples)
+        samples[LOSS] = self._loss_sample(frame.loss)
+        return samples
+
+    def _loss_sample(self, loss: float | None) -> float:
+        if loss is None or not math.isfinite(loss):
+            return math.nan
+        if self._is_log_loss and loss <= 0.0:
+            self._forget_logs()
+        return float(natural_log(np.array([loss]))[0]) if self._is_log_loss else loss
+
+    def _forget_logs(self) -> None:
+        """From here on look at the loss itself: what its logarithms were says nothing of it."""
+        self._is_log_loss = False
+        self._running.restart(LOSS)
+
+    def _floor(self) -> FloatArray:
+        floor = np.full(len(self._running), MIN_DEVIATION)
+        if not self._is_log_loss:
+            floor[LOSS] = MIN_LOSS_DEVIATION * abs(self._running.mean[LOSS]) or MIN_LOSS_DEVIATION
+        return floor
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_state_dict`; modules follow from the names of layers."""
+        return {
+            "running": self._running.state_dict(),
+            "is_log_loss": self._is_log_loss,
+            "resumed": self._resumed,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return what `state_dict` described."""
+        made = cls()
+        made._running = RunningStatistics.from_state_dict(state["running"])
+        made._is_log_loss = state["is_log_loss"]
+        made._resumed = state["resumed"]
+        return made

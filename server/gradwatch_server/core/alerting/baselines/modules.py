@@ -1,0 +1,107 @@
+"""Modules: the layers that share a name up to the last dot, and one norm for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_wire.norms import combine_norms
+
+_SAFE: Final = (1e-150, 1e150)
+"""Norms between these can be squared and added without leaving the range of float64."""
+
+
+class Modules:
+    """Which module each layer belongs to. Places are given in order and never change.
+
+    Attributes:
+        names: (modules,) names; that of a layer without a dot is its own.
+        of_layer: (layers,) index of the module of each layer.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.of_layer: IndexArray = np.zeros(0, dtype=np.int64)
+        self._places: dict[str, int] = {}
+
+    def extend(self, layers: Sequence[str]) -> None:
+        """Take in the layers that came after those known; all of them are given."""
+        new = [self._place(_module(name)) for name in layers[len(self.of_layer) :]]
+        if new:
+            self.of_layer = np.concatenate([self.of_layer, np.array(new, dtype=np.int64)])
+
+    def norms(self, l2: FloatArray) -> FloatArray:
+        """Return (modules,) √Σ l2² of the layers that are there; NaN without any.
+
+        Args:
+            l2: (layers,) norms, NaN where a layer is absent. A NaN norm counts as absent: callers
+                leave modules out that have something non-finite.
+        """
+        own = self.of_layer[: len(l2)]
+        present = ~np.isnan(l2)
+        norms = np.where(present, l2, 0.0)
+        counts = np.bincount(own, weights=present, minlength=len(self.names))
+        # bincount adds one after the other, the same way on every processor.
+        if _is_safe(norms):
+            squares = np.bincount(own, weights=norms * norms, minlength=len(self.names))
+            total: FloatArray = np.sqrt(squares)
+        else:
+            total = self._scaled(norms, own)
+        return np.where(counts > 0, total, np.nan)
+
+    def any_of(self, flagged: BoolArray) -> BoolArray:
+        """Return (modules,) whether one of the layers of each is flagged, (layers,)."""
+        found = np.zeros(len(self.names), dtype=np.bool_)
+        found[self.of_layer[: len(flagged)][flagged]] = True
+        return found
+
+    def all_of(self, flagged: BoolArray, among: BoolArray) -> BoolArray:
+        """Return (modules,) whether all layers of each that are *among* are flagged, and some."""
+        return self.any_of(flagged & among) & ~self.any_of(among & ~flagged)
+
+    def spread(self, modules: BoolArray, num_layers: int) -> BoolArray:
+        """Return (layers,) whether the module of each layer is flagged."""
+        spread: BoolArray = modules[self.of_layer[:num_layers]]
+        return spread
+
+    def _scaled(self, norms: FloatArray, own: IndexArray) -> FloatArray:
+        """Do the same for norms whose squares leave the range of float64."""
+        num = len(self.names)
+
+        def added(values: FloatArray) -> FloatArray:
+            sums: FloatArray = np.bincount(own, weights=values, minlength=num).astype(np.float64)
+            return sums
+
+        def largest(values: FloatArray) -> FloatArray:
+            peaks = np.zeros(num)
+            np.maximum.at(peaks, own, values)
+            return peaks
+
+        return combine_norms(
+            norms,
+            np,
+            largest=largest,
+            add=added,
+            spread=lambda scale: scale[own],
+        )
+
+    def _place(self, name: str) -> int:
+        place = self._places.setdefault(name, len(self.names))
+        if place == len(self.names):
+            self.names.append(name)
+        return place
+
+
+def _module(layer: str) -> str:
+    return layer.rpartition(".")[0] or layer
+
+
+def _is_safe(norms: FloatArray) -> bool:
+    largest = float(norms.max(initial=0.0))
+    if largest >= _SAFE[1]:
+        return False
+    # An overflow shows in the largest; what underflows beside it matters only where it is alone.
+    return not ((norms > 0.0) & (norms < _SAFE[0])).any()
