@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.outputs import OutputHistory
@@ -32,6 +33,7 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
+        memories: What each rule that has a memory remembers, by its name.
     """
 
     run: str
@@ -40,6 +42,15 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    memories: Mapping[str, RuleMemory] = field(default_factory=dict)
+
+    def memory(self, rule: str) -> RuleMemory:
+        """Return what a rule remembers of this attempt; *rule* is `self.name` in a rule.
+
+        Raises:
+            KeyError: If the rule has no memory, or is not in force.
+        """
+        return self.memories[rule]
 
 
 @dataclass(frozen=True, slots=True)
