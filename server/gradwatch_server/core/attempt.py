@@ -20,6 +20,7 @@ from gradwatch_server.core.alerting.flags import (
     flags_state_dict,
 )
 from gradwatch_server.core.alerting.health_score import frame_score
+from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
@@ -77,7 +78,9 @@ class Attempt:
         self.open_frames: Assembler[RankPart] = Assembler()
         self.open_gains: Assembler[RankGains] = Assembler()
         self._alive: set[int] = set()
+        self.memories = Memories()
         self._context: Context | None = None
+        self._rules: Rules | None = None  # those that the memories follow
 
     @property
     def waiting(self) -> bool:
@@ -174,6 +177,7 @@ class Attempt:
         self.window, self.outputs, self.baselines = Window(1), OutputHistory(), Baselines()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
+        self.memories, self._rules = Memories(), None
         for session in self.sessions.values():
             session.manifests.clear()
 
@@ -192,6 +196,7 @@ class Attempt:
             "frame": self.last_frame.state_dict() if self.last_frame else None,
             "flags": None if self.last_flags is None else flags_state_dict(self.last_flags),
             "gains": self.last_gains.state_dict() if self.last_gains else None,
+            "memories": self.memories.state_dict(),
             "events": list(self.events.items()),
             "open_frames": self.open_frames.state_dict(lambda part: part.state_dict(layouts)),
             "open_gains": self.open_gains.state_dict(RankGains.state_dict),
@@ -243,6 +248,7 @@ class Attempt:
         """Restore what was found in the frames that are closed."""
         first_bad, frame, gains = state["first_bad"], state["frame"], state["gains"]
         self.active_alerts = ActiveAlerts.from_state_dict(state["book"])
+        self.memories = Memories(state.get("memories"))
         self.first_bad = FirstBad(**first_bad) if first_bad else None
         self.last_frame = Frame.from_state_dict(frame) if frame else None
         flags = state["flags"]
@@ -263,12 +269,12 @@ class Attempt:
 
     def evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
         """Hand an observation to the rules that take its type."""
-        context = self._describe()
+        context = self._describe(rules)
         flags = find_flags(observation, rules, context)
         yield from self.active_alerts.update(observation, flags, rules, context)
 
     def _add_frame(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
-        context = self._describe()
+        context = self._describe(rules)
         flags = find_flags(frame, rules, context)
         if self.first_bad is None:
             self.first_bad = find_first_bad(frame, context.names)
@@ -281,7 +287,10 @@ class Attempt:
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 
-    def _describe(self) -> Context:
+    def _describe(self, rules: Rules) -> Context:
+        if rules is not self._rules:
+            self.memories.follow(rules.root.items())
+            self._rules = rules
         if self._context is None:
             grouped = self.layers.groups()
             rest = np.ones(len(self.layers.names), dtype=np.bool_)
@@ -296,5 +305,6 @@ class Attempt:
                 window=self.window,
                 outputs=self.outputs,
                 baselines=self.baselines,
+                memories=self.memories,
             )
         return self._context

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
+from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -36,6 +37,7 @@ class Context:
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
         baselines: What was usual in them.
+        memories: What each rule that has a memory remembers, by its name.
     """
 
     run: str
@@ -45,10 +47,19 @@ class Context:
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
     baselines: Baselines = field(default_factory=Baselines)
+    memories: Mapping[str, RuleMemory] = field(default_factory=dict)
 
     def judge(self, frame: Frame) -> Judgement:
         """Return where a frame that is not yet in the window stands beside what was usual."""
         return self.baselines.judge(frame, self.names)
+
+    def memory(self, rule: str) -> RuleMemory:
+        """Return what a rule remembers of this attempt; *rule* is `self.name` in a rule.
+
+        Raises:
+            KeyError: If the rule has no memory, or is not in force.
+        """
+        return self.memories[rule]
 
 
 @dataclass(frozen=True, slots=True)

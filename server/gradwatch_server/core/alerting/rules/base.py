@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
+from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_wire.health import Severity
@@ -85,3 +86,11 @@ class Rule(BaseModel, ABC):
     @abstractmethod
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words: `gradient of h.3 has L2 norm 150 > 100`."""
+
+    def memory(self) -> RuleMemory | None:
+        """Return a new memory for one attempt, None if the rule judges each observation by itself.
+
+        The attempt keeps and saves it. `raised` comes by every observation once and is where it
+        learns: `context.memory(self.name)` is the one of the attempt.
+        """
+        return None

@@ -1,0 +1,161 @@
+"""What a rule remembers of an attempt: it outlives a restart, and the rules it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from pydantic import Field
+
+from gradwatch_server.core.alerting.alert import place
+from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.memory import RuleMemory
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.base import Limit
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.packing import pack, unpack_numbers
+
+
+class Highest:
+    """The highest norm of each layer so far."""
+
+    def __init__(self, unit: float) -> None:
+        self.unit = unit
+        self.norms: FloatArray = np.zeros(0)
+
+    def learn(self, norms: FloatArray) -> FloatArray:
+        """Return the highest before *norms*, (layers,)."""
+        before = np.pad(self.norms, (0, len(norms) - len(self.norms)))
+        self.norms = np.fmax(before, norms)
+        return before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"unit": self.unit, "norms": pack(self.norms)}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        self.norms = unpack_numbers(plain["norms"])
+        if plain["unit"] != self.unit:
+            msg = f"counted in {plain['unit']}, not in {self.unit}"
+            raise ValueError(msg)
+
+
+class RecordRule(LayerRule):
+    """A norm above the highest so far."""
+
+    name = "record"
+
+    unit: Limit = Field(1.0, description="What its memory counts in.")
+    factor: Limit = Field(1.0, description="Times the highest so far that a norm must be above.")
+
+    def memory(self) -> Highest:
+        return Highest(self.unit)
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        memory = context.memory(self.name)
+        assert isinstance(memory, Highest)
+        raised: BoolArray = observation.l2_max > self.factor * memory.learn(observation.l2_max)
+        return raised
+
+    def describe(self, origin: Origin) -> str:
+        return f"gradient of {place(origin)} has its highest norm"
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    REGISTRY.add(RecordRule)
+    yield
+    REGISTRY.remove(RecordRule.name)
+
+
+def restart(job: Any) -> None:
+    """Put what a file would give back in place of the attempt."""
+    attempt = job.attempt
+    plain = msgpack.unpackb(msgpack.packb(attempt.state_dict()), strict_map_key=False)
+    window = attempt.window
+    again = Attempt.from_state_dict(
+        job.run, plain, [(n, window.chunk(n).steps) for n in window.changed(0)]
+    )
+    for number in again.window.absent():
+        again.window.fill(number)
+    job.state.runs[job.run].attempts[-1] = again
+    job.state.sessions.update((own.id, own) for own in again.sessions.values())
+
+
+def is_raised(job: Any, step: int, norm: float) -> bool:
+    job.step(step, [norm])
+    return bool(job.attempt.last_flags["record"][0])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_rule_knows_what_it_saw_before(cluster: Any, restarts: bool) -> None:
+    """Also after two restarts with no observation between them."""
+    job = cluster(names=("a",)).start()
+    assert is_raised(job, 0, 5.0)
+    for _ in range(2 * restarts):
+        restart(job)
+
+    assert not is_raised(job, 1, 4.0)
+    assert is_raised(job, 2, 6.0)
+
+
+def test_each_attempt_has_its_own(cluster: Any) -> None:
+    """A new launch begins with nothing; the attempt before has let its memory go."""
+    job = cluster(names=("a",)).start()
+    assert is_raised(job, 0, 5.0)
+    before = job.attempt
+    job.start(job="again")
+
+    assert is_raised(job, 0, 1.0)
+    assert before.state_dict()["memories"] == {}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_other_settings_go_on_with_what_was_known(cluster: Any, restarts: bool) -> None:
+    """As far as the memory can use it; half of what it cannot use is not kept."""
+    job = cluster(names=("a",)).start()
+    assert is_raised(job, 0, 5.0)
+    job.rules(record={"factor": 2.0})
+    if restarts:
+        restart(job)
+    assert not is_raised(job, 1, 9.0)  # not twice 5
+    job.rules(record={"unit": 3.0})
+    if restarts:
+        restart(job)
+
+    assert is_raised(job, 2, 1.0)
+
+
+def test_what_no_rule_has_any_more_is_forgotten(cluster: Any) -> None:
+    """The rule that comes back under the name begins anew."""
+    job = cluster(names=("a",)).start()
+    assert is_raised(job, 0, 5.0)
+    assert set(job.attempt.state_dict()["memories"]) == {"record"}
+    REGISTRY.remove(RecordRule.name)
+    job.rules()
+    job.step(1, [1.0])
+    assert job.attempt.state_dict()["memories"] == {}
+    REGISTRY.add(RecordRule)
+    job.rules()
+
+    assert is_raised(job, 2, 1.0)
+
+
+def test_a_rule_without_memory_is_told_so(cluster: Any) -> None:
+    job = cluster(names=("a",)).start()
+    job.step(0, [1.0])
+
+    with pytest.raises(KeyError, match="exploding"):
+        job.attempt._describe(job.state.rules).memory("exploding")
+
+
+def test_the_protocol_is_what_rules_give() -> None:
+    memory: RuleMemory = RecordRule().memory()
+
+    assert memory.state_dict()["unit"] == 1.0
