@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -18,6 +19,9 @@ from gradwatch_server.core.alerting.evidence import (
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.columns import NANS
+
+STANDS_OUT: Final = 10.0
+"""A rank's own gradient is the origin if it is this many times the median of all ranks'."""
 
 _KINDS: Final = (local, probe, forward, loss)
 """What a reduction cannot have spread, the best first: it is of the bad layer itself."""
@@ -100,6 +104,22 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
         return bad
     showing = next((each.bad for each in found if each.bad), ())
     return showing if len(showing) > 1 else ()
+
+
+def explosion_ranks(frame: Frame, index: int, limit: float = math.inf) -> tuple[int, ...]:
+    """Return the ranks whose own gradient breaks a limit, else the one that stands out, if any."""
+    local: dict[int, float] = {}
+    for part in frame.parts:
+        if (norms := part.local_l2) is not None:
+            own = norms[part.layout.index == index]
+            # Negative: not known there.
+            local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
+    breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
+    if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
+        return breaking
+    largest = max(local, key=lambda rank: local[rank])
+    median = float(np.median(list(local.values())))
+    return (largest,) if local[largest] > STANDS_OUT * median else ()
 
 
 def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:

@@ -42,6 +42,9 @@ class Origin:
             it began in the forward pass; else None.
         magnitude: Largest magnitude in that output, NaN or Inf; None without a module.
         magnitudes_before: `(step, magnitude)` of the same output in the few frames before.
+        usual: What the value usually was, None if it is not known yet or of no matter.
+        deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
+        notes: What else was seen at that step, a few words each; never a cause.
     """
 
     step: int
@@ -57,6 +60,9 @@ class Origin:
     module: str | None = None
     magnitude: float | None = None
     magnitudes_before: tuple[tuple[int, float], ...] = ()
+    usual: float | None = None
+    deviations: float | None = None
+    notes: tuple[str, ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -65,7 +71,7 @@ class Origin:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `state_dict` described."""
-        changes: dict[str, Any] = {"ranks": tuple(plain["ranks"])}
+        changes: dict[str, Any] = {name: tuple(plain.get(name, ())) for name in ("ranks", "notes")}
         for name in ("before", "magnitudes_before"):
             changes[name] = tuple((step, value) for step, value in plain.get(name, ()))
         return cls(**{**plain, **changes})

@@ -35,6 +35,8 @@ FIRST_SAVED_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
 _NUMBERS: Final = (
     "step", "bad_step", "received_ns", "num_partial", "total_norm", "loss", "loss_scale", "coverage"
 )  # fmt: skip
+_LATER: Final = ("point", "lr", "step_time_s")
+"""What checkpoints of earlier versions do not have."""
 _ARRAYS: Final = ("l2_max", "l2_min", "columns")
 _FLAGS: Final = ("present", "nonfinite")
 
@@ -140,6 +142,8 @@ class Frame:
         loss_scale: Smallest over the records that gave one, None without a GradScaler.
         coverage: Share of the ranks of the job that are in it.
         point: Where in the training step its gradients were read, None if its records differ.
+        lr: Largest learning rate over the records that gave one, None without any.
+        step_time_s: Largest step time over the records that gave one, seconds, None without any.
     """
 
     step: int
@@ -158,6 +162,8 @@ class Frame:
     loss_scale: float | None
     coverage: float
     point: str | None = None
+    lr: float | None = None
+    step_time_s: float | None = None
 
     def column(self, name: str) -> FloatArray:
         """Return (layers,) one of `FRAME_COLUMNS`, NaN where not measured."""
@@ -169,7 +175,7 @@ class Frame:
         state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
         for name in (*_ARRAYS, *_FLAGS):
             state[name] = pack(getattr(self, name))
-        state["point"] = self.point
+        state |= {name: getattr(self, name) for name in _LATER}
         state["column_names"] = FRAME_COLUMNS
         state["measured"] = [FRAME_COLUMNS.index(name) for name in self.measured]
         return state
@@ -183,7 +189,8 @@ class Frame:
         known |= {name: unpack_flags(state[name]) for name in _FLAGS}
         known["columns"] = _by_name(known["columns"], saved)
         known["measured"] = tuple(saved[row] for row in state["measured"])
-        return cls(parts=(), point=state.get("point"), **known)
+        known |= {name: state.get(name) for name in _LATER}
+        return cls(parts=(), **known)
 
 
 def _by_name(saved: FloatArray, saved_names: Sequence[str]) -> FloatArray:

@@ -59,6 +59,8 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         point=_common(part.labels.get(Label.POINT) for part in parts),
         loss_scale=_smallest(_given(parts, Scalar.LOSS_SCALE)),
         coverage=len({part.rank for part in parts}) / world,
+        lr=_largest_of(_given(parts, Scalar.LR)),
+        step_time_s=_largest_of(_given(parts, Scalar.STEP_TIME_S)),
     )
 
 
@@ -149,6 +151,10 @@ def _smallest(values: list[float]) -> float | None:
     if not values:
         return None
     return math.nan if any(map(math.isnan, values)) else min(values)
+
+
+def _largest_of(values: list[float]) -> float | None:
+    return _largest(values) if values else None
 
 
 def _given(parts: tuple[RankPart, ...], scalar: Scalar) -> list[float]:

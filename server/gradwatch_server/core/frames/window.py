@@ -89,6 +89,16 @@ class Window:
         steps = self._steps[0, order[had]].astype(np.int64)
         return tuple(zip(steps.tolist(), values[had].tolist(), strict=True))
 
+    def recent(self, layers: IndexArray, most: int) -> FloatArray:
+        """Return (steps, layers) L2 norms of the last *most* frames, NaN where absent."""
+        order = self._order()[-most:]
+        known = layers < self._values.shape[2]
+        norms = np.full((len(order), len(layers)), np.nan)
+        if L2 in self._kept and known.any():
+            column = self._values[:, self._kept.index(L2)]
+            norms[:, known] = column[np.ix_(order, layers[known])]
+        return norms
+
     def series(self) -> Series:
         """Return a copy of the numbers per step."""
         rows = self._steps[:, self._order()]

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.alerting.memory import Memories
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import Window
 
 
@@ -17,6 +19,8 @@ def context_of() -> Callable[..., Context]:
 
     def make(*names: str) -> Context:
         groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
-        return Context("gpt", 1, names, groups, Window())
+        memories = Memories()
+        memories.follow(Rules().root.items())
+        return Context("gpt", 1, names, groups, Window(), memories=memories)
 
     return make

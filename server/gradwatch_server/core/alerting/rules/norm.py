@@ -1,9 +1,9 @@
-"""Gradient norms of layers beyond a limit: exploding and vanishing."""
+"""Gradient norms of layers below a limit, and what rules about norms share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,7 +14,6 @@ from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import (
     FOR_STEPS,
-    SEVERITY,
     HealthShare,
     Limit,
     Steps,
@@ -23,10 +22,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.columns import L2
-from gradwatch_wire.health import EXPLODING_THRESHOLD, VANISHING_THRESHOLD, Severity
-
-STANDS_OUT: Final = 10.0
-"""A rank's own gradient is the origin if it is this many times the median of all ranks'."""
+from gradwatch_wire.health import VANISHING_THRESHOLD
 
 
 class NormRule(LayerRule):
@@ -45,46 +41,6 @@ class NormRule(LayerRule):
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
         return f"gradient of {place(origin)} has L2 norm {comparison(origin)}"
-
-
-class ExplodingRule(NormRule):
-    """A layer's gradient L2 norm above `limit`.
-
-    Its origin is the largest layer, and the rank whose own gradient (`attach(local=True)`) breaks
-    the limit, or is 10 times the median of all ranks'; without these numbers `ranks` are those that
-    show it.
-    """
-
-    name = "exploding"
-    health = HealthShare.EXPLODING
-
-    limit: Limit = Field(EXPLODING_THRESHOLD, description="L2 norm above which a layer explodes.")
-    clear: Limit = Field(
-        EXPLODING_THRESHOLD / 2, description="L2 norm at or below which a layer is calm again."
-    )
-    for_steps: Steps = Field(2, description=FOR_STEPS)
-    severity: Severity = Field(Severity.CRITICAL, description=SEVERITY)
-
-    @model_validator(mode="after")
-    def _hysteresis(self) -> ExplodingRule:
-        if self.clear > self.limit:
-            msg = f"clear ({self.clear:g}) must not be above limit ({self.limit:g})"
-            raise ValueError(msg)
-        return self
-
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
-        """Return the layers above the limit on any rank, (layers,)."""
-        return (observation.l2_max > self.limit) & ~observation.nonfinite  # NaN where absent
-
-    def held(self, frame: Frame, raised: BoolArray) -> BoolArray:
-        """Return the layers that are not calm yet, (layers,)."""
-        return self.seen(frame) & (frame.l2_max > self.clear)
-
-    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks whose own gradient explodes, else those that show it."""
-        return _local_explosion(frame, index, self.limit) or _ranks_with(
-            frame, index, lambda part: part.peak > self.limit
-        )
 
 
 class VanishingRule(NormRule):
@@ -138,10 +94,10 @@ class VanishingRule(NormRule):
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
         """Return the ranks that show it."""
-        return _ranks_with(frame, index, lambda part: part.values[L2] < self.limit)
+        return ranks_with(frame, index, lambda part: part.values[L2] < self.limit)
 
 
-def _ranks_with(
+def ranks_with(
     frame: Frame, index: int, is_broken: Callable[[RankPart], BoolArray]
 ) -> tuple[int, ...]:
     """Return the ranks whose gradient of a layer breaks the limit.
@@ -156,19 +112,3 @@ def _ranks_with(
         if is_broken(part)[own].any():
             found.append(part)
     return ranks_of(found)
-
-
-def _local_explosion(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
-    """Return the ranks whose own gradient breaks the limit, else the one that stands out."""
-    local: dict[int, float] = {}
-    for part in frame.parts:
-        if (norms := part.local_l2) is not None:
-            own = norms[part.layout.index == index]
-            # Negative: not known there.
-            local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
-    breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
-    if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
-        return breaking
-    largest = max(local, key=lambda rank: local[rank])
-    median = float(np.median(list(local.values())))
-    return (largest,) if local[largest] > STANDS_OUT * median else ()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradwatch_server.core.alerting.rules import gain, nonfinite, norm, records_lost
+from gradwatch_server.core.alerting.rules import (
+    exploding,
+    gain,
+    loss,
+    nonfinite,
+    norm,
+    records_lost,
+    spike,
+)
 from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 
@@ -89,8 +97,10 @@ class Registry:
 # The order is that of evaluation, and with it of the events of one step; the worst come first.
 REGISTRY = Registry(
     nonfinite.NonfiniteRule,
-    norm.ExplodingRule,
+    exploding.ExplodingRule,
+    spike.SpikeRule,
     norm.VanishingRule,
+    loss.LossRule,
     gain.GainRule,
     records_lost.RecordsLostRule,
 )

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.alerting.flags import find_flags
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
 from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
-from gradwatch_server.core.alerting.rules.norm import ExplodingRule, NormRule, VanishingRule
+from gradwatch_server.core.alerting.rules.norm import NormRule, VanishingRule
 
 NAN = math.nan
 ABOVE = float(np.nextafter(100.0, math.inf))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import Field
 
-from gradwatch_server.core.alerting.rules.norm import ExplodingRule, VanishingRule
+from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
+from gradwatch_server.core.alerting.rules.norm import VanishingRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY, Registry, UnknownRuleError
 
 

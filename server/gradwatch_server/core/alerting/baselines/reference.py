@@ -1,0 +1,67 @@
+"""References: what was usual of each series when it left it, for as long as it stays away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from gradwatch_server.core.alerting.baselines.judgement import Judgement
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.packing import pack, unpack
+
+MAX_AWAY_FRAMES: Final = 256
+"""A series that is away this long has a new level, which its running statistics know by then."""
+
+
+class Reference:
+    """The usual values by which it is told whether a series is back.
+
+    The running statistics learn a lasting change within some tens of frames, and would then call it
+    usual: they say when something begins, not when it is over.
+    """
+
+    def __init__(self) -> None:
+        self._usual = np.zeros(0)  # NaN of a series that is not away
+        self._frames: IndexArray = np.zeros(0, dtype=np.int64)
+
+    def follow(self, judgement: Judgement, left: BoolArray, back: float) -> BoolArray:
+        """Take in a frame; return (series,) which are away.
+
+        Args:
+            judgement: The frame.
+            left: (series,) which are beyond the limit at which they are called away.
+            back: Distance from the usual value at or below which they are back; negative where a
+                fall was judged, and then at or above which.
+        """
+        self._fit(len(left))
+        self._usual = np.where(np.isnan(self._usual) & left, judgement.mean, self._usual)
+        if np.isnan(self._usual).all():
+            return left
+        rise = self.rise(judgement)
+        returned = rise <= back if back > 0 else rise >= back
+        self._frames = np.where(np.isnan(self._usual), 0, self._frames + 1)
+        returned |= self._frames > MAX_AWAY_FRAMES
+        self._usual[returned & ~left] = np.nan
+        away: BoolArray = ~np.isnan(self._usual)
+        return away
+
+    def rise(self, judgement: Judgement) -> FloatArray:
+        """Return (series,) how far each is above its reference, NaN without one."""
+        return judgement.samples - self._usual
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        return {"usual": pack(self._usual), "frames": pack(self._frames)}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        self._usual = np.array(unpack(plain["usual"]), dtype=np.float64)
+        self._frames = np.array(unpack(plain["frames"]), dtype=np.int64)
+
+    def _fit(self, number: int) -> None:
+        more = number - len(self._usual)
+        if more > 0:
+            self._usual = np.append(self._usual, np.full(more, np.nan))
+            self._frames = np.append(self._frames, np.zeros(more, dtype=np.int64))

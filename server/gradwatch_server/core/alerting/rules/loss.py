@@ -1,0 +1,155 @@
+"""A loss that is not finite, or far above what it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.attribution import nonfinite_ranks, ranks_of
+from gradwatch_server.core.alerting.baselines.hits import Hits
+from gradwatch_server.core.alerting.baselines.judgement import LOSS
+from gradwatch_server.core.alerting.baselines.reference import Reference
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
+from gradwatch_server.core.alerting.rules.spike import jump
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import Severity, nonfinite_kind
+
+GROUP = "loss"
+"""The group of its alerts."""
+
+
+class LossMemory:
+    """How often the loss was high lately, and what was usual when it began to be."""
+
+    def __init__(self) -> None:
+        self._hits = Hits()
+        self.reference = Reference()
+        self.away_frames = 0
+
+    def add(self, *, high: bool, least: int, frames: int) -> bool:
+        """Take in a frame; return whether it is the last of enough."""
+        return bool(self._hits.add(np.array([high]), least, frames)[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        return {
+            "hits": self._hits.state_dict(),
+            "reference": self.reference.state_dict(),
+            "away_frames": self.away_frames,
+        }
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        self._hits.load_state_dict(plain["hits"])
+        self.reference.load_state_dict(plain["reference"])
+        self.away_frames = plain["away_frames"]
+
+
+class LossRule(Rule):
+    """A loss that is NaN or Inf, or stays far above what is usual of it.
+
+    It is about the run: its alert has the group `loss` and no layers. While every loss so far was
+    positive, its logarithm is judged: in 2 of 3 frames more than `ratio` times the usual and
+    `deviations` usual deviations above it, after 32 frames. A loss that was zero or negative is
+    judged as it is: one deviation more, in 3 of 4 frames.
+
+    A loss that is not finite is critical at once. Where gradients are not finite in the same step,
+    the rule `nonfinite` tells of both, and this one is silent.
+    """
+
+    name = "loss"
+    takes = (Frame,)
+
+    ratio: Limit = Field(1.5, description="Times the usual loss, where every loss was positive.")
+    deviations: Limit = Field(5.0, description="Usual deviations above it.")
+    critical_steps: Steps = Field(
+        32, description="Frames at twice the usual or more after which it is critical."
+    )
+    clear_steps: Steps = Field(
+        16, description="Consecutive frames that must be good before a firing alert is resolved."
+    )
+
+    def memory(self) -> LossMemory:
+        """Return a new memory."""
+        return LossMemory()
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
+        """Return whether the loss is too high, (1,)."""
+        judgement, memory = context.judge(observation), self._memory(context)
+        loss = observation.loss
+        if loss is not None and nonfinite_kind(loss) is not None:
+            return np.array([not observation.nonfinite.any()])
+        rise, deviation = float(judgement.rise[LOSS]), float(judgement.deviation[LOSS])
+        if judgement.is_log_loss:
+            limit, least, frames = max(math.log(self.ratio), self.deviations * deviation), 2, 3
+        else:
+            limit, least, frames = (self.deviations + 1.0) * deviation, 3, 4
+        high = bool(judgement.is_known[LOSS]) and rise > limit
+        raised = memory.add(high=high, least=least, frames=frames)
+        flags = np.zeros(len(judgement.samples), dtype=np.bool_)
+        flags[LOSS] = raised
+        memory.reference.follow(judgement, flags, 2.0 * deviation)
+        away = float(memory.reference.rise(judgement)[LOSS])
+        double = math.log(2.0) if judgement.is_log_loss else limit
+        memory.away_frames = memory.away_frames + 1 if away > double else 0
+        return np.array([raised])
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield the one evaluation of the loss of a step."""
+        judgement, memory = context.judge(observation), self._memory(context)
+        away = not math.isnan(memory.reference.rise(judgement)[LOSS])
+        is_bad = observation.loss is not None and not math.isfinite(observation.loss)
+        severe = is_bad or memory.away_frames >= self.critical_steps
+        yield Evaluation(
+            group=GROUP,
+            step=observation.step,
+            received_ns=observation.received_ns,
+            verdict=Verdict.of_run(
+                raised=bool(raised.any()),
+                held=bool(raised.any()) or away or is_bad,
+                seen=observation.loss is not None,
+            ),
+            names=(),
+            origin=lambda _: self.origin(observation, context),
+            severity=lambda _: Severity.CRITICAL if severe else self.severity,
+        )
+
+    def origin(self, frame: Frame, context: Context) -> Origin:
+        """Return the step, and the ranks whose loss was not finite where it is that."""
+        judgement = context.judge(frame)
+        loss = math.nan if frame.loss is None else frame.loss
+        kind = nonfinite_kind(loss)
+        ranks = nonfinite_ranks(frame) if kind else ranks_of(frame.parts)
+        known = bool(judgement.is_known[LOSS])
+        usual = float(judgement.mean[LOSS])
+        return Origin(
+            step=frame.step,
+            rank=one_rank(ranks),
+            ranks=ranks,
+            layer=None,
+            kind=kind,
+            value=loss,
+            threshold=None,
+            usual=(math.exp(usual) if judgement.is_log_loss else usual) if known else None,
+            deviations=float(judgement.z[LOSS]) if known and kind is None else None,
+        )
+
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words."""
+        if origin.kind is not None:
+            return f"the loss is {'NaN' if origin.kind == 'nan' else 'Inf'}, the gradients finite"
+        return f"loss {jump(origin)}"
+
+    def _memory(self, context: Context) -> LossMemory:
+        memory = context.memory(self.name)
+        assert isinstance(memory, LossMemory)  # noqa: S101 - for the type checker
+        return memory

@@ -1,0 +1,187 @@
+"""Gradient norms that jump far above what they were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.alert import place
+from gradwatch_server.core.alerting.baselines.hits import Hits
+from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, TOTAL, Judgement
+from gradwatch_server.core.alerting.baselines.reference import Reference
+from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.base import Limit, Steps
+from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import Severity
+
+LN_2: Final = 0.6931471805599453
+LN_SEVERE: Final = 2.302585092994046
+"""ln 10."""
+
+LOSS_DEVIATIONS: Final = 3.0
+
+_USUAL_MODULES: Final = 30
+_GROWTH: Final = 0.12
+"""How the factor at once grows with the number of modules beyond 30: more of them are more often
+unusual by chance."""
+
+
+class SpikeMemory:
+    """Which series were far off lately, and what was usual when they began to be.
+
+    Attributes:
+        spike: (series,) whether the latest frame is a spike; not saved, as nobody asks again.
+        severe: (series,) whether it stays far above the reference.
+        away: (series,) whether it is above the reference.
+    """
+
+    def __init__(self) -> None:
+        self.spike = self.severe = self.away = np.zeros(0, dtype=np.bool_)
+        self._kept = {"half": Hits(), "lasting": Hits(), "severe": Hits()}
+        self._reference = Reference()
+
+    def hit(self, name: str, hit: BoolArray, least: int, frames: int) -> BoolArray:
+        """Return what `Hits.add` does for one of the limits."""
+        return self._kept[name].add(hit, least, frames)
+
+    def follow(self, judgement: Judgement, spike: BoolArray, half: BoolArray, back: float) -> None:
+        """Take in what a frame comes to; *back* is the logarithm of the ratio that is calm."""
+        self.spike = spike
+        self.away = self._reference.follow(judgement, half, back)
+        with np.errstate(invalid="ignore"):
+            far = self._reference.rise(judgement) > LN_SEVERE if self.away.any() else self.away
+        self.severe = self.hit("severe", far, 4, 8)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        kept = {name: hits.state_dict() for name, hits in self._kept.items()}
+        return kept | {"reference": self._reference.state_dict()}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        for name, hits in self._kept.items():
+            hits.load_state_dict(plain[name])
+        self._reference.load_state_dict(plain["reference"])
+
+
+class SpikeRule(ModuleRule):
+    """A module's gradient norm far above what is usual of it.
+
+    A module is the layers that share a name up to the last dot, and its norm is that of all of them
+    together. Norms are judged by their logarithm against running statistics that one outlier hardly
+    moves. It is a spike where the norm is, after 32 frames,
+
+    * **at once**: more than `factor` times the largest of the last 256 frames (the factor grows
+      slowly with the number of modules beyond 30), or
+    * **lasting**: in 3 of 4 frames more than `ratio` times the usual and `deviations` usual
+      deviations above it, or
+    * **with the loss**: the same with one deviation more in one frame, where the loss is more than
+      3 deviations above its own usual.
+
+    Half of that is a finding of severity `info`, which is kept and shown. A spike is critical when
+    in 4 of 8 frames the norm is 10 times what was usual before it began.
+
+    It is over when the norm is within twice what was usual when it began, or after 256 frames at
+    the new level, which is what is usual by then.
+    """
+
+    name = "spike"
+    yields_to = ("exploding",)
+
+    factor: Limit = Field(4.0, description="Times the largest of the last 256 frames, at once.")
+    ratio: Limit = Field(3.0, description="Times the usual norm, where it lasts.")
+    deviations: Limit = Field(4.0, description="Usual deviations above it, where it lasts.")
+    clear_ratio: Limit = Field(
+        2.0, description="Times the usual at the beginning, at or below which it is calm again."
+    )
+    clear_steps: Steps = Field(
+        16, description="Consecutive frames that must be good before a firing alert is resolved."
+    )
+
+    def memory(self) -> SpikeMemory:
+        """Return a new memory."""
+        return SpikeMemory()
+
+    def raised_modules(self, frame: Frame, judgement: Judgement, context: Context) -> BoolArray:
+        """Return the modules that are a spike or half of one, (modules,)."""
+        memory = self._memory(context)
+        with np.errstate(invalid="ignore"):
+            spike = self._spike(judgement, memory)
+            half = spike | self._half(judgement, memory)
+            spike[LOSS] = half[LOSS] = False
+            memory.follow(judgement, spike, half, math.log(self.clear_ratio))
+        return _modules(half, judgement)
+
+    def held_layers(self, frame: Frame, context: Context) -> BoolArray:
+        """Return the layers of modules above what was usual when they began to be, (layers,)."""
+        judgement = context.judge(frame)
+        return layers_of(judgement, _modules(self._memory(context).away, judgement), frame)
+
+    def severity_in(
+        self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
+    ) -> Severity:
+        """Return `info` for half a spike, and critical where it stays far above."""
+        memory, modules = self._memory(context), context.baselines.modules
+        own = modules.any_of(raised)
+        if (_own(memory.severe, own)).any():
+            return Severity.CRITICAL
+        return self.severity if _own(memory.spike, own).any() else Severity.INFO
+
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words."""
+        return f"gradient norm of {place(origin)} is {jump(origin)}"
+
+    def _spike(self, judgement: Judgement, memory: SpikeMemory) -> BoolArray:
+        known, rise, deviation = judgement.is_known, judgement.rise, judgement.deviation
+        modules = max(1.0, judgement.num_modules / _USUAL_MODULES)
+        at_once = judgement.over_peak > math.log(self.factor * modules**_GROWTH)
+        large = known & (rise > np.maximum(math.log(self.ratio), self.deviations * deviation))
+        with_loss = large & (rise > (self.deviations + 1.0) * deviation)
+        if not _loss_jumped(judgement):
+            with_loss[:] = False
+        return (known & at_once) | memory.hit("lasting", large, 3, 4) | with_loss
+
+    def _half(self, judgement: Judgement, memory: SpikeMemory) -> BoolArray:
+        known, rise = judgement.is_known, judgement.rise
+        large = known & (rise > np.maximum(LN_2, self.deviations * judgement.deviation))
+        return (known & (judgement.over_peak > LN_2)) | memory.hit("half", large, 2, 3)
+
+    def _memory(self, context: Context) -> SpikeMemory:
+        memory = context.memory(self.name)
+        assert isinstance(memory, SpikeMemory)  # noqa: S101 - for the type checker
+        return memory
+
+
+def jump(origin: Origin) -> str:
+    """Return the value, and how it compares with what was usual, for a message."""
+    if not origin.usual:
+        return f"{origin.value:.3g}, without a history"
+    ratio = origin.value / origin.usual
+    return f"{origin.value:.3g}, {ratio:.3g} times the usual {origin.usual:.3g}"
+
+
+def _loss_jumped(judgement: Judgement) -> bool:
+    return bool(judgement.is_known[LOSS] and judgement.z[LOSS] > LOSS_DEVIATIONS)
+
+
+def _own(series: BoolArray, modules: BoolArray) -> BoolArray:
+    """Return the flags of some modules; the total's belongs to each of them."""
+    if not len(series):
+        return series
+    return np.append(series[FIRST_MODULE:][modules[: len(series) - FIRST_MODULE]], series[TOTAL])
+
+
+def _modules(flagged: BoolArray, judgement: Judgement) -> BoolArray:
+    """Return the flagged modules; where only the total is, those that grew with it."""
+    modules: BoolArray = flagged[FIRST_MODULE:]
+    if len(flagged) and flagged[TOTAL] and not modules.any():
+        rise = judgement.rise[FIRST_MODULE:]
+        modules = np.nan_to_num(rise, nan=-np.inf) > 0.5 * judgement.rise[TOTAL]
+    return modules
