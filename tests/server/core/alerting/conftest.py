@@ -15,9 +15,10 @@ from gradwatch_server.core.frames.window import Window
 
 @pytest.fixture(scope="session")
 def context_of() -> Callable[..., Context]:
-    """Make the context of an attempt with these layers and no frame yet: `context_of("a", "b")`."""
+    """Make the context of an attempt with these layers, or some: `context_of("a", "b")`."""
 
     def make(*names: str) -> Context:
+        names = names or tuple("abcdefgh")
         groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
         memories = Memories()
         memories.follow(Rules().root.items())

@@ -300,9 +300,9 @@ def test_only_the_layers_that_were_raised_are_looked_at(
 def test_exploding_fires_and_is_over(
     cluster: Any, norms: list[float], events: list[tuple[str, int]]
 ) -> None:
-    """Pending for 2 steps, firing, resolved after 3 calm steps; each told once."""
+    """Pending for 2 steps if so set, firing, resolved after 3 calm steps; each told once."""
     job = cluster(names=("a",), rules=None).start()
-    job.rules(nonfinite={"enabled": False})
+    job.rules(nonfinite={"enabled": False}, exploding={"for_steps": 2})
     for step, norm in enumerate(norms):
         job.step(step, [norm])
 
@@ -334,6 +334,7 @@ def test_vanishing_fires_and_is_over(
 def test_an_explosion_between_reports_fires(cluster: Any) -> None:
     """Though the norm at the report is calm."""
     job = cluster(names=("a",)).start()
+    job.rules(exploding={"for_steps": 2})
     for step in (10, 20):
         job.step(step, [1.0], l2_max=[500.0])
 

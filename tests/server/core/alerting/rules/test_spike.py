@@ -1,0 +1,160 @@
+"""Spikes: at once, lasting or with the loss; half of one is info; and when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEALTHY = 100
+
+
+@pytest.fixture
+def job(cluster: Any) -> Any:
+    """A run of three modules that was healthy for 100 steps; `job.next()` is a further one."""
+    made = cluster(names=("a.w", "a.b", "b.w", "c.w")).start()
+    random = np.random.default_rng(0)
+    noise: Iterator[Any] = iter(np.exp(random.normal(0.0, 0.1, (2_000, 4))))
+    steps = iter(range(2_000))
+
+    def go(factors: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0), loss: float = 1.0) -> list[Any]:
+        own = next(noise)
+        told: list[Any] = made.step(
+            next(steps), (own * factors).tolist(), loss=loss * float(own[0]) ** 0.1
+        )
+        return [(alert.rule, alert.state.value, alert.severity.value) for alert in told]
+
+    for _ in range(HEALTHY):
+        assert go() == []
+    made.next = go
+    return made
+
+
+def test_a_norm_far_over_the_largest_of_late_is_a_spike_at_once(job: Any) -> None:
+    """Its origin is the layer inside the module, with what was usual of it."""
+    assert job.next((1.0, 1.0, 8.0, 1.0)) == [("spike", "firing", "warning")]
+    origin = job.alerts[-1].origin
+
+    assert (origin.step, origin.layer, origin.rank) == (HEALTHY, "b.w", 0)
+    assert origin.usual == pytest.approx(1.0, rel=0.1)
+    assert origin.value == pytest.approx(8.0, rel=0.3)
+    assert origin.deviations > 10
+    assert "1 of 3 modules" in origin.notes
+
+
+def test_the_layer_inside_the_module_is_the_one_that_grew(job: Any) -> None:
+    """The bias, though its weight is larger still."""
+    job.next((1.0, 9.0, 1.0, 1.0))
+
+    assert job.alerts[-1].origin.layer == "a.b"
+
+
+def test_a_threefold_norm_is_a_spike_where_it_lasts(job: Any) -> None:
+    """In three of four steps; before that it is half a one, which is info."""
+    told = [job.next((1.0, 1.0, 4.2, 1.0)) for _ in range(3)]
+
+    assert told[0] in ([], [("spike", "firing", "info")])
+    assert told[2] == [("spike", "firing", "warning")]
+    assert job.alerts[0].origin.layer == "b.w"
+
+
+def test_a_threefold_norm_is_a_spike_with_the_loss(job: Any) -> None:
+    """At once."""
+    told = job.next((3.8, 3.8, 3.8, 3.8), loss=3.0)
+
+    assert ("spike", "firing", "warning") in told
+
+
+def test_a_single_doubled_norm_is_nothing(job: Any) -> None:
+    """No more than a low one, or a gradient of zero."""
+    assert job.next((1.8, 1.8, 1.8, 1.8)) == []
+    assert job.next((1e-4, 1e-4, 1.0, 1.0)) == []
+    assert job.next((0.0, 0.0, 1.0, 1.0)) == []
+
+
+def test_a_spike_that_stays_is_critical_and_ends_at_the_new_level(job: Any) -> None:
+    """In 4 of 8 steps 10 times what was usual before; after 256 steps that is what is usual."""
+    told = [job.next((1.0, 1.0, 30.0, 1.0)) for _ in range(300)]
+
+    assert told[0] == [("spike", "firing", "warning")]
+    assert told[3] == [("spike", "firing", "critical")]
+    later = [event for events in told[4:] for event in events if event[1] != "firing"]
+    assert later == [("spike", "resolved", "critical")]
+
+
+def test_a_spike_is_over_when_the_norm_is_back(job: Any) -> None:
+    """For 16 steps within twice what was usual."""
+    job.next((1.0, 1.0, 30.0, 1.0))
+    told = [job.next() for _ in range(20)]
+
+    assert [step for step, events in enumerate(told) if events] == [15]
+    assert told[15] == [("spike", "resolved", "warning")]
+
+
+def test_a_second_spike_is_not_hidden_by_the_first(job: Any) -> None:
+    """One outlier hardly moves what is usual."""
+    job.next((1.0, 1.0, 100.0, 1.0))
+    for _ in range(20):
+        job.next()
+
+    assert job.next((1.0, 1.0, 100.0, 1.0)) == [("spike", "firing", "warning")]
+
+
+def test_without_a_history_nothing_is_a_spike(cluster: Any) -> None:
+    """The first 32 steps only teach."""
+    job = cluster(names=("a",)).start()
+    for step in range(31):
+        assert job.step(step, [1.0 if step < 30 else 50.0]) == []
+
+
+def test_a_layer_that_was_always_large_does_not_explode(cluster: Any) -> None:
+    """S12: a summed loss is a scale: info while there is no history, and then nothing."""
+    job = cluster(names=("a", "b")).start()
+    random = np.random.default_rng(1)
+    for step in range(200):
+        job.step(step, (5_000.0 * np.exp(random.normal(0.0, 0.1, 2))).tolist())
+
+    assert {alert.severity.value for alert in job.alerts} == {"info"}
+    assert job.health()["status"] == "healthy"
+    assert job.health()["has_exploding"] is False
+    job.step(200, [5e6, 5e3])
+    assert (job.alerts[-1].rule, job.alerts[-1].severity.value) == ("exploding", "warning")
+
+
+@pytest.mark.parametrize("healthy", [2, 100])
+def test_a_jump_past_the_limit_explodes(cluster: Any, healthy: int) -> None:
+    """With a history and without one; critical from the fourth step on."""
+    job = cluster(names=("a", "b")).start()
+    for step in range(healthy):
+        job.step(step, [1.0, 1.0])
+    told = [job.step(healthy + more, [500.0, 1.0]) for more in range(4)]
+
+    assert [(a.rule, a.severity.value) for a in told[0]] == [("exploding", "warning")]
+    assert [a.severity.value for a in told[3]] == ["critical"]
+    assert told[0][0].origin.layer == "a"
+
+
+def test_a_loss_that_stays_high_is_told(cluster: Any) -> None:
+    """In two of three steps; the gradients are as always."""
+    job = cluster(names=("a",)).start()
+    random = np.random.default_rng(2)
+    for step in range(60):
+        job.step(step, [1.0], loss=float(np.exp(random.normal(0.0, 0.1))))
+    told = [job.step(60 + more, [1.0], loss=3.0) for more in range(2)]
+
+    assert told[0] == []
+    assert [(a.rule, a.severity.value) for a in told[1]] == [("loss", "warning")]
+
+
+def test_a_loss_that_is_not_finite_is_critical(cluster: Any) -> None:
+    """S7: though all gradients are finite; with a gradient that is not, `nonfinite` tells it."""
+    job = cluster(names=("a",)).start()
+    job.step(0, [1.0], loss=2.0)
+    told = job.step(1, [1.0], loss=math.nan)
+
+    assert [(a.rule, a.severity.value, a.origin.rank) for a in told] == [("loss", "critical", 0)]
+    job = cluster(names=("a",)).start()
+    assert [a.rule for a in job.step(0, [math.nan], loss=math.nan)] == ["nonfinite"]
