@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -143,14 +143,19 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     return settings
 
 
+_UNKNOWN: Final = ("unknown_rule", "unknown_key")
+
+
 def _first(error: ValidationError) -> str:
+    """Return the first of what is wrong: the key, what is allowed, and what was given."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
+    says = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        return f"setting {key!r} is not known"
-    if first["type"] == "unknown_rule":
-        return f"setting {key!r} is not known; {first['msg']}"
-    return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
+        return f"setting {key!r} is not known; the settings are {', '.join(Settings.model_fields)}"
+    if first["type"] in _UNKNOWN:
+        return f"setting {key!r} is not known; {says}"
+    return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 
 
 def _check_exposure(settings: Settings) -> None:

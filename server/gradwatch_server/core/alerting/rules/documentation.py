@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 
 BEGIN: Final = "<!-- From here on written by scripts/docs, from the definitions of the rules. -->\n"
@@ -41,7 +42,7 @@ def fill(page: str) -> str:
 
 def _own_settings(settings: Rule) -> list[str]:
     """List the settings that not every rule has, or that mean something else here."""
-    common = {key: field.description for key, field in Rule.model_fields.items()}
+    common = {key: field.description for key, field in LayerRule.model_fields.items()}
     return [
         f"* `{key}` (default `{_shown(getattr(settings, key))}`): {field.description}"
         for key, field in type(settings).model_fields.items()
