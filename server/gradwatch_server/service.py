@@ -26,6 +26,7 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
+from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
@@ -48,15 +49,25 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
-    """Run until SIGTERM or SIGINT. *announce* gets the HTTP and the ingest address once bound.
+def serve(
+    settings: Settings,
+    announce: Callable[[str, str], None],
+    reload: Callable[[], Settings] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        settings: What is set.
+        announce: Gets the HTTP and the ingest address once bound.
+        reload: Reads the settings anew, of which a SIGHUP takes over the rules.
 
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
-    with contextlib.ExitStack() as stack:
+    reloading = RulesReload(settings, reload or (lambda: settings))
+    with reloading.listening(), contextlib.ExitStack() as stack:
         clock = Clock()
         store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
         stack.callback(store.close)
@@ -94,6 +105,7 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
         stack.enter_context(_quiet_signals(server))
         engine.start()
         stack.callback(engine.stop)
+        stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(settings):
             logger.warning("%s", warning)
         announce(_http_url(settings, http_socket), ingest.endpoint)

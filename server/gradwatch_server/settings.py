@@ -122,9 +122,8 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     Raises:
         GradwatchError: If a file is missing or malformed, or a value is not allowed.
     """
-    if config is not None and not config.is_file():
-        msg = f"no config file {config}"
-        raise GradwatchError(msg)
+    if config is not None:
+        check_config(config)
 
     class _Settings(Settings):
         model_config = SettingsConfigDict(toml_file=config or DEFAULT_CONFIG)
@@ -141,6 +140,17 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
         raise GradwatchError(msg) from error
     _check_exposure(settings)
     return settings
+
+
+def check_config(config: Path) -> None:
+    """Check that there is a settings file.
+
+    Raises:
+        GradwatchError: If there is none.
+    """
+    if not config.is_file():
+        msg = f"no config file {config}"
+        raise GradwatchError(msg)
 
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")

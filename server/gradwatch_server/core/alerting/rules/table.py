@@ -61,6 +61,11 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
         return self if len(own) == len(self.root) else Rules.model_construct(own)
 
+    def differing(self, other: Rules) -> list[str]:
+        """Return the names of the rules that only one of the two has, or has set like this."""
+        names = (*other.root, *(name for name in self.root if name not in other.root))
+        return [name for name in names if self.root.get(name) != other.root.get(name)]
+
     @cached_property
     def by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
         """Type of observation to the rules that take it, in the order of evaluation."""
