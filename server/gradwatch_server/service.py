@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -28,7 +29,9 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
+from gradwatch_server.storage.history import History
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,15 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._alert_stream.close()
         super().handle_exit(sig, frame)
+
+
+def read_store(directory: Path) -> History:
+    """Open what a data directory holds for reading, also beside the aggregator that serves it.
+
+    Raises:
+        StorageError: If there is nothing, or it cannot be read.
+    """
+    return SQLiteHistory(directory)
 
 
 def serve(
