@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
     )
-    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
+    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/alerts.md.")
 
     @field_validator("alerts_max_age_s")
     @classmethod

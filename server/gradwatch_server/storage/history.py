@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from gradwatch_server.core.entries import Entry, Gap, Opened, Received
+from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened, Received, RulesSet
 from gradwatch_server.storage.checkpoints import load_forgotten, load_run
-from gradwatch_server.storage.encoding import TICK_KIND, EncodedEntry, decode_entry
+from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
 from gradwatch_server.storage.store import AlertEvent, AlertEventReader, SavedState
 from gradwatch_wire import Kind
 
@@ -63,7 +63,7 @@ class RunHistory:
     others: set[str] = field(default_factory=set)
 
     def entries(self, on_progress: Callable[[int, int], None]) -> Iterator[Entry]:
-        """Yield the entries that concern the run, oldest first, but those that set rules.
+        """Yield the entries that concern the run or all runs, oldest first, but no rules.
 
         Args:
             on_progress: Is told after each page how many entries of all are read.
@@ -80,8 +80,8 @@ class RunHistory:
 
     def _wanted(self, offset: int, encoded: EncodedEntry) -> Entry | None:
         # To decode a record costs most: those of other runs are left as they are.
-        greets = encoded.kind == Kind.HELLO
-        if not greets and encoded.kind != TICK_KIND and encoded.session not in self.sessions:
+        of_others = encoded.session is not None and encoded.session not in self.sessions
+        if of_others and encoded.kind != Kind.HELLO:
             return None
         try:
             entry = decode_entry(encoded)
@@ -93,6 +93,8 @@ class RunHistory:
     def _notes(self, entry: Entry) -> bool:
         """Note what an entry tells of the sessions; return whether it concerns the run."""
         match entry.body:
+            case RulesSet() | Forgotten():
+                return False  # other rules are in force, and what is forgotten is still there
             case Opened(_, hello) if hello.run != self.run:
                 self.others.add(hello.run)
                 return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def judge(tmp_path: Path) -> Callable[..., Retrial]:
 
 
 @pytest.fixture
-def engine(start: Any, peers: Any) -> Iterator[RunningEngine]:
+def engine(start: Any, peers: Any) -> RunningEngine:
     """An engine with a run `gpt` that exploded twice, and one that it is not about."""
     running: RunningEngine = start()
     for run in ("gpt", "other"):

@@ -36,7 +36,7 @@ class HealthShare(Enum):
 class Rule(BaseModel, ABC):
     """A rule with its settings, which are its fields.
 
-    The docstring of a rule is its section in docs/rules.md: what is bad in one line, then, as
+    The docstring of a rule is its section in docs/alerts.md: what it sees in one line, then, as
     Markdown, what else a user should know. Each field has a description.
 
     Attributes:
@@ -46,6 +46,9 @@ class Rule(BaseModel, ABC):
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
+        formula: When it raises, in the names of its settings, as Markdown.
+        tuning: Which settings to change when it says too much or too little, as Markdown.
+        source: Where the rule and its defaults come from, as Markdown.
         copied: Name of the rule that it is a copy of, None if it is none.
     """
 
@@ -55,6 +58,9 @@ class Rule(BaseModel, ABC):
     takes: ClassVar[tuple[type, ...]]
     yields_to: ClassVar[tuple[str, ...]] = ()
     health: ClassVar[HealthShare | None] = None
+    formula: ClassVar[str] = ""
+    tuning: ClassVar[str] = ""
+    source: ClassVar[str] = ""
     copied: ClassVar[str | None] = None
 
     enabled: bool = Field(True, description="Whether the rule is evaluated at all.")

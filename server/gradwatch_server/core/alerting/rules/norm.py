@@ -57,6 +57,14 @@ class ExplodingRule(NormRule):
 
     name = "exploding"
     health = HealthShare.EXPLODING
+    formula = "a layer has `l2 > limit` on any rank, and is held while `l2 > clear`."
+    tuning = """
+        `limit` depends on how the loss is reduced: a sum over a batch of 512 has gradients 512
+        times those of a mean. Try one on a run that went well: `gradwatch rules check`. If one part
+        of the model is louder than the rest, leave it out with `layers = ["!head.*"]` and give it a
+        copy with a limit of its own.
+    """
+    source = "The limit of 100 is that of the documents that gradwatch was made from."
 
     limit: Limit = Field(EXPLODING_THRESHOLD, description="L2 norm above which a layer explodes.")
     clear: Limit = Field(
@@ -100,6 +108,15 @@ class VanishingRule(NormRule):
     name = "vanishing"
     yields_to = ("exploding",)
     health = HealthShare.VANISHING
+    formula = "a layer has `l2 < limit` on any rank, and is held while `l2 < clear`."
+    tuning = """
+        Where a part always has a tiny gradient, such as what a fine-tuning hardly moves, limit the
+        rule with `layers` or `groups`. Raise `limit` to hear of slow starvation earlier.
+    """
+    source = """
+        The limit of 1e-7 is that of the documents that gradwatch was made from, and of SageMaker
+        Debugger's `VanishingGradient`, which takes the mean magnitude.
+    """
     further_counts: ClassVar = {
         "dead": lambda frame: int(np.count_nonzero(frame.l2_max == 0.0)),
     }
