@@ -12,6 +12,7 @@ import pytest
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Opened, Received
+from gradwatch_server.storage import history as history_module
 from gradwatch_server.storage.retrial import Retrial, judge_again
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -74,6 +75,24 @@ def test_what_would_have_fired_stands_beside_what_did(
         False,
     )
     assert strict.not_applied == 0
+
+
+def test_the_log_is_read_page_by_page(
+    engine: RunningEngine, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read lasts long; how far it is can be shown."""
+    whole = judge(**STRICT)
+    monkeypatch.setattr(history_module, "PAGE_ENTRIES", 3)
+    told: list[tuple[int, int]] = []
+    with closing(SQLiteHistory(tmp_path / "data")) as history:
+        paged = judge_again(
+            history, "gpt", Rules.model_validate(STRICT), 64, lambda *read: told.append(read)
+        )
+        _, last = history.span()
+
+    assert paged == whole
+    assert [read for read, _ in told] == [*range(3, last, 3), last]
+    assert {total for _, total in told} == {last}
 
 
 def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:

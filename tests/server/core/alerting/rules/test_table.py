@@ -172,3 +172,23 @@ def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list
     names = ["head", "h.0.a", "h.1.a", "H.0.a"]
 
     assert [name for name in names if matches(patterns, name)] == matching
+
+
+def test_rules_of_an_earlier_version_are_read_as_far_as_they_are_rules(cluster: Any) -> None:
+    """What is in the log stays there; in a settings file it would be refused."""
+    plain = {
+        "exploding": {"limit": 7, "clear": 7, "patience": 3},
+        "vanishing": {"limit": 5, "clear": 4},
+        "sparse": {"limit": 9},
+        "head": {"copy": "exploding", "limit": 8, "clear": 8, "gone": 1},
+        "rest": {"copy": "sparse"},
+    }
+    expected = {
+        "exploding": {"limit": 7, "clear": 7},
+        "head": {"copy": "exploding", "limit": 8, "clear": 8},
+    }
+    job = cluster()
+    job.rules(**plain)
+
+    assert job.state.rules == Rules.from_log(plain) == Rules.model_validate(expected)
+    assert Rules.from_log(expected) == Rules.model_validate(expected)
