@@ -45,7 +45,7 @@ def test_a_good_file_is_valid(invoke: Any) -> None:
 
     assert result.exit_code == 0
     assert "rules.toml: valid, " in result.stdout
-    assert result.stdout.endswith("and 1 copies; not as by default: exploding, head\n")
+    assert result.stdout.endswith(" rules, 1 copy; not as by default: exploding, head\n")
     told = json.loads(invoke("check", "rules.toml", "--json").stdout)
     assert told["rules"]["head"]["copy"] == "exploding"
 

@@ -18,8 +18,9 @@ from rich.text import Text
 
 from gradwatch_server.cli.client import get
 from gradwatch_server.cli.errors import clear_errors
-from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url, setting
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain
+from gradwatch_server.core.alerting.alert import printable
 from gradwatch_server.core.alerting.comparison import Compared, Incident
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.service import read_store
@@ -94,7 +95,12 @@ def check(
         str | None,
         typer.Option(help="Judge what is stored of this run by the rules of the file."),
     ] = None,
-    data: Annotated[Path | None, setting("data")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data directory of the aggregator.", show_default="as in the file: gradwatch-data"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the rules of a file, and show what would have fired beside what did."""
@@ -116,13 +122,9 @@ def _print_valid(file: Path, rules: Rules, *, as_json: bool) -> None:
         print(json.dumps({"file": str(file), "rules": rules.model_dump(mode="json")}))
         return
     copies = sum(rule.copied is not None for rule in rules.root.values())
-    changed = rules.differing(Rules())
-    console.print(
-        plain(
-            f"{file}: valid, {len(rules.root) - copies} rules and {copies} copies; "
-            f"not as by default: {', '.join(changed) or 'none'}"
-        )
-    )
+    counted = f"{len(rules.root) - copies} rules, {copies} {'copy' if copies == 1 else 'copies'}"
+    changed = ", ".join(rules.differing(Rules())) or "none"
+    print(printable(f"{file}: valid, {counted}; not as by default: {changed}"))
 
 
 @contextlib.contextmanager
