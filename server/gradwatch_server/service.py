@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -26,8 +27,11 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
+from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
+from gradwatch_server.storage.history import History
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
@@ -48,15 +52,34 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
-    """Run until SIGTERM or SIGINT. *announce* gets the HTTP and the ingest address once bound.
+def read_store(directory: Path) -> History:
+    """Open what a data directory holds for reading, also beside the aggregator that serves it.
+
+    Raises:
+        StorageError: If there is nothing, or it cannot be read.
+    """
+    return SQLiteHistory(directory)
+
+
+def serve(
+    settings: Settings,
+    announce: Callable[[str, str], None],
+    reload: Callable[[], Settings] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        settings: What is set.
+        announce: Gets the HTTP and the ingest address once bound.
+        reload: Reads the settings anew, of which a SIGHUP takes over the rules.
 
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
-    with contextlib.ExitStack() as stack:
+    reloading = RulesReload(settings, reload or (lambda: settings))
+    with reloading.listening(), contextlib.ExitStack() as stack:
         clock = Clock()
         store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
         stack.callback(store.close)
@@ -94,6 +117,7 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
         stack.enter_context(_quiet_signals(server))
         engine.start()
         stack.callback(engine.stop)
+        stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(settings):
             logger.warning("%s", warning)
         announce(_http_url(settings, http_socket), ingest.endpoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
     )
-    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
+    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/alerts.md.")
 
     @field_validator("alerts_max_age_s")
     @classmethod
@@ -122,9 +122,8 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     Raises:
         GradwatchError: If a file is missing or malformed, or a value is not allowed.
     """
-    if config is not None and not config.is_file():
-        msg = f"no config file {config}"
-        raise GradwatchError(msg)
+    if config is not None:
+        check_config(config)
 
     class _Settings(Settings):
         model_config = SettingsConfigDict(toml_file=config or DEFAULT_CONFIG)
@@ -143,14 +142,30 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     return settings
 
 
+def check_config(config: Path) -> None:
+    """Check that there is a settings file.
+
+    Raises:
+        GradwatchError: If there is none.
+    """
+    if not config.is_file():
+        msg = f"no config file {config}"
+        raise GradwatchError(msg)
+
+
+_UNKNOWN: Final = ("unknown_rule", "unknown_key")
+
+
 def _first(error: ValidationError) -> str:
+    """Return the first of what is wrong: the key, what is allowed, and what was given."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
+    says = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        return f"setting {key!r} is not known"
-    if first["type"] == "unknown_rule":
-        return f"setting {key!r} is not known; {first['msg']}"
-    return f"setting {key!r}: {first['msg']}, got {ascii(first['input'])[:80]}"
+        return f"setting {key!r} is not known; the settings are {', '.join(Settings.model_fields)}"
+    if first["type"] in _UNKNOWN:
+        return f"setting {key!r} is not known; {says}"
+    return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 
 
 def _check_exposure(settings: Settings) -> None:

@@ -11,10 +11,11 @@ from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
 from gradwatch_server.cli.app import app
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.documentation import fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.settings import Settings
+from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import SEQUENCED, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
@@ -41,7 +42,7 @@ def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
 
 def test_the_sections_of_the_rules_are_those_of_the_definitions() -> None:
     """If not: scripts/docs writes them."""
-    page = _page("rules.md")
+    page = _page("alerts.md")
 
     assert fill(page) == page
 
@@ -49,17 +50,69 @@ def test_the_sections_of_the_rules_are_those_of_the_definitions() -> None:
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
 def test_every_rule_has_its_section_with_every_key_and_default(rule: type[Rule]) -> None:
     """Those that every rule has stand above all of them."""
-    page = _page("rules.md")
+    page = _page("alerts.md")
     section = page.split(f"\n## {rule.name}\n")[1].split("\n## ")[0]
     common = page.split("\n## ")[0]
     default = rule()
 
     for key, field in rule.model_fields.items():
         value = getattr(default, key)
+        value = list(value) if isinstance(value, tuple) else value
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         assert field.description is not None
         assert field.description in common + section
         assert re.search(rf"`{key}`[^\n]*`{re.escape(shown)}`", common + section), key
+
+
+@pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
+def test_every_rule_says_when_it_raises_how_it_is_tuned_and_where_it_comes_from(
+    rule: type[Rule],
+) -> None:
+    """By its class attributes; the formula names its limits."""
+    assert all((rule.formula, rule.tuning, rule.source)), rule.name
+    limit = {"limit", "clear", "low", "high", "share"}.intersection(rule.model_fields)
+    assert all(re.search(rf"`[^`]*\b{key}\b[^`]*`", rule.formula) for key in limit)
+
+
+def test_the_benchmark_has_its_place() -> None:
+    """Another script writes its table there."""
+    assert _page("alerts.md").count("\n<!-- benchmark -->\n") == 1
+
+
+def _settings_of(text: str, folder: Path) -> Settings:
+    (folder / "gradwatch.toml").write_text(text)
+    return load_settings(folder / "gradwatch.toml")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
+def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None:
+    """Each as a whole file."""
+    for text in re.findall(
+        r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        if "[rules" in text:
+            assert _settings_of(text, tmp_path).rules != Rules(), text
+
+
+def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> None:
+    """Every limit in it is one of its rules, and each matches what it is there for."""
+    rules = _settings_of((DOCS / "examples" / "gradwatch.toml").read_text("utf-8"), tmp_path).rules
+    names = ("h.0.attn.key.bias", "h.0.attn.key.weight", "lm_head.weight")
+
+    def watched(rule: str, run: str = "gpt") -> list[bool]:
+        mask = rules[rule].watched(names, {})
+        assert mask is not None
+        return mask.tolist() if rules[rule].watches(run) else []
+
+    assert watched("exploding") == [True, True, False]
+    assert watched("head_exploding") == [False, False, True]
+    assert watched("vanishing") == [False, True, True]
+    assert [rules[name].watches("scratch-1") for name in ("nonfinite", "scratch_nonfinite")] == [
+        False,
+        True,
+    ]
+    assert not rules["gain"].enabled
+    assert "(examples/gradwatch.toml)" in _page("alerts.md")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated
 
 import typer
 
 from gradwatch_server.cli.commands import COMMANDS
-from gradwatch_server.core.alerting.alert import printable
-from gradwatch_server.errors import GradwatchError
+from gradwatch_server.cli.errors import clear_errors
 from gradwatch_wire import __version__
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 app = typer.Typer(
     name="gradwatch",
@@ -36,19 +29,8 @@ def version(
         raise typer.Exit
 
 
-def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Print what a person can act on in one line, and exit 1."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except GradwatchError as error:
-            print(f"gradwatch: {printable(str(error))}", file=sys.stderr)
-            raise typer.Exit(1) from error
-
-    return wrapped
-
-
 for one in COMMANDS:
-    app.command()(clear_errors(one))
+    if isinstance(one, typer.Typer):
+        app.add_typer(one)
+    else:
+        app.command()(clear_errors(one))

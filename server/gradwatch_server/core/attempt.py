@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, Self
 
-import numpy as np
-
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
-from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.alerting.evaluation import Context, all_groups
 from gradwatch_server.core.alerting.flags import (
     Flags,
     find_flags,
@@ -20,6 +18,7 @@ from gradwatch_server.core.alerting.flags import (
     flags_state_dict,
 )
 from gradwatch_server.core.alerting.health_score import frame_score
+from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
@@ -80,7 +79,9 @@ class Attempt:
         self._alive: set[int] = set()
         self.memories = Memories()
         self._context: Context | None = None
-        self._rules: Rules | None = None  # those that the memories follow
+        self._limits = LimitedRules()
+        self._rules: Rules | None = None  # those last in force, for all runs
+        self._in_force = Rules()  # those of them that watch this run
 
     @property
     def waiting(self) -> bool:
@@ -269,17 +270,19 @@ class Attempt:
 
     def evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
         """Hand an observation to the rules that take its type."""
-        context = self._describe(rules)
+        rules = self._follow(rules)
+        context = self._describe()
         flags = find_flags(observation, rules, context)
         yield from self.active_alerts.update(observation, flags, rules, context)
 
     def _add_frame(self, frame: Frame, rules: Rules) -> Iterator[Alert]:
-        context = self._describe(rules)
+        rules = self._follow(rules)
+        context = self._describe()
         flags = find_flags(frame, rules, context)
         if self.first_bad is None:
             self.first_bad = find_first_bad(frame, context.names)
         yield from self.active_alerts.update(frame, flags, rules, context)
-        self.window.add(frame, frame_score(frame, flags))
+        self.window.add(frame, frame_score(frame, flags, rules))
         self.baselines.add(frame, context.names)
         self.outputs.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
@@ -287,24 +290,25 @@ class Attempt:
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 
-    def _describe(self, rules: Rules) -> Context:
+    def _follow(self, rules: Rules) -> Rules:
+        """Return those of the rules that watch this run."""
         if rules is not self._rules:
-            self.memories.follow(rules.root.items())
-            self._rules = rules
+            self._rules, self._in_force = rules, rules.watching(self.run)
+            self._context = None
+            self.memories.follow(self._in_force.root.items())
+        return self._in_force
+
+    def _describe(self) -> Context:
         if self._context is None:
-            grouped = self.layers.groups()
-            rest = np.ones(len(self.layers.names), dtype=np.bool_)
-            for members in grouped.values():
-                rest &= ~members
-            rest |= grouped.get(ALL_LAYERS, rest)  # a group may have that name, too
-            self._context = Context(
+            context = Context(
                 run=self.run,
                 attempt=self.number,
                 names=tuple(self.layers.names),
-                groups={**grouped, ALL_LAYERS: rest},
+                groups=all_groups(self.layers.groups(), len(self.layers.names)),
                 window=self.window,
                 outputs=self.outputs,
                 baselines=self.baselines,
                 memories=self.memories,
             )
+            self._context = self._limits.limit(context, self._in_force)
         return self._context

@@ -10,13 +10,14 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry
+from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import alert_event, tell_ranks
 from gradwatch_server.engine.batch import Batch
@@ -87,6 +88,7 @@ class Engine(threading.Thread):
         self._on_failure = on_failure
         self._retention = retention or RetentionPolicy()
         self._stopping = stopping or threading.Event()
+        self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
         self._withheld = False  # whether alerts were applied that are not stored
         self._recover(rules, window_steps)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
@@ -113,6 +115,10 @@ class Engine(threading.Thread):
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
+
+    def set_rules(self, rules: Rules) -> None:
+        """Put other rules in force with the next round; any thread may ask for it."""
+        self._new_rules.append(rules)
 
     def stop(self) -> None:
         """End the loop after the batch in hand, and wait for it."""
@@ -142,6 +148,7 @@ class Engine(threading.Thread):
             self._take(message, batch)
         now_ns = self.clock.now_ns()
         self._housekeeping.add(now_ns, batch)
+        self._add_rules(now_ns, batch)
         if batch.lines and not self._append(batch.lines):
             return
         self._acknowledge(batch)
@@ -151,6 +158,18 @@ class Engine(threading.Thread):
         self._applier.publisher.publish(self._state, now_ns)
         if not self._withheld:
             self._checkpointer.work(self.clock.now_ns(), self._state)
+
+    def _add_rules(self, now_ns: int, batch: Batch) -> None:
+        if not self._new_rules:
+            return
+        rules = self._new_rules.popleft()
+        if rules == self._state.rules:
+            logger.info("the rules are those in force already")
+            return
+        batch.add(now_ns, RulesSet(rules.model_dump(mode="json")))
+        logger.info(
+            "rules put in force that differ in %s", ", ".join(rules.differing(self._state.rules))
+        )
 
     def _take(self, message: Message, batch: Batch) -> None:
         self._intake.take(message, self.clock.now_ns(), batch)

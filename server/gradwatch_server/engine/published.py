@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_run
+from gradwatch_server.engine.unmatched import UnmatchedRules
 
 PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
@@ -20,6 +22,7 @@ class PublishedState:
 
     Args:
         runs: Name to snapshot of each run; the mapping is replaced, never changed.
+        rules: Those in force.
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
         fault: Why nothing is taken in just now, None if all is well.
         cursor: That of the newest alert event.
@@ -28,6 +31,7 @@ class PublishedState:
     """
 
     runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
+    rules: Rules = field(default_factory=Rules)
     last_seen: dict[bytes, int] = field(default_factory=dict)
     fault: str | None = None
     cursor: int = 0
@@ -42,6 +46,7 @@ class Publisher:
         self._published = published
         self._changed: set[str] = set()
         self._published_ns = 0
+        self._unmatched = UnmatchedRules()
 
     def note_changed(self, runs: Iterable[str]) -> None:
         """Say that runs are not any more what readers see."""
@@ -50,14 +55,17 @@ class Publisher:
     def remove(self, run: str) -> None:
         """Take back what was published of a run that left memory."""
         self._changed.discard(run)
+        self._unmatched.remove(run)
         rest = {name: view for name, view in self._published.runs.items() if name != run}
         self._published.runs = MappingProxyType(rest)
 
     def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
         """Publish what changed, unless it was done just before."""
+        self._published.rules = state.rules
         if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
             return
-        views = {name: view_run(state.runs[name]) for name in self._changed}
+        views = {name: view_run(state.runs[name], state.rules) for name in self._changed}
         self._published.runs = MappingProxyType({**self._published.runs, **views})
+        self._unmatched.look(views.values(), state.rules)
         self._changed.clear()
         self._published_ns = now_ns

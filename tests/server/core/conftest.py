@@ -166,7 +166,7 @@ class Cluster:
         last_seen: Mapping[bytes, int] | None = None,
         fault: str | None = None,
     ) -> Any:
-        view = view_run(self.state.runs[self.run])
+        view = view_run(self.state.runs[self.run], self.state.rules)
         return health(view, last_seen or {}, self.now_ns + round(seconds_later * SECOND), fault)
 
 

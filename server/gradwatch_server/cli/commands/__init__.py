@@ -1,6 +1,9 @@
-"""The commands, a file for each. Each is listed in `COMMANDS`, in the order of the help."""
+"""The commands, a file for each. Each is listed in `COMMANDS`, in the order of the help.
 
-from gradwatch_server.cli.commands import health, keys, replay, runs, serve, tail
+One that has commands below it is a `Typer` of its own.
+"""
+
+from gradwatch_server.cli.commands import health, keys, replay, rules, runs, serve, tail
 
 COMMANDS = (
     serve.serve,
@@ -8,5 +11,6 @@ COMMANDS = (
     runs.runs,
     health.health,
     tail.tail,
+    rules.rules,
     replay.replay,
 )

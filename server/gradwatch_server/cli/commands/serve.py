@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from gradwatch_server.cli.options import setting
 from gradwatch_server.service import serve as run_service
-from gradwatch_server.settings import load_settings
+from gradwatch_server.settings import DEFAULT_CONFIG, Settings, check_config, load_settings
 from gradwatch_wire import __version__
 
 
@@ -26,10 +27,17 @@ def serve(
     keys_dir: Annotated[Path | None, setting("keys_dir")] = None,
     insecure: Annotated[bool | None, setting("insecure", "--insecure")] = None,
 ) -> None:
-    """Run the aggregator until it is told to stop."""
-    settings = load_settings(
-        config, http=http, ingest=ingest, data=data, keys_dir=keys_dir, insecure=insecure
+    """Run the aggregator until it is told to stop; SIGHUP reads the rules anew."""
+    load = partial(
+        load_settings,
+        config,
+        http=http,
+        ingest=ingest,
+        data=data,
+        keys_dir=keys_dir,
+        insecure=insecure,
     )
+    settings = load()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -41,4 +49,8 @@ def serve(
         print(f"  ingest  {ingest_endpoint}")
         print(f"  data    {settings.data.resolve()}", flush=True)
 
-    run_service(settings, announce)
+    def reload() -> Settings:
+        check_config(config or DEFAULT_CONFIG)
+        return load()
+
+    run_service(settings, announce, reload)

@@ -123,7 +123,7 @@ class ActiveAlerts:
             # Most frames end here. To count is ten times as fast as `any`.
             if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue
-            for evaluation in rule.evaluate(observation, raised, context):
+            for evaluation in rule.evaluate(observation, raised, context.of(name)):
                 yield from self._step(name, rule, evaluation, context)
 
     def _step(

@@ -25,6 +25,15 @@ NUM_BEFORE: Final = 5
 """Frames before the first bad one that an origin shows."""
 
 
+def all_groups(named: Mapping[str, BoolArray], num_layers: int) -> dict[str, BoolArray]:
+    """Return the named groups and `ALL_LAYERS`, (layers,) each."""
+    rest = np.ones(num_layers, dtype=np.bool_)
+    for members in named.values():
+        rest &= ~members
+    rest |= named.get(ALL_LAYERS, rest)  # a group may have that name, too
+    return {**named, ALL_LAYERS: rest}
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the rules need to know of the attempt that an observation belongs to.
@@ -38,6 +47,8 @@ class Context:
         outputs: What the outputs of modules were in the last of them.
         baselines: What was usual in them.
         memories: What each rule that has a memory remembers, by its name.
+        watched: (layers,) that the rule in hand is limited to, None for all.
+        limited: Rule to its own context, of those that are limited to some layers.
     """
 
     run: str
@@ -48,6 +59,12 @@ class Context:
     outputs: OutputHistory = field(default_factory=OutputHistory)
     baselines: Baselines = field(default_factory=Baselines)
     memories: Mapping[str, RuleMemory] = field(default_factory=dict)
+    watched: BoolArray | None = None
+    limited: Mapping[str, Context] = field(default_factory=dict)
+
+    def of(self, rule: str) -> Context:
+        """Return what a rule is to know: in its groups are only the layers that it watches."""
+        return self.limited.get(rule, self)
 
     def judge(self, frame: Frame) -> Judgement:
         """Return where a frame that is not yet in the window stands beside what was usual."""

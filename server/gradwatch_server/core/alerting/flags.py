@@ -23,9 +23,12 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
         for name, rule in rules.taking(type(observation)):
             if not rule.enabled and rule.health is None:
                 continue
-            raised = rule.raised(observation, context)
+            own = context.of(name)
+            raised = rule.raised(observation, own)
             if raised is None:
                 continue
+            if own.watched is not None and own.watched.shape == raised.shape:
+                raised = raised & own.watched
             for other in rule.yields_to:
                 if other in found:
                     raised = raised & ~found[other]

@@ -7,29 +7,29 @@ import math
 import numpy as np
 
 from gradwatch_server.core.alerting.flags import Flags
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import HealthShare
-from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import health_score
 
 
-def frame_score(frame: Frame, flags: Flags) -> float:
+def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
     """Return the health score of a closed step, NaN where no layer could be seen."""
     num_present = int(np.count_nonzero(frame.present))
     if not num_present:
         return math.nan if frame.num_partial else 1.0
-    vanishing = num_layers(HealthShare.VANISHING, flags)
-    exploding = num_layers(HealthShare.EXPLODING, flags)
+    vanishing = num_layers(HealthShare.VANISHING, flags, rules)
+    exploding = num_layers(HealthShare.EXPLODING, flags, rules)
     # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
     broken = bool(frame.nonfinite.any()) and frame.loss_scale is None
     return health_score(vanishing / num_present, exploding / num_present, has_nonfinite=broken)
 
 
-def num_layers(share: HealthShare, flags: Flags) -> int:
+def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
     """Return how many layers count towards *share*, each once."""
     found: BoolArray | None = None
-    for name in REGISTRY.counted_towards[share]:
+    for name in rules.counted_towards[share]:
         mask = flags.get(name)
         if mask is not None:
             found = mask if found is None else found | mask

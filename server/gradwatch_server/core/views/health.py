@@ -11,7 +11,6 @@ import numpy as np
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.health_score import num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
-from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios
@@ -54,8 +53,8 @@ def health(
         "window": _window(series),
         "gradient_norm": _norms(series),
         "loss": view.frame.loss if view.frame else None,
-        "has_vanishing": num_layers(HealthShare.VANISHING, flags) > 0,
-        "has_exploding": num_layers(HealthShare.EXPLODING, flags) > 0,
+        "has_vanishing": num_layers(HealthShare.VANISHING, flags, view.rules) > 0,
+        "has_exploding": num_layers(HealthShare.EXPLODING, flags, view.rules) > 0,
         "layers": layers,
         "worst_layers": _worst_layers(view),
         "groups": ratios(view),
@@ -119,9 +118,9 @@ def _layers(view: RunView) -> dict[str, int]:
     """Count the layers that each rule flags at the last step, the worst rule last."""
     frame, flags = view.frame, view.flags or {}
     counts = {"total": len(view.names)}
-    for rule in reversed(REGISTRY.counted):
+    for rule in reversed(view.rules.counted):
         counts[rule.name] = int(np.count_nonzero(flags[rule.name])) if rule.name in flags else 0
-    for rule in REGISTRY.counted:
+    for rule in view.rules.counted:
         for key, count in rule.further_counts.items():
             counts[key] = 0 if frame is None else count(frame)
     return counts
@@ -134,7 +133,7 @@ def _worst_layers(view: RunView) -> list[dict[str, Any]]:
         return []
     ranked = (
         {"name": view.names[i], "why": rule.name, "l2": float(rule.values(frame)[i])}
-        for rule in REGISTRY.counted
+        for rule in view.rules.counted
         if rule.name in flags
         for i in rule.worst_first(frame, flags[rule.name])
     )

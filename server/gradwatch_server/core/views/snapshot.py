@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import FirstBad
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
@@ -65,6 +66,7 @@ class RunView:
     series: Series
     frame: Frame | None
     flags: Flags | None
+    rules: Rules
     gains: GainFrame | None
     first_bad: FirstBad | None
     ranks: tuple[RankView, ...]
@@ -78,8 +80,8 @@ class RunView:
     frames: int
 
 
-def view_run(run: Run) -> RunView:
-    """Copy what readers need of a run."""
+def view_run(run: Run, rules: Rules | None = None) -> RunView:
+    """Copy what readers need of a run; *rules* are those in force, without copies by default."""
     attempt = run.current
     ranks = _ranks(attempt)
     return RunView(
@@ -98,6 +100,7 @@ def view_run(run: Run) -> RunView:
         series=attempt.window.series(),
         frame=attempt.last_frame,
         flags=attempt.last_flags,
+        rules=rules or Rules(),
         gains=attempt.last_gains,
         first_bad=attempt.first_bad,
         ranks=ranks,

@@ -66,8 +66,8 @@ class Database:
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        # A clean stop removes the WAL.
-        unclean = path is not None and path.exists() and _side(path, "-wal").exists()
+        # A clean stop removes the WAL; who reads then leaves an empty one.
+        unclean = path is not None and path.exists() and _num_bytes(_side(path, "-wal")) > 0
         try:
             self._open(check=unclean)
         except StorageError as error:
@@ -236,6 +236,39 @@ class Database:
         self._connection = None
 
 
+class ReadOnlyDatabase(Database):
+    """A connection that cannot write, beside the one that does or without it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file.
+
+        Raises:
+            StorageError: If there is none, or it is not of the version that this gradwatch writes.
+        """
+        self._path = path
+        self._connection = None
+        if not path.is_file():
+            msg = f"there is no {path}; give the aggregator's data directory with --data"
+            raise StorageError(msg, StorageFault.UNUSABLE)
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        try:
+            with storage_errors():
+                self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+            self.execute("PRAGMA query_only=1")
+            version = self.number("user_version")
+        except StorageError as error:
+            self.close()
+            msg = f"cannot read {path}: {error}"
+            raise StorageError(msg, error.fault) from error
+        if version != SCHEMA_VERSION:
+            self.close()
+            msg = (
+                f"{path} has schema version {version}, this gradwatch reads {SCHEMA_VERSION}; "
+                "use the gradwatch that serves it"
+            )
+            raise StorageError(msg, StorageFault.UNUSABLE)
+
+
 def quarantine(path: Path, why: object) -> None:
     """Rename a damaged file, and those beside it, so that a new one can take its place."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -253,3 +286,11 @@ def quarantine(path: Path, why: object) -> None:
 
 def _side(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _num_bytes(path: Path) -> int:
+    """Return the size of a file, 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -152,7 +152,7 @@ def test_a_rule_without_memory_is_told_so(cluster: Any) -> None:
     job.step(0, [1.0])
 
     with pytest.raises(KeyError, match="exploding"):
-        job.attempt._describe(job.state.rules).memory("exploding")
+        job.attempt._describe().memory("exploding")
 
 
 def test_the_protocol_is_what_rules_give() -> None:

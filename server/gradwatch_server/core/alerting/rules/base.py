@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Final
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.patterns import Patterns, matches
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_wire.health import Severity
 
@@ -35,7 +36,7 @@ class HealthShare(Enum):
 class Rule(BaseModel, ABC):
     """A rule with its settings, which are its fields.
 
-    The docstring of a rule is its section in docs/rules.md: what is bad in one line, then, as
+    The docstring of a rule is its section in docs/alerts.md: what it sees in one line, then, as
     Markdown, what else a user should know. Each field has a description.
 
     Attributes:
@@ -45,6 +46,10 @@ class Rule(BaseModel, ABC):
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
+        formula: When it raises, in the names of its settings, as Markdown.
+        tuning: Which settings to change when it says too much or too little, as Markdown.
+        source: Where the rule and its defaults come from, as Markdown.
+        copied: Name of the rule that it is a copy of, None if it is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,11 +58,33 @@ class Rule(BaseModel, ABC):
     takes: ClassVar[tuple[type, ...]]
     yields_to: ClassVar[tuple[str, ...]] = ()
     health: ClassVar[HealthShare | None] = None
+    formula: ClassVar[str] = ""
+    tuning: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    copied: ClassVar[str | None] = None
 
     enabled: bool = Field(True, description="Whether the rule is evaluated at all.")
     for_steps: Steps = Field(1, description=FOR_STEPS)
     clear_steps: Steps = Field(3, description=CLEAR_STEPS)
     severity: Severity = Field(Severity.WARNING, description=SEVERITY)
+    runs: Patterns = Field((), description="Patterns of the runs that it watches, of all if empty.")
+
+    def watches(self, run: str) -> bool:
+        """Tell whether the rule is for runs of this name."""
+        return matches(self.runs, run)
+
+    def watched(
+        self,
+        names: tuple[str, ...],
+        groups: Mapping[str, BoolArray],
+    ) -> BoolArray | None:
+        """Return the layers that the rule is limited to, (layers,), None if it is to none.
+
+        Args:
+            names: (layers,) names.
+            groups: As in `Context`.
+        """
+        return None
 
     @abstractmethod
     def raised(self, observation: Any, context: Context) -> BoolArray | None:

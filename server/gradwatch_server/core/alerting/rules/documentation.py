@@ -1,4 +1,4 @@
-"""What docs/rules.md says of each rule, made from its definition."""
+"""What docs/alerts.md says of each rule, made from its definition."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 
 BEGIN: Final = "<!-- From here on written by scripts/docs, from the definitions of the rules. -->\n"
@@ -14,14 +15,26 @@ END: Final = "<!-- To here. -->\n"
 
 
 def section(rule: type[Rule]) -> str:
-    """Return the section of a rule as Markdown: what is bad, the settings, what else to know."""
+    """Return the section of a rule as Markdown.
+
+    It says what the rule sees, when it raises, its settings, what else to know, how to tune it, and
+    where it comes from.
+    """
     summary, _, rest = inspect.cleandoc(rule.__doc__ or "").partition("\n")
     settings = rule()
     first = (
         f"{summary} `for_steps` is `{settings.for_steps}`, "
         f"`severity` is `{_shown(settings.severity)}`."
     )
-    paragraphs = (f"## {rule.name}", first, "\n".join(_own_settings(settings)), rest.strip())
+    paragraphs = (
+        f"## {rule.name}",
+        first,
+        _labelled("Raised when", rule.formula),
+        "\n".join(_own_settings(settings)),
+        rest.strip(),
+        _labelled("To tune it", rule.tuning),
+        _labelled("From", rule.source),
+    )
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
@@ -39,9 +52,13 @@ def fill(page: str) -> str:
     return before + BEGIN + "".join(f"\n{section(rule)}" for rule in REGISTRY) + "\n" + END + after
 
 
+def _labelled(label: str, text: str) -> str:
+    return f"**{label}:** {inspect.cleandoc(text)}" if text else ""
+
+
 def _own_settings(settings: Rule) -> list[str]:
     """List the settings that not every rule has, or that mean something else here."""
-    common = {key: field.description for key, field in Rule.model_fields.items()}
+    common = {key: field.description for key, field in LayerRule.model_fields.items()}
     return [
         f"* `{key}` (default `{_shown(getattr(settings, key))}`): {field.description}"
         for key, field in type(settings).model_fields.items()
@@ -52,4 +69,6 @@ def _own_settings(settings: Rule) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))  # as TOML has it
     return str(value.value if isinstance(value, Enum) else value)

@@ -95,6 +95,21 @@ class ExplodingRule(ModuleRule):
 
     name = "exploding"
     health = HealthShare.EXPLODING
+    formula = """
+        a layer has `l2 > limit` on any rank, and it jumped: in logarithms, its module has
+        `x - max256 > ln 4` or `x - mean > max(ln 3, 4 deviations)`; without a history
+        `l2 > 10 * (its largest so far)`. It is held while `l2 > clear`.
+    """
+    tuning = """
+        A loss that is summed over the batch needs no other `limit`: only a jump past it counts.
+        Try one on a run that went well: `gradwatch rules check`. If one part of the model is louder
+        than the rest, leave it out with `layers = ["!head.*"]` and give it a copy with a limit of
+        its own.
+    """
+    source = """
+        The limit of 100 is that of the documents that gradwatch was made from; that it takes a jump
+        comes from 100,800 healthy steps of 14 trainings, many of which are above it all the time.
+    """
 
     limit: Limit = Field(EXPLODING_THRESHOLD, description="L2 norm above which a layer explodes.")
     clear: Limit = Field(

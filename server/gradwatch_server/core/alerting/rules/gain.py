@@ -25,6 +25,16 @@ class GainRule(Rule):
 
     name = "gain"
     takes = (GainFrame,)
+    formula = """
+        more than `share` of the measured transitions have `gain < low` or `gain > high`; it is held
+        while more than `clear` of them have.
+    """
+    tuning = """
+        Blocks of different widths have gains far from 1 that mean nothing: choose a norm that does
+        not depend on the width ([gains](gains.md)), or widen `low` and `high`. `runs` limits it to
+        runs whose blocks are alike.
+    """
+    source = "0.5, 2.0 and one half are heuristics of the documents that gradwatch was made from."
 
     low: Limit = Field(DAMPING_GAIN, description="Gain below which a transition damps.")
     high: Limit = Field(AMPLIFYING_GAIN, description="Gain above which a transition amplifies.")

@@ -8,11 +8,17 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.patterns import (
+    Patterns,
+    layers_in_groups,
+    matching_layers,
+)
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity
@@ -28,6 +34,22 @@ class LayerRule(Rule):
 
     takes = (Frame,)
     further_counts: ClassVar[Mapping[str, Callable[[Frame], int]]] = {}
+
+    layers: Patterns = Field(
+        (), description="Patterns of the layers that it watches, of all if empty."
+    )
+    groups: Patterns = Field(
+        (),
+        description="Patterns of the groups whose layers it watches, of all if empty; `all` is "
+        "the group of the layers that are in no named one.",
+    )
+
+    def watched(self, names: tuple[str, ...], groups: Mapping[str, BoolArray]) -> BoolArray | None:
+        """Return the layers that the rule is limited to, (layers,), None if it is to none."""
+        if not self.layers and not self.groups:
+            return None
+        found = matching_layers(self.layers, names)
+        return found & layers_in_groups(self.groups, groups, len(names)) if self.groups else found
 
     @abstractmethod
     def raised(self, observation: Frame, context: Context) -> BoolArray:

@@ -66,6 +66,16 @@ class LossRule(Rule):
 
     name = "loss"
     takes = (Frame,)
+    formula = """
+        with x the natural logarithm of the loss: `x - mean > max(ln ratio, deviations * s)` in 2 of
+        3 frames; of a loss that was not positive, `loss - mean > (deviations + 1) * s` in 3 of 4.
+        Mean and s as in `spike`.
+    """
+    tuning = """
+        Raise `ratio` where the loss of single batches differs much, and give `attach` the mean over
+        more samples if you have it.
+    """
+    source = "Measured with `spike`, on the same steps."
 
     ratio: Limit = Field(1.5, description="Times the usual loss, where every loss was positive.")
     deviations: Limit = Field(5.0, description="Usual deviations above it.")

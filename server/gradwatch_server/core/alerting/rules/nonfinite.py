@@ -43,6 +43,17 @@ class NonfiniteRule(LayerRule):
 
     name = "nonfinite"
     health = HealthShare.EXPLODING
+    formula = "a layer's gradient has a NaN or an Inf on any rank: `nan > 0` or `inf > 0`."
+    tuning = """
+        A scaler that skips now and then is only told as info; raise `skips` if several skips in a
+        row are usual, as at the start with a large `init_scale`. Silence is no cure: what is
+        non-finite without a scaler is in the weights after the step.
+    """
+    source = """
+        SageMaker Debugger's `ExplodingTensor` and Megatron-LM's `--check-for-nan-in-loss-and-grad`
+        look for the same. That a GradScaler's skipped steps are no fault is PyTorch's own
+        documentation of automatic mixed precision.
+    """
 
     severity: Severity = Field(Severity.CRITICAL, description=SEVERITY)
     skipped_severity: Severity = Field(

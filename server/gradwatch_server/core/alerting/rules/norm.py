@@ -56,6 +56,15 @@ class VanishingRule(NormRule):
     name = "vanishing"
     yields_to = ("exploding",)
     health = HealthShare.VANISHING
+    formula = "a layer has `l2 < limit` on any rank, and is held while `l2 < clear`."
+    tuning = """
+        Where a part always has a tiny gradient, such as what a fine-tuning hardly moves, limit the
+        rule with `layers` or `groups`. Raise `limit` to hear of slow starvation earlier.
+    """
+    source = """
+        The limit of 1e-7 is that of the documents that gradwatch was made from, and of SageMaker
+        Debugger's `VanishingGradient`, which takes the mean magnitude.
+    """
     further_counts: ClassVar = {
         "dead": lambda frame: int(np.count_nonzero(frame.l2_max == 0.0)),
     }

@@ -31,6 +31,12 @@ class RecordsLostRule(Rule):
 
     name = "records_lost"
     takes = (DeclaredLoss, Frame)
+    formula = "a client says that it can no longer supply a record."
+    tuning = """
+        Give the client more memory (`buffer_bytes`) or a disk (`spill`) rather than turning it off:
+        what is lost was not judged by any rule.
+    """
+    source = "gradwatch's own promise, that nothing is lost without being counted and told."
 
     for_steps: Annotated[int, Field(ge=1, le=1)] = Field(
         1, description="It fires at once; no other value is allowed."

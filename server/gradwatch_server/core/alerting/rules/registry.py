@@ -13,8 +13,7 @@ from gradwatch_server.core.alerting.rules import (
     records_lost,
     spike,
 )
-from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
-from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.base import Rule
 
 
 class UnknownRuleError(LookupError):
@@ -35,10 +34,6 @@ class Registry:
 
     def __init__(self, *rules: type[Rule]) -> None:
         self._rules: dict[str, type[Rule]] = {}
-        self.counted: tuple[type[LayerRule], ...] = ()
-        """Those whose layers `/health` counts."""
-        self.counted_towards: dict[HealthShare, tuple[str, ...]] = {}
-        """Share of the health score to the names of those that count towards it."""
         for rule in rules:
             self.add(rule)
 
@@ -73,7 +68,6 @@ class Registry:
                 msg = f"setting {key!r} of rule {rule.name!r} has no description"
                 raise ValueError(msg)
         self._rules[rule.name] = rule
-        self._count()
 
     def remove(self, name: str) -> None:
         """Take a rule out again.
@@ -82,16 +76,6 @@ class Registry:
             UnknownRuleError: If there is none of that name.
         """
         del self._rules[self[name].name]
-        self._count()
-
-    def _count(self) -> None:
-        self.counted = tuple(
-            rule for rule in self if issubclass(rule, LayerRule) and rule.health is not None
-        )
-        self.counted_towards = {
-            share: tuple(rule.name for rule in self.counted if rule.health is share)
-            for share in HealthShare
-        }
 
 
 # The order is that of evaluation, and with it of the events of one step; the worst come first.

@@ -41,6 +41,12 @@ class ManyZerosRule(LayerRule):
     """
 
     name = "many_zeros"
+    formula = "a layer has `zeros > limit`."
+    tuning = """
+        Raise `limit`
+        for wide layers.
+    """
+    source = "nowhere"
 
     limit: Limit = Field(5.0, description="Number of zeros above which a layer is too sparse.")
     for_steps: Steps = Field(2, description=FOR_STEPS)
@@ -197,8 +203,11 @@ def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
         "## many_zeros\n\n"
         "More than `limit` zeros in a layer's gradient. "
         "`for_steps` is `2`, `severity` is `warning`.\n\n"
+        "**Raised when:** a layer has `zeros > limit`.\n\n"
         "* `limit` (default `5.0`): Number of zeros above which a layer is too sparse.\n\n"
-        "Rectified units that are off have a gradient of zero.\n"
+        "Rectified units that are off have a gradient of zero.\n\n"
+        "**To tune it:** Raise `limit`\nfor wide layers.\n\n"
+        "**From:** nowhere\n"
     )
 
 

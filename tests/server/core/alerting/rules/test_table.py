@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
+from gradwatch_server.core.alerting.rules.patterns import matches
 from gradwatch_server.core.alerting.rules.registry import UnknownRuleError
 from gradwatch_server.core.frames.frame import Frame
 
@@ -16,7 +19,8 @@ from gradwatch_server.core.frames.frame import Frame
 def test_defaults_are_those_of_the_design() -> None:
     """Limits, patience and severities."""
     rules = Rules().model_dump(mode="json")
-    common = {"enabled": True, "clear_steps": 3}
+    of_run = {"enabled": True, "clear_steps": 3, "runs": []}
+    common = of_run | {"layers": [], "groups": []}
 
     assert rules == {
         "nonfinite": common
@@ -26,10 +30,10 @@ def test_defaults_are_those_of_the_design() -> None:
         "exploding": common
         | {"for_steps": 2, "severity": "critical", "limit": 100.0, "clear": 50.0},
         "vanishing": common | {"for_steps": 3, "severity": "warning", "limit": 1e-7, "clear": 2e-7},
-        "gain": common
+        "gain": of_run
         | {"for_steps": 3, "severity": "warning"}
         | {"low": 0.5, "high": 2.0, "share": 0.5, "clear": 0.25},
-        "records_lost": common | {"for_steps": 1, "severity": "warning"},
+        "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
     }
 
 
@@ -37,7 +41,8 @@ def test_defaults_are_those_of_the_design() -> None:
     ("rules", "key", "says"),
     [
         ({"explodng": {}}, "explodng", "the rules are nonfinite, exploding, vanishing, gain, rec"),
-        ({"exploding": {"limt": 5}}, "exploding.limt", "Extra"),
+        ({"exploding": {"limt": 5}}, "exploding.limt", "the keys of exploding are enabled, fo"),
+        ({"gain": {"layers": ["h.*"]}}, "gain.layers", "the keys of gain are enabled"),
         ({"exploding": {"limit": 0}}, "exploding.limit", "greater than 0"),
         ({"exploding": {"limit": -1}}, "exploding.limit", "greater than 0"),
         ({"exploding": {"limit": math.nan}}, "exploding.limit", "finite"),
@@ -54,6 +59,24 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"gain": {"share": 0.5, "clear": 0.6}}, "gain", "clear (0.6) must not be above share"),
         ({"gain": {"share": 1}}, "gain.share", "less than 1"),
         ({"nonfinite": {"enabled": "maybe"}}, "nonfinite.enabled", "boolean"),
+        (
+            {"nonfinite": {"layers": "h.*"}},
+            "nonfinite.layers",
+            'a list of patterns, such as ["h.*"]',
+        ),
+        ({"nonfinite": {"runs": [""]}}, "nonfinite.runs.0", "at least 1 character"),
+        ({"nonfinite": {"runs": ["!"]}}, "nonfinite.runs.0", "match pattern"),
+        ({"nonfinite": {"groups": [5]}}, "nonfinite.groups.0", "valid string"),
+        ({"nonfinite": {"layers": ["a"] * 65}}, "nonfinite.layers", "at most 64 items"),
+        ({"nonfinite": 5}, "nonfinite", "valid dictionary or instance of NonfiniteRule"),
+        ({"head": {"copy": "explodng"}}, "head.copy", "the name of a rule: nonfinite, expl"),
+        ({"head": {"copy": ["exploding"]}}, "head.copy", "the name of a rule: nonfinite, expl"),
+        ({"gain": {"copy": "exploding"}}, "gain.copy", "gain is a rule itself; give the copy a n"),
+        ({"Head": {"copy": "exploding"}}, "Head", "up to 64 of a-z, 0-9 and _, and begins with"),
+        ({"head": {"copy": "exploding", "low": 1}}, "head.low", "the keys of exploding are"),
+        ({"head": {"copy": "exploding", "limit": -5}}, "head.limit", "greater than 0"),
+        ({"head": {"limit": 5}}, "head", "the rules are nonfinite, exploding"),
+        ({f"a{i}": {"copy": "gain"} for i in range(65)}, "", "at most 64 copies"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(rules: dict[str, Any], key: str, says: str) -> None:
@@ -92,3 +115,80 @@ def test_rules_are_equal_by_their_settings_alone() -> None:
 
 def test_observations_that_no_rule_takes_have_none() -> None:
     assert list(Rules().taking(str)) == []
+
+
+def test_a_copy_is_the_rule_under_another_name() -> None:
+    """It has the rule's defaults, not what else is set of the rule."""
+    rules = Rules.model_validate(
+        {"exploding": {"limit": 7, "clear": 7}, "head": {"copy": "exploding", "layers": ["head.*"]}}
+    )
+    head = rules["head"]
+
+    assert isinstance(head, ExplodingRule)
+    assert (head.name, head.copied, head.limit, head.layers) == (
+        *("head", "exploding"),
+        *(100.0, ("head.*",)),
+    )
+    assert (rules["exploding"].name, rules["exploding"].copied) == ("exploding", None)
+
+
+def test_copies_follow_their_rule_by_name() -> None:
+    """In whatever order they are written."""
+    names = ("z", "c", "m")
+    rules = Rules.model_validate({name: {"copy": "exploding"} for name in names} | {"gain": {}})
+
+    assert list(rules.root) == [
+        *("nonfinite", "exploding", "c", "m", "z"),
+        *("vanishing", "gain", "records_lost"),
+    ]
+    assert [rule.name for rule in rules.counted] == list(rules.root)[:6]
+
+
+def test_copies_survive_the_log() -> None:
+    """As plain data and back they are the same rules, in the same order."""
+    given = {"b": {"copy": "gain", "high": 3}, "a": {"copy": "gain", "runs": ["x-*", "!x-1"]}}
+    rules = Rules.model_validate(given)
+    again = Rules.model_validate(json.loads(json.dumps(rules.model_dump(mode="json"))))
+
+    assert again == rules
+    assert list(again.root) == list(rules.root)
+    assert again != Rules.model_validate({**given, "b": {"copy": "vanishing"}})
+
+
+@pytest.mark.parametrize(
+    ("patterns", "matching"),
+    [
+        ((), ["head", "h.0.a", "h.1.a", "H.0.a"]),
+        (("h.*",), ["h.0.a", "h.1.a"]),
+        (("h.?.a", "head"), ["head", "h.0.a", "h.1.a"]),
+        (("h.[!0].a",), ["h.1.a"]),
+        (("!h.*",), ["head", "H.0.a"]),
+        (("h*", "!*.1.*"), ["head", "h.0.a"]),
+        (("x",), []),
+    ],
+)
+def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list[str]) -> None:
+    """In the case they are written in; after ! they leave out."""
+    names = ["head", "h.0.a", "h.1.a", "H.0.a"]
+
+    assert [name for name in names if matches(patterns, name)] == matching
+
+
+def test_rules_of_an_earlier_version_are_read_as_far_as_they_are_rules(cluster: Any) -> None:
+    """What is in the log stays there; in a settings file it would be refused."""
+    plain = {
+        "exploding": {"limit": 7, "clear": 7, "patience": 3},
+        "vanishing": {"limit": 5, "clear": 4},
+        "sparse": {"limit": 9},
+        "head": {"copy": "exploding", "limit": 8, "clear": 8, "gone": 1},
+        "rest": {"copy": "sparse"},
+    }
+    expected = {
+        "exploding": {"limit": 7, "clear": 7},
+        "head": {"copy": "exploding", "limit": 8, "clear": 8},
+    }
+    job = cluster()
+    job.rules(**plain)
+
+    assert job.state.rules == Rules.from_log(plain) == Rules.model_validate(expected)
+    assert Rules.from_log(expected) == Rules.model_validate(expected)

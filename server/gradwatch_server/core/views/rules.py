@@ -1,0 +1,63 @@
+"""The answer to `/rules`: the rules in force, and what each watches of a run. Plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradwatch_server.core.alerting.evaluation import all_groups
+from gradwatch_server.core.alerting.limits import watched_layers
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.views.snapshot import RunView
+
+
+def describe_rules(rules: Rules, view: RunView | None = None) -> list[dict[str, Any]]:
+    """Return each rule with its settings, in the order of evaluation.
+
+    Args:
+        rules: The rules in force.
+        view: A run; each rule then says what it watches of it.
+    """
+    described = [_describe(rule) for rule in rules.root.values()]
+    if view is not None:
+        counts = count_watched(rules, view)
+        for own, rule in zip(described, rules.root.values(), strict=True):
+            own["watches"] = _watches(rule, view, counts.get(rule.name, len(view.names)))
+    return described
+
+
+def count_watched(rules: Rules, view: RunView) -> dict[str, int]:
+    """Return how many layers of a run each rule watches, of those that are limited to some."""
+    groups = all_groups(view.groups, len(view.names))
+    watched = watched_layers(rules.watching(view.name), view.names, groups)
+    return {name: int(np.count_nonzero(mask)) for name, mask in watched.items()}
+
+
+def _describe(rule: Rule) -> dict[str, Any]:
+    summary = (rule.__doc__ or "").partition("\n")[0]
+    settings = rule.model_dump(mode="json")
+    return {"rule": rule.name, "copy": rule.copied, "summary": summary, "settings": settings}
+
+
+def _watches(rule: Rule, view: RunView, num_layers: int) -> dict[str, Any]:
+    """Say what a rule watches of a run; what is not about layers has no number of them."""
+    if not rule.watches(view.name):
+        return {"run": False, "layers": None, "warning": None}
+    if not isinstance(rule, LayerRule):
+        return {"run": True, "layers": None, "warning": None}
+    warning = no_layers(rule, view) if view.names and not num_layers else None
+    return {"run": True, "layers": num_layers, "warning": warning}
+
+
+def no_layers(rule: LayerRule, view: RunView) -> str:
+    """Say that a rule is limited to layers that a run has none of."""
+    limits = [
+        f"{key} {list(patterns)}"
+        for key, patterns in (("layers", rule.layers), ("groups", rule.groups))
+        if patterns
+    ]
+    known = f"{len(view.names)} layers in {len(view.groups)} named groups"
+    return f"{' and '.join(limits)} match none of the {known}"

@@ -1,0 +1,124 @@
+"""`gradwatch rules`: what is in force, what a file comes to, and what it would have said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gradwatch_server.cli.app import app
+from tests.support.aggregator import Aggregator
+
+STRICT = (
+    '[rules.exploding]\nlimit = 50\nclear = 50\n[rules.head]\ncopy = "exploding"\nlayers = ["b"]\n'
+)
+NORMS = (1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0)
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command in a folder with a file `rules.toml`: `invoke("check", "rules.toml")`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.toml").write_text(STRICT)
+
+    def run(*arguments: str, columns: str = "200") -> Result:
+        result = CliRunner().invoke(app, ["rules", *arguments], env={"COLUMNS": columns})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        return result
+
+    return run
+
+
+def words(text: str) -> list[list[str]]:
+    """Return the cells of each line, which stand two spaces apart."""
+    return [re.split(r"  +", line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def test_a_good_file_is_valid(invoke: Any) -> None:
+    """What it changes is said."""
+    result = invoke("check", "rules.toml")
+
+    assert result.exit_code == 0
+    assert "rules.toml: valid, " in result.stdout
+    assert result.stdout.endswith(" rules, 1 copy; not as by default: exploding, head\n")
+    told = json.loads(invoke("check", "rules.toml", "--json").stdout)
+    assert told["rules"]["head"]["copy"] == "exploding"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[rules.explodng]\n", "setting 'rules.explodng' is not known; the rules are nonfinite"),
+        ("[rules.gain]\nhih = 1\n", "setting 'rules.gain.hih' is not known; the keys of gain are "),
+        ("[rules.gain]\nhigh = -1\n", "setting 'rules.gain.high': Input should be greater than 0"),
+        ("[rules.gain]\nruns = 'x'\n", "setting 'rules.gain.runs': Input should be a list of pat"),
+        ("[rules", "config file rules.toml: "),
+        (None, "no config file rules.toml"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_1(
+    invoke: Any, tmp_path: Path, text: str | None, says: str
+) -> None:
+    """Before anything is read of a run."""
+    file = tmp_path / "rules.toml"
+    file.unlink() if text is None else file.write_text(text)
+    result = invoke("check", "rules.toml", "--run", "gpt")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"gradwatch: {says}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_a_store_the_directory_is_asked_for(invoke: Any) -> None:
+    result = invoke("check", "rules.toml", "--run", "gpt", "--data", "nowhere")
+
+    assert result.exit_code == 1
+    assert "there is no nowhere/gradwatch.db; give the aggregator's data" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_stored_run_is_judged_beside_the_aggregator(
+    service: Aggregator, peers: Any, invoke: Any
+) -> None:
+    """As a table for people, and as JSON."""
+    peer = peers(service.ingest, run="tuned").attach(("a", "b"))
+    peer.steps(0, *NORMS)
+    service.reaches("tuned", len(NORMS) - 1)
+    arguments = ("check", "rules.toml", "--run", "tuned", "--data", str(service.directory))
+    result = invoke(*arguments)
+
+    assert result.exit_code == 0, result.stderr
+    _, judged, *table = words(result.stdout)
+    assert judged == ["tuned: attempt 1 judged in 9 frames, steps 0 to 8"]
+    assert table == [
+        ["fires", "rule", "group", "severity", "from step", "to step", "layer"],
+        ["both", "exploding", "all", "critical", "1", "5", "a"],
+        ["only now", "exploding", "all", "critical", "6", "7, fires on", "a"],
+    ]
+    told = json.loads(invoke(*arguments, "--json").stdout)
+    assert [own["verdict"] for own in told["alerts"]] == ["both", "only now"]
+    assert told["alerts"][0]["before"]["message"].startswith("gradient of a has L2 norm 200 > 100")
+    assert told["alerts"][1]["before"] is None
+
+
+@pytest.mark.slow
+def test_the_rules_in_force_are_shown(service: Aggregator, peers: Any, invoke: Any) -> None:
+    """Of a run also what each watches; over HTTP, as the other commands."""
+    peers(service.ingest, run="shown").attach(("a", "b")).steps(0, 1.0)
+    service.reaches("shown", 0)
+    lines = words(invoke("--url", service.url).stdout)
+    shown = words(invoke("--url", service.url, "--run", "shown").stdout)
+    as_json = invoke("--url", service.url, "--json").stdout.splitlines()
+
+    assert lines[0] == ["rule", "severity", "for", "clear", "settings"]
+    assert ["exploding", "critical", "2", "3", "limit 100.0, clear 50.0"] in lines
+    assert ["exploding", "critical", "2", "3", "limit 100.0, clear 50.0", "2 layers"] in shown
+    assert [json.loads(line)["rule"] for line in as_json] == [own[0] for own in lines[1:]]
+    missing = invoke("--url", service.url, "--run", "gpx")
+    assert missing.exit_code == 1
+    assert missing.stderr.startswith("gradwatch: no run 'gpx'; known runs: ")

@@ -1,0 +1,138 @@
+"""Rules that are limited to runs, layers or groups, and copies: what they judge, and what not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.alerting.limits import LimitedRules, watched_layers
+from gradwatch_server.core.alerting.rules import Rules
+from tests.server.core.test_state_dict import restored
+
+LOUD = [500.0, 500.0, 500.0]
+ONCE = {"for_steps": 1}
+
+
+def told(job: Any) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    return [(a.rule, str(a.state), a.group, a.layers) for a in job.alerts]
+
+
+@pytest.mark.parametrize(
+    ("limits", "layers"),
+    [
+        ({"layers": ["h.*"]}, ("h.0", "h.1")),
+        ({"layers": ["!h.*"]}, ("head",)),
+        ({"layers": ["h.*", "!h.0"]}, ("h.1",)),
+        ({"groups": ["top"]}, ("h.1", "head")),
+        ({"groups": ["all"]}, ("h.0",)),
+        ({"groups": ["top"], "layers": ["h.*"]}, ("h.1",)),
+        ({"runs": ["gp*"]}, ("h.0", "h.1", "head")),
+        ({"layers": ["H.*"]}, ()),
+        ({"groups": ["bottom"]}, ()),
+        ({"runs": ["*", "!gpt"]}, ()),
+    ],
+)
+def test_only_what_is_watched_raises_and_counts(
+    cluster: Any, limits: dict[str, Any], layers: tuple[str, ...]
+) -> None:
+    """In alerts, in flags and in the health score."""
+    job = cluster(names=("h.0", "h.1", "head"), groups={"top": (1, 2)}).start()
+    job.rules(exploding=ONCE | limits)
+    job.step(0, LOUD)
+    report = job.health()
+
+    assert sorted(name for alert in job.alerts for name in alert.layers) == sorted(layers)
+    assert report["layers"]["exploding"] == len(layers)
+    assert report["has_exploding"] == bool(layers)
+    assert report["score"]["last"] == pytest.approx(1.0 - 0.8 * len(layers) / 3)
+
+
+def test_what_is_no_longer_watched_is_resolved(cluster: Any) -> None:
+    """Its layer stays beyond the limit, but is not the rule's any more."""
+    job = cluster(names=("h.0", "head")).start()
+    job.rules(exploding=ONCE)
+    job.step(0, [1.0, 500.0])
+    job.rules(exploding=ONCE | {"layers": ["h.*"], "clear_steps": 2})
+    job.step(1, [1.0, 500.0])
+    job.step(2, [1.0, 500.0])
+
+    assert told(job) == [
+        ("exploding", "firing", "all", ("head",)),
+        ("exploding", "resolved", "all", ("head",)),
+    ]
+
+
+def test_layers_that_come_later_are_watched(cluster: Any) -> None:
+    job = cluster(names=("a",)).start()
+    job.rules(exploding=ONCE | {"layers": ["head*"]})
+    job.step(0, [500.0])
+    job.declare(0, ("a", "head.w"))
+    job.step(1, [500.0, 500.0])
+
+    assert told(job) == [("exploding", "firing", "all", ("head.w",))]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_copy_has_alerts_of_its_own(cluster: Any, restart: bool) -> None:
+    """Beside those of its rule, with their own ids; over a restart they go on."""
+    job = cluster(names=("h.0", "head")).start()
+    job.rules(
+        exploding=ONCE | {"layers": ["!head"]},
+        head_exploding={"copy": "exploding", "limit": 5, "clear": 5, "layers": ["head"]} | ONCE,
+    )
+    job.step(0, [1.0, 9.0])
+    if restart:
+        job.state = restored(job.state)
+    job.step(1, [500.0, 1.0])
+    job.step(2, [500.0, 1.0])
+    job.step(3, [500.0, 1.0])
+
+    assert told(job) == [
+        ("head_exploding", "firing", "all", ("head",)),
+        ("exploding", "firing", "all", ("h.0",)),
+        ("head_exploding", "resolved", "all", ("head",)),
+    ]
+    assert len({alert.id for alert in job.alerts}) == 2
+    assert job.alerts[0].id == job.alerts[2].id
+
+
+def test_a_copy_counts_in_health_as_its_rule_does(cluster: Any) -> None:
+    """Each layer once, under either name."""
+    job = cluster(names=("a", "b")).start()
+    job.rules(strict={"copy": "exploding", "limit": 5, "clear": 5})
+    job.step(0, [9.0, 500.0])
+    report = job.health()
+
+    assert (report["layers"]["exploding"], report["layers"]["strict"]) == (1, 2)
+    assert report["score"]["last"] == pytest.approx(0.2)
+    assert [(own["name"], own["why"]) for own in report["worst_layers"]] == [
+        ("b", "exploding"),
+        *(("b", "strict"), ("a", "strict")),
+    ]
+
+
+def test_masks_are_made_once_for_the_same_layers(cluster: Any) -> None:
+    """Each rank's manifest tells of the same ones again."""
+    job = cluster(world=3, names=("a", "head")).start()
+    job.rules(exploding={"layers": ["head"]})
+    job.step(0, 1.0)
+    first = job.attempt._describe().of("exploding").watched
+    for rank in range(3):
+        job.declare(rank)
+    job.step(1, 1.0)
+    context = job.attempt._describe()
+
+    assert context.of("exploding").watched is first
+    assert context.of("vanishing") is context
+    job.declare(0, groups={"top": (1,)})
+    job.step(2, 1.0)
+    assert job.attempt._describe().of("exploding").watched is not first
+
+
+def test_a_rule_without_limits_costs_nothing(context_of: Any) -> None:
+    """Its context is the one of all."""
+    context = context_of("a", "b")
+
+    assert LimitedRules().limit(context, Rules()) is context
+    assert watched_layers(Rules(), context.names, context.groups) == {}

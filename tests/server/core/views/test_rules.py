@@ -1,0 +1,52 @@
+"""The answer to `/rules`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwatch_server.core.views.rules import describe_rules
+from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_wire.jsonable import jsonable
+
+
+def test_each_rule_has_its_settings_in_the_order_of_evaluation(cluster: Any) -> None:
+    """A copy says of what."""
+    job = cluster()
+    job.rules(head={"copy": "exploding", "limit": 7, "clear": 7, "layers": ["head"]})
+    described: Any = jsonable(describe_rules(job.state.rules))
+
+    assert [own["rule"] for own in described][:4] == ["nonfinite", "exploding", "head", "vanishing"]
+    head = described[2]
+    assert (head["copy"], head["settings"]["limit"], head["settings"]["layers"]) == (
+        *("exploding", 7.0),
+        ["head"],
+    )
+    assert head["summary"] == described[1]["summary"] != ""
+    assert "watches" not in head
+
+
+def test_each_rule_says_what_it_watches_of_a_run(cluster: Any) -> None:
+    """No warning before the run has layers."""
+    job = cluster(names=("a", "head"), groups={"top": (1,)})
+    job.rules(
+        exploding={"layers": ["h*"]}, vanishing={"groups": ["bottom"]}, nonfinite={"runs": ["x"]}
+    )
+    job.open()
+
+    def watches() -> dict[str, Any]:
+        view = view_run(job.state.runs["gpt"], job.state.rules)
+        return {own["rule"]: own["watches"] for own in describe_rules(job.state.rules, view)}
+
+    assert watches()["exploding"] == {"run": True, "layers": 0, "warning": None}
+    job.declare(0)
+    assert watches() == {
+        "nonfinite": {"run": False, "layers": None, "warning": None},
+        "exploding": {"run": True, "layers": 1, "warning": None},
+        "vanishing": {
+            "run": True,
+            "layers": 0,
+            "warning": "groups ['bottom'] match none of the 2 layers in 1 named groups",
+        },
+        "gain": {"run": True, "layers": None, "warning": None},
+        "records_lost": {"run": True, "layers": None, "warning": None},
+    }
