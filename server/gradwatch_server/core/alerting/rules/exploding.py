@@ -164,7 +164,7 @@ class ExplodingRule(ModuleRule):
         memory = self._memory(context)
         if np.isnan(memory.before[raised]).all():
             return Severity.INFO
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             far = raised & (frame.l2_max > EARLY_FACTOR * memory.before)
         return Severity.CRITICAL if far.any() and in_a_row >= 4 else self.severity
 
@@ -188,7 +188,7 @@ class ExplodingRule(ModuleRule):
     def _jumped(self, frame: Frame, context: Context) -> BoolArray:
         judgement, memory = context.judge(frame), self._memory(context)
         rise = judgement.rise
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             series = judgement.is_known & (
                 (judgement.over_peak > LN_FACTOR)
                 | (rise > np.maximum(LN_RATIO, DEVIATIONS * judgement.deviation))
