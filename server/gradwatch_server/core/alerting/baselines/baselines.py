@@ -100,16 +100,14 @@ class Baselines:
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
         samples[FIRST_MODULE : FIRST_MODULE + len(norms)] = norms
         samples[TOTAL] = math.nan if frame.total_norm is None else frame.total_norm
-        samples = natural_log(samples)
-        samples[LOSS] = self._loss_sample(frame.loss)
-        return samples
-
-    def _loss_sample(self, loss: float | None) -> float:
-        if loss is None or not math.isfinite(loss):
-            return math.nan
-        if self._is_log_loss and loss <= 0.0:
+        loss = math.nan if frame.loss is None else frame.loss
+        if self._is_log_loss and -math.inf < loss <= 0.0:
             self._forget_logs()
-        return float(natural_log(np.array([loss]))[0]) if self._is_log_loss else loss
+        samples[LOSS] = loss
+        logarithms = natural_log(samples)
+        if not self._is_log_loss and math.isfinite(loss):
+            logarithms[LOSS] = loss
+        return logarithms
 
     def _forget_logs(self) -> None:
         """From here on look at the loss itself: what its logarithms were says nothing of it."""
