@@ -10,15 +10,13 @@ from gradwatch_server.core.state import State
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.storage.store import NewAlertEvent
 from gradwatch_wire import Alert as AlertRecord
-from gradwatch_wire.health import AlertState, RankState
+from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 
 
 def alert_event(alert: Alert) -> NewAlertEvent:
-    """Return what is stored once per alert and change: firing, each higher severity, resolved."""
-    rose = alert.state is AlertState.FIRING and alert.raised_step is not None
-    change = f"{alert.state}:{alert.severity}" if rose else str(alert.state)
-    return NewAlertEvent(alert.id, change, alert.run, json.dumps(jsonable(alert.to_dict())))
+    """Return what is stored once per alert and change: it fires, has news, is resolved."""
+    return NewAlertEvent(alert.id, alert.change, alert.run, json.dumps(jsonable(alert.to_dict())))
 
 
 def tell_ranks(

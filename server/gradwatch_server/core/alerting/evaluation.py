@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.alert import ResolvedBy
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_wire.health import Severity
@@ -32,6 +33,8 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
+        references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
+            of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
     """
 
     run: str
@@ -40,6 +43,7 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    references: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,14 @@ class Verdict:
         held: Likewise, not yet past the clearing threshold; a superset of `raised`.
         seen: Likewise, where the rule could see at all; where it could not (the layer is absent, or
             non-finite and the rule is about norms) it neither holds nor clears.
+        present: Likewise, what is there at all. An alert none of whose layers is for long enough is
+            over. None if that cannot be said.
     """
 
     raised: BoolArray
     held: BoolArray
     seen: BoolArray
+    present: BoolArray | None = None
 
     @classmethod
     def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
@@ -83,6 +90,13 @@ class Evaluation:
         extend: Returns the origin of an alert that goes on, with what this adds to it.
         key: What the alert's id is made of in place of the group, where one step may see several
             alerts of it begin.
+        excess: (layers,) by what factor each is beyond its limit: ten times what was told is told
+            again. None if the rule has no such measure; the origin's value is one where `extend`
+            changes it.
+        reference: (layers,) what each was compared with. Of a layer that joins an alert it is
+            frozen as it then is, and given back in `Context.references` as long as the alert
+            lasts: a rule whose baseline adapts holds the alert by it.
+        gone: What it means if the alert's layers are not present for long.
     """
 
     group: str
@@ -94,3 +108,6 @@ class Evaluation:
     severity: Callable[[int], Severity]
     extend: Callable[[Origin], Origin] = _unchanged
     key: str = ""
+    excess: FloatArray | None = None
+    reference: FloatArray | None = None
+    gone: ResolvedBy = ResolvedBy.GONE
