@@ -22,7 +22,7 @@ def alert_event(alert: Alert) -> NewAlertEvent:
 def tell_ranks(
     alerts: Iterable[Alert], state: State, peers: Mapping[bytes, bytes], ingest: Ingest
 ) -> None:
-    """Send each alert to the living sessions of its run's current attempt.
+    """Send each alert that is not silenced to the living sessions of its attempt.
 
     Args:
         alerts: What to tell.
@@ -31,8 +31,11 @@ def tell_ranks(
         ingest: What sends them.
     """
     for alert in alerts:
+        if alert.silenced:
+            continue
         record = AlertRecord(alert=alert.to_dict())
-        for session in state.runs[alert.run].current.sessions.values():
+        attempts = (own for own in state.runs[alert.run].attempts if own.number == alert.attempt)
+        for session in (own for attempt in attempts for own in attempt.sessions.values()):
             peer = peers.get(session.id)
             if peer is not None and session.state is RankState.ALIVE:
                 ingest.reply(peer, session.id, record)

@@ -3,12 +3,13 @@
 Routes return `Json` themselves: what FastAPI makes of a returned dict has null for NaN.
 """
 
-from gradwatch_server.api.routes import alerts, runs, service, stream_tokens, streams
+from gradwatch_server.api.routes import alerts, runs, service, silences, stream_tokens, streams
 
 ROUTERS = (
     service.router,
     runs.router,
     alerts.router,
+    silences.router,
     streams.router,
     stream_tokens.router,
 )
