@@ -125,7 +125,7 @@ def attach(
             and the largest and the mean norm of each layer over all of them.
         local: Also measure each layer's gradient on this rank before DDP reduces it, so that a bad
             rank has a name. Costs a norm per parameter in the backward pass.
-        on_alert: Called with each alert of this run, in the background thread.
+        on_alert: Called with each event of an alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
         spill: Directory for records that are not acknowledged yet, so that they outlive this

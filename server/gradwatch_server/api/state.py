@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Request
 
@@ -15,9 +16,13 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.storage.store import AlertEventReader
+
+COMMAND_TIMEOUT_S: Final = 10.0
+"""Time that the engine has to do what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,23 @@ class ApiState:
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""
         return self.engine.clock.now_ns()
+
+    async def command(self, command: Command) -> Any:
+        """Have the engine do something; return what it answers once that is in the log.
+
+        Raises:
+            HTTPException: As the command says; 503 if the engine cannot write, or is too slow.
+        """
+        if self.published.fault is not None:
+            raise HTTPException(503, self.published.fault)
+        try:
+            future = asyncio.wrap_future(self.engine.commands.submit(command))
+            return await asyncio.wait_for(future, COMMAND_TIMEOUT_S)
+        except CommandError as error:
+            raise HTTPException(error.status, error.detail) from error
+        except TimeoutError as error:
+            detail = "the engine did not answer in time; it is not known whether this was done"
+            raise HTTPException(503, self.published.fault or detail) from error
 
     def run(self, name: str) -> RunView:
         """Return a run.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_wire import Envelope, Hello
 
 
@@ -63,7 +64,35 @@ class Forgotten:
     attempts: int
 
 
-Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet | Forgotten
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Somebody knows of an alert that fires."""
+
+    run: str
+    attempt: int
+    alert_id: str
+    by: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceAdded:
+    """Alerts that fit are not told from here on, until it ends."""
+
+    silence: Silence
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceRemoved:
+    """A silence ends before its time."""
+
+    silence_id: str
+
+
+Request: TypeAlias = Acknowledged | SilenceAdded | SilenceRemoved
+"""What people ask of the aggregator."""
+
+Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet | Forgotten | Request
 
 
 @dataclass(frozen=True, slots=True)

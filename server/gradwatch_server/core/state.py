@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
+    Acknowledged,
     Entry,
     Forgotten,
     Gap,
     Lost,
     Opened,
     Received,
+    Request,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.core.frames.window import WINDOW_STEPS
@@ -36,6 +41,7 @@ class State:
         self.runs: dict[str, Run] = {}
         self.sessions: dict[bytes, Session] = {}
         self.rules = rules or Rules()
+        self.silences = Silences()
         self.forgotten: dict[str, int] = {}  # run -> its last attempt
         self.window_steps = window_steps
 
@@ -46,6 +52,9 @@ class State:
             entry: The entry.
             skip: Runs that are ahead of it already, so that no time passes for them.
         """
+        body = entry.body
+        if isinstance(body, Acknowledged | SilenceAdded | SilenceRemoved):
+            return list(self._follow(body, entry.received_ns, skip))
         return list(self._apply(entry, skip))
 
     def concerns(self, entry: Entry) -> list[tuple[str, int]]:
@@ -62,6 +71,10 @@ class State:
                 return [(run.name, run.current.number) for run in runs if run.current.waiting]
             case Forgotten(run, attempts) if run in self.runs:
                 return [(run, attempts)]
+            case Acknowledged(run, attempt) if run in self.runs:
+                return [(run, attempt)]
+            case SilenceAdded() | SilenceRemoved():
+                return [(own.run, own.number) for own in self._alerting()]
         return []
 
     def _concerned(self, session_id: bytes) -> list[tuple[str, int]]:
@@ -88,6 +101,31 @@ class State:
             case Forgotten(name, attempts):
                 self._forget(self.runs[name], attempts)
 
+    def _follow(self, request: Request, now_ns: int, skip: Collection[str]) -> Iterator[Alert]:
+        match request:
+            case Acknowledged(run, number, alert_id, by, comment) if run in self.runs:
+                who = Acknowledgement(by, comment, now_ns)
+                for attempt in self.runs[run].attempts:
+                    if attempt.number == number:
+                        yield from attempt.active_alerts.acknowledge(alert_id, who, self.rules)
+            case SilenceAdded(silence):
+                self.silences.add(silence)
+                for attempt in self._alerting():
+                    if attempt.run not in skip:
+                        names = tuple(attempt.layers.names)
+                        attempt.active_alerts.look_for_silences(names, now_ns)
+            case SilenceRemoved(silence_id):  # whom it kept is told at its next step
+                self.silences.remove(silence_id)
+
+    def _alerting(self) -> list[Attempt]:
+        """Return the attempts that have alerts which may still be told of."""
+        return [
+            attempt
+            for run in self.runs.values()
+            for attempt in run.attempts
+            if attempt.active_alerts and not attempt.retired
+        ]
+
     def _attempt(self, session: Session) -> Attempt:
         return self.runs[session.hello.run].attempt_of(session)
 
@@ -109,6 +147,7 @@ class State:
         if attempt is None:
             last = run.attempts[-1].number if run.attempts else self.forgotten.get(run.name, 0)
             attempt = Attempt(run.name, last + 1, hello, now_ns, self.window_steps)
+            attempt.active_alerts.silences = self.silences
             if run.attempts:
                 past = attempt.replayed and not run.current.replayed
                 yield from (attempt if past else run.current).retire(now_ns, self.rules)

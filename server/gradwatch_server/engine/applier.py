@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import (
+    Acknowledged,
     Entry,
     Forgotten,
     Gap,
@@ -14,6 +15,8 @@ from gradwatch_server.core.entries import (
     Opened,
     Received,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.core.state import State
@@ -68,6 +71,11 @@ class Applier:
             case Opened(session, _) | Gap(session, _, _) | Lost(session):
                 self.publisher.note_changed([sessions[session].hello.run])
             case Tick() | RulesSet():
+                self.publisher.note_changed(self.state.runs)
+            case Acknowledged(run=run):
+                self.publisher.note_changed({run} & self.state.runs.keys())
+            case SilenceAdded() | SilenceRemoved():
+                self._published.silences = tuple(self.state.silences)
                 self.publisher.note_changed(self.state.runs)
 
     def _forget(self, gone: Forgotten) -> None:

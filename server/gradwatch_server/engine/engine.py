@@ -21,6 +21,7 @@ from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import alert_event, tell_ranks
 from gradwatch_server.engine.batch import Batch
+from gradwatch_server.engine.commands import Commands
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
@@ -78,6 +79,7 @@ class Engine(threading.Thread):
         super().__init__(name="gradwatch-engine")
         self.clock = clock
         self.published = PublishedState()
+        self.commands = Commands()
         self.metrics = EngineMetrics()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
         self._http_url = http_url
@@ -138,6 +140,7 @@ class Engine(threading.Thread):
             self.published.fault = "the engine failed; see the log"
             self._on_failure()
         finally:
+            self.commands.close()
             self._publish()
 
     def _round(self) -> None:
@@ -149,12 +152,14 @@ class Engine(threading.Thread):
         now_ns = self.clock.now_ns()
         self._housekeeping.add(now_ns, batch)
         self._add_rules(now_ns, batch)
+        self.commands.take(self._state, now_ns, batch)
         if batch.lines and not self._append(batch.lines):
             return
         self._acknowledge(batch)
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._apply_all(batch.lines)
+        self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
         if not self._withheld:
             self._checkpointer.work(self.clock.now_ns(), self._state)

@@ -36,6 +36,7 @@ def recover(
         state = checkpointer.restore(window_steps)
         applier = Applier(state, checkpointer, Publisher(published), published)
         published.cursor = _catch_up(applier, store, rules, clock)
+        published.silences = tuple(state.silences)
         return applier
 
     try:

@@ -43,6 +43,7 @@ class Position:
     Args:
         offset: The newest entry at the time of the save.
         rules: The rules in force at `start`, plain.
+        silences: Those in force there, plain.
         behind: Run to the newest entry that its saved form has, of those that lack some; 0 for one
             that is not saved at all. All others are at `offset`.
     """
@@ -50,6 +51,7 @@ class Position:
     offset: int = 0
     rules: Mapping[str, Any] = field(default_factory=dict)
     behind: Mapping[str, int] = field(default_factory=dict)
+    silences: Sequence[Mapping[str, Any]] = ()
 
     @property
     def start(self) -> int:
@@ -207,7 +209,7 @@ def fill_window(saved: SavedState, run: Run, chunks: Collection[int]) -> None:
 def encode_position(position: Position) -> dict[str, bytes]:
     """Return the part of the saved state that says how far the saved runs are."""
     plain = {"offset": position.offset, "rules": position.rules, "behind": position.behind}
-    return {_POSITION: _encode(plain)}
+    return {_POSITION: _encode({**plain, "silences": list(position.silences)})}
 
 
 def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:

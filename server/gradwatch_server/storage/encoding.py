@@ -7,12 +7,14 @@ not lost.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, cast
 
 import msgpack
 
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
+    Acknowledged,
     Body,
     Entry,
     Forgotten,
@@ -20,7 +22,10 @@ from gradwatch_server.core.entries import (
     Lost,
     Opened,
     Received,
+    Request,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.storage.store import Line
@@ -40,11 +45,12 @@ from gradwatch_wire import (
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+_ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED = 121, 122, 123
 
 SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
 """What the records of a session cannot be read without."""
 
-HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES)
+HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES, _SILENCE_ADDED, _SILENCE_REMOVED)
 """What the rest of a log cannot be read without."""
 
 RECORD_KINDS: Final = {
@@ -97,8 +103,21 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _RULES, None, json.dumps(dict(rules)).encode()
         case Forgotten(run, attempts):
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
+        case Acknowledged() | SilenceAdded() | SilenceRemoved() as request:
+            kind, payload = _encode_request(request)
+            return kind, None, payload
     msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
     raise AssertionError(msg)
+
+
+def _encode_request(request: Request) -> tuple[int, bytes]:
+    match request:
+        case Acknowledged():
+            return _ACKNOWLEDGED, json.dumps(asdict(request)).encode()
+        case SilenceAdded(silence):
+            return _SILENCE_ADDED, json.dumps(asdict(silence)).encode()
+        case SilenceRemoved(silence_id):
+            return _SILENCE_REMOVED, silence_id.encode()
 
 
 def _hello_frame(session: bytes, hello: Hello) -> bytes:
@@ -133,5 +152,15 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
     if kind == _FORGOTTEN:
         run, attempts = msgpack.unpackb(payload)
         return Forgotten(run, attempts)
+    return _decode_request(kind, payload)
+
+
+def _decode_request(kind: int, payload: bytes) -> Request:
+    if kind == _ACKNOWLEDGED:
+        return Acknowledged(**json.loads(payload))
+    if kind == _SILENCE_ADDED:
+        return SilenceAdded(Silence(**json.loads(payload)))
+    if kind == _SILENCE_REMOVED:
+        return SilenceRemoved(payload.decode())
     msg = f"kind {kind} is not known to this version"
     raise ValueError(msg)

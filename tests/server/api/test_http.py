@@ -161,6 +161,8 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
         "bad_loss": None,
         "first_gradient": "a",
         "module": None,
+        "layers": ["a"],
+        "num_layers": 1,
     }
 
 
@@ -421,7 +423,7 @@ def test_names_from_the_wire_come_back_as_they_were(
 
     assert [layer["name"] for layer in service.json(f"/runs/{run}")["layers"]] == names
     assert report["first_bad"]["first_gradient"] == names[3]
-    assert report["alerts"]["items"][0]["layers"] == names
+    assert report["alerts"]["items"][0]["layers"] == [names[3], *names[:3]]
     message = report["alerts"]["items"][0]["message"]
     assert message.isprintable()
 

@@ -389,16 +389,16 @@ def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: lis
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -> None:
-    """The store holds each (id, state) once; a second would be lost in silence."""
+    """The store holds each (id, change) once; a second would be lost in silence."""
     job = cluster(world=3, names=("a", "b")).start()
     play(job, actions)
-    told = [(a.id, a.state) for a in job.alerts]
+    told = [(a.id, a.change) for a in job.alerts]
 
     assert len(set(told)) == len(told)
     for alert in job.alerts:
         assert alert.state in ("firing", "resolved")
         if alert.state == "resolved":
-            assert (alert.id, "firing") in told[: told.index((alert.id, alert.state))]
+            assert (alert.id, "firing") in told[: told.index((alert.id, alert.change))]
 
 
 @given(actions=ACTIONS)

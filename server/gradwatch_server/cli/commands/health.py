@@ -78,8 +78,17 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
     module = first_bad.get("module")
     if module:
         return f"non-finite output of {module} on rank {rank} at step {first_bad['step']}"
-    where = first_bad["layer"] or _before_gradients(first_bad) or unknown
+    where = first_bad["layer"] or _before_gradients(first_bad) or _one_of(first_bad) or unknown
     return f"{first_bad['kind']} in {where} on rank {rank} at step {first_bad['step']}"
+
+
+def _one_of(first_bad: dict[str, Any]) -> str | None:
+    """Name the layers where it cannot be known which of them was first."""
+    names, count = first_bad.get("layers", ()), first_bad.get("num_layers", 0)
+    if not names:
+        return None
+    more = ", …" if count > len(names) else ""
+    return f"one of {count} layers ({', '.join(names)}{more})"
 
 
 def _before_gradients(first_bad: dict[str, Any]) -> str | None:

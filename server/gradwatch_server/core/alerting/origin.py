@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from gradwatch_server.core.alerting.forward import ForwardOrigin, find_forward, 
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import nonfinite_kind
+
+NUM_FIRST_LAYERS: Final = 5
+"""Names of layers that `FirstBad` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,10 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
 
 @dataclass(frozen=True, slots=True)
 class FirstBad:
-    """The first non-finite gradient or loss of an attempt; the keys are those of `/health`."""
+    """The first non-finite gradient or loss of an attempt; the keys are those of `/health`.
+
+    `layers` are the first few of those that were non-finite, of which `layer` may not be known.
+    """
 
     step: int
     rank: int | None
@@ -123,6 +129,12 @@ class FirstBad:
     bad_loss: bool | None = None
     first_gradient: str | None = None
     module: str | None = None
+    layers: tuple[str, ...] = ()
+    num_layers: int = 0
+
+    def __post_init__(self) -> None:
+        """Take a list, as it comes from a file, for a tuple."""
+        object.__setattr__(self, "layers", tuple(self.layers))
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -144,6 +156,8 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             bad_loss=found.bad_loss,
             first_gradient=None if first is None else names[first],
             module=found.forward.module if found.forward else None,
+            layers=tuple(names[i] for i in np.flatnonzero(flagged)[:NUM_FIRST_LAYERS]),
+            num_layers=int(np.count_nonzero(flagged)),
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None

@@ -71,6 +71,8 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
         "bad_loss": True,
         "first_gradient": None,
         "module": None,
+        "layers": [],
+        "num_layers": 0,
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -404,6 +406,8 @@ def test_first_bad_stays_the_first(cluster: Any) -> None:
         "bad_loss": True,
         "first_gradient": "b",
         "module": None,
+        "layers": ("b",),
+        "num_layers": 1,
     }
     job.start()
     assert job.health()["first_bad"] is None

@@ -175,7 +175,7 @@ def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) 
 
 
 def test_without_it_nothing_is_left(cluster: Any, tmp_path: Path) -> None:
-    """What was saved with it can still be read: its alert stays as it stood."""
+    """What was saved with it can still be read; its alert is over with it, and says so."""
     REGISTRY.add(ManyZerosRule)
     job = cluster(names=("a",)).start()
     job.rules(many_zeros={"for_steps": 1})
@@ -187,8 +187,11 @@ def test_without_it_nothing_is_left(cluster: Any, tmp_path: Path) -> None:
 
     assert [(a.rule, a.state) for a in job.attempt.active_alerts.alerts()] == [
         ("exploding", "pending"),
-        ("many_zeros", "firing"),
+        ("many_zeros", "resolved"),
     ]
+    assert (
+        job.alerts[-1].message == "many_zeros at step 0 on rank 0, over at step 1: the rule is off"
+    )
     with pytest.raises(GradwatchError, match=r"'rules\.many_zeros' is not known"):
         configured("[rules.many_zeros]\n", tmp_path)
 
