@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from gradwatch_server.core.alerting.active import MAX_KEPT
 from gradwatch_server.core.alerting.alert import MAX_NAMED_LAYERS, alert_id
 from gradwatch_wire.health import AlertState
 
 NAN = math.nan
+
+pytestmark = pytest.mark.usefixtures("limit_alone")
 
 
 def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:

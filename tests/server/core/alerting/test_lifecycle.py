@@ -23,6 +23,8 @@ from gradwatch_server.core.frames.frame import Frame
 
 NAN = math.nan
 
+pytestmark = pytest.mark.usefixtures("limit_alone")
+
 
 def restored(attempt: Any) -> None:
     """Put what a file would give back in place of an attempt's alerts."""
