@@ -13,13 +13,16 @@ from typing import Final, cast
 import msgpack
 
 from gradwatch_server.core.entries import (
+    Beats,
     Body,
     Entry,
     Forgotten,
     Gap,
     Lost,
     Opened,
+    Progress,
     Received,
+    Resumed,
     RulesSet,
     Tick,
 )
@@ -40,6 +43,7 @@ from gradwatch_wire import (
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+_BEATS, _RESUMED = 106, 107
 
 SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
 """What the records of a session cannot be read without."""
@@ -91,6 +95,10 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _GAP, session, msgpack.packb((first, last))
         case Lost(session):
             return _LOST, session, None
+        case Beats(progress):
+            return _BEATS, None, msgpack.packb([_plain(own) for own in progress])
+        case Resumed():
+            return _RESUMED, None, None
         case Tick():
             return _TICK, None, None
         case RulesSet(rules):
@@ -99,6 +107,10 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
     msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
     raise AssertionError(msg)
+
+
+def _plain(own: Progress) -> tuple[bytes, int, float, bool | None]:
+    return own.session, own.last_step, own.since_s, own.training
 
 
 def _hello_frame(session: bytes, hello: Hello) -> bytes:
@@ -126,6 +138,10 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
         return Gap(session, first, last)
     if kind == _LOST:
         return Lost(session)
+    if kind == _BEATS:
+        return Beats(tuple(Progress(*own[:4]) for own in msgpack.unpackb(payload)))
+    if kind == _RESUMED:
+        return Resumed()
     if kind == _TICK:
         return Tick()
     if kind == _RULES:

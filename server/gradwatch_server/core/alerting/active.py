@@ -174,6 +174,8 @@ def _begin(name: str, rule: Rule, evaluation: Evaluation, context: Context) -> A
     origin = evaluation.origin(raised)
     layers, num_layers = _named(raised, evaluation.names)
     key = evaluation.key or evaluation.group
+    if context.epoch:
+        key = f"{key}/epoch {context.epoch}"
     alert = Alert(
         id=alert_id(context.run, context.attempt, name, key, origin.step),
         run=context.run,

@@ -32,6 +32,7 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
+        epoch: How often the steps of the attempt went back: the same step comes once in each.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

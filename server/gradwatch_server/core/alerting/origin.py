@@ -42,6 +42,7 @@ class Origin:
             it began in the forward pass; else None.
         magnitude: Largest magnitude in that output, NaN or Inf; None without a module.
         magnitudes_before: `(step, magnitude)` of the same output in the few frames before.
+        detail: What else is to be said, in words; mostly nothing.
     """
 
     step: int
@@ -57,6 +58,7 @@ class Origin:
     module: str | None = None
     magnitude: float | None = None
     magnitudes_before: tuple[tuple[int, float], ...] = ()
+    detail: str = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""

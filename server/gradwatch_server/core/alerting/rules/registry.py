@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradwatch_server.core.alerting.rules import gain, nonfinite, norm, records_lost
+from gradwatch_server.core.alerting.rules import (
+    gain,
+    nonfinite,
+    norm,
+    rank_lost,
+    rank_silent,
+    records_lost,
+    run_failed,
+    run_stalled,
+)
 from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 
@@ -93,4 +102,8 @@ REGISTRY = Registry(
     norm.VanishingRule,
     gain.GainRule,
     records_lost.RecordsLostRule,
+    run_failed.RunFailedRule,
+    rank_lost.RankLostRule,
+    run_stalled.RunStalledRule,
+    rank_silent.RankSilentRule,
 )
