@@ -62,9 +62,7 @@ def nonfinite_kind(value: float) -> str | None:
 
 
 class Phase(StrEnum):
-    """Where a run is in its life: no step yet, steps, all ranks said BYE, one of them with an
-    exception, or the last ones went without it.
-    """
+    """Where a run is in its life; `failed` is an end by an exception, `lost` one without BYE."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -90,8 +88,9 @@ class Status(StrEnum):
 
 
 class RankState(StrEnum):
-    """State of a rank: a sign of life lately, none lately, ended by BYE, by BYE with an exception,
-    or lost without one.
+    """State of a rank: a sign of life lately, none lately, ended by BYE, failed, or lost.
+
+    One that failed said in its BYE that it ended with an exception; one that is lost said none.
     """
 
     ALIVE = "alive"

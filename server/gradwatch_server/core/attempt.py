@@ -350,6 +350,13 @@ class Attempt:
         for session in self.sessions.values():
             session.manifests.clear()
 
+    def resize_window(self, steps: int) -> None:
+        """Let the window hold another number of frames from now on."""
+        self.window = self.window.resized(steps)
+        self._context = None
+        for recent in (self.late, self.lost, self.unresolved):
+            recent.frames = steps
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data of all but the rows of the window, which `Window.chunk` gives."""
         layouts = LayoutTable()

@@ -87,7 +87,7 @@ def _look_at(session: Session, now_ns: int, from_files: bool) -> RankLiveness:
         rank=session.hello.rank,
         step=session.last_step,
         lives=session.state is RankState.ALIVE and not (session.is_from_files or from_files),
-        is_lost=lost and gone and session.state is not RankState.ENDED,
+        is_lost=lost and gone and session.state not in (RankState.ENDED, RankState.FAILED),
         has_failed=session.state is RankState.FAILED and gone,
         silent_s=max(0.0, (now_ns - session.heard_ns) / 1e9),
         idle_s=max(0.0, (now_ns - session.stepped_ns) / 1e9),

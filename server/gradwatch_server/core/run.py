@@ -15,7 +15,6 @@ from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
 from gradwatch_wire.session.replayed import is_replayed
 
-
 MAX_LIVE: Final = 8
 """Attempts of a run that are judged at the same time, the newest."""
 
@@ -110,6 +109,10 @@ class Run:
                 if own.is_troubled:
                     own.revision += 1
                     yield from own.judge_liveness(now_ns, rules)
+
+    def touched_by_open(self) -> set[int]:
+        """Return the numbers of the attempts that a new session may change."""
+        return {own.number for own in (*self.judged, *self.attempts[-MAX_LIVE - 1 :])}
 
     def forget(self, attempts: int) -> list[Session]:
         """Let go of the attempts up to a number, and return their sessions."""

@@ -55,8 +55,8 @@ class State:
         """Return `(run, attempt)` of what the entry is about to change; attempt 0 if it is new."""
         match entry.body:
             case Opened(session, hello) if session not in self.sessions:
-                judged = self.runs[hello.run].judged if hello.run in self.runs else ()
-                return [(hello.run, 0), *((hello.run, own.number) for own in judged)]
+                run = self.runs.get(hello.run)
+                return [(hello.run, own) for own in (0, *(run.touched_by_open() if run else ()))]
             case Opened(session, _) | Gap(session, _, _) | Lost(session):
                 return self._concerned(session)
             case Received(envelope):
@@ -131,6 +131,7 @@ class State:
             attempt = Attempt(run.name, last + 1, hello, now_ns, self.window_steps)
             yield from run.begin(attempt, now_ns, self.rules)
         session = Session(session_id, hello, attempt.number, now_ns)
+        session.is_from_files = is_replayed(hello)
         attempt.revision += 1
         attempt.join(session)
         attempt.note_sign(session, now_ns)

@@ -24,7 +24,7 @@ def alert_event(alert: Alert) -> NewAlertEvent:
 def tell_ranks(
     alerts: Iterable[Alert], state: State, peers: Mapping[bytes, bytes], ingest: Ingest
 ) -> None:
-    """Send each alert to the living sessions of its run's current attempt.
+    """Send each alert to the living sessions of its attempt; if none lives, of the current one.
 
     Args:
         alerts: What to tell.
@@ -34,7 +34,9 @@ def tell_ranks(
     """
     for alert in alerts:
         record = AlertRecord(alert=alert.to_dict())
-        for session in state.runs[alert.run].current.sessions.values():
+        run = state.runs[alert.run]
+        own = [attempt for attempt in run.judged if attempt.number == alert.attempt]
+        for session in (own[0] if own and own[0].lives else run.current).sessions.values():
             peer = peers.get(session.id)
             if peer is not None and session.state is RankState.ALIVE:
                 ingest.reply(peer, session.id, record)

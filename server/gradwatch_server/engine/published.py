@@ -57,7 +57,8 @@ class Publisher:
         """Publish what changed, unless it was done just before."""
         if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
             return
-        views = {name: view_run(state.runs[name]) for name in self._changed}
+        before = self._published.runs
+        views = {name: view_run(state.runs[name], before.get(name)) for name in self._changed}
         self._published.runs = MappingProxyType({**self._published.runs, **views})
         self._changed.clear()
         self._published_ns = now_ns

@@ -26,7 +26,7 @@ class LayerRule(Rule):
             `/health` shows under `layers`.
     """
 
-    takes = (Frame,)
+    takes: ClassVar[tuple[type, ...]] = (Frame,)
     further_counts: ClassVar[Mapping[str, Callable[[Frame], int]]] = {}
 
     @abstractmethod
