@@ -126,7 +126,7 @@ class Attempt:
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.sessions[session.hello.rank] = session
-        self.set_state(session, RankState.ALIVE)
+        self.set_state(session, session.state)
 
     def set_state(self, session: Session, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""

@@ -59,8 +59,11 @@ class _RankSteps(Generic[T]):
 
 @dataclass(slots=True)
 class Placed(Generic[T]):
-    """What became of the records: those to take in with their rank and position, and those whose
-    step nothing confirmed.
+    """What became of records: rank and position of those to take in, and those that are wrong.
+
+    Args:
+        records: Rank, position and record.
+        refuted: Step and record where nothing confirmed the step.
     """
 
     records: list[tuple[int, int, T]] = field(default_factory=list)

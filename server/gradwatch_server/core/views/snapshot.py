@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
@@ -92,8 +92,8 @@ class RunView:
     recent_late: int = 0
     recent_unresolved: int = 0
     is_live: bool = False
-    revision: int = 0
-    others: tuple[RunView, ...] = ()
+    revision: int = field(default=0, repr=False, compare=False)
+    others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
 
     def of_attempt(self, number: int) -> RunView | None:
         """Return the view of an attempt, None if there is none."""
