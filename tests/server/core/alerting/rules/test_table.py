@@ -17,6 +17,7 @@ def test_defaults_are_those_of_the_design() -> None:
     """Limits, patience and severities."""
     rules = Rules().model_dump(mode="json")
     common = {"enabled": True, "clear_steps": 3}
+    once = {"enabled": True, "for_steps": 1, "clear_steps": 1}
 
     assert rules == {
         "nonfinite": common
@@ -30,6 +31,12 @@ def test_defaults_are_those_of_the_design() -> None:
         | {"for_steps": 3, "severity": "warning"}
         | {"low": 0.5, "high": 2.0, "share": 0.5, "clear": 0.25},
         "records_lost": common | {"for_steps": 1, "severity": "warning"},
+        "run_failed": once | {"severity": "critical"},
+        "rank_lost": once | {"severity": "critical"},
+        "run_stalled": once
+        | {"severity": "critical", "info_s": 30.0, "info_factor": 10.0}
+        | {"warning_s": 300.0, "warning_factor": 5.0, "critical_s": 1800.0},
+        "rank_silent": once | {"severity": "warning", "after_s": 10.0, "behind_frames": 8},
     }
 
 
