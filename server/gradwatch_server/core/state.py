@@ -85,25 +85,33 @@ class State:
         match entry.body:
             case Received(envelope):
                 yield from self._receive(envelope, now_ns)
+            case Beats() as beats:
+                yield from self._beat(beats, now_ns, skip)
+            case Tick():
+                for attempt in self._judged(skip):
+                    yield from attempt.pass_time(now_ns, self.rules)
+            case Resumed():
+                for attempt in self._judged(skip):
+                    attempt.resume(now_ns)
+            case RulesSet(rules):
+                self.rules = Rules.model_validate(rules)
+            case Forgotten(name, attempts):
+                self._forget(self.runs[name], attempts)
+            case _ as body:
+                yield from self._change_session(body, now_ns)
+
+    def _change_session(self, body: Opened | Gap | Lost, now_ns: int) -> Iterator[Alert]:
+        match body:
             case Opened(session, hello):
                 yield from self._open(session, hello, now_ns)
             case Gap(session, first, last):
                 yield from self._gap(session, first, last, now_ns)
             case Lost(session):
                 yield from self._lose(self.sessions[session], now_ns)
-            case Beats():
-                yield from self._beat(entry.body, now_ns, skip)
-            case Tick() | Resumed():
-                for run in self.runs.values():
-                    for attempt in run.judged if run.name not in skip else ():
-                        if isinstance(entry.body, Resumed):
-                            attempt.resume(now_ns)
-                        else:
-                            yield from attempt.pass_time(now_ns, self.rules)
-            case RulesSet(rules):
-                self.rules = Rules.model_validate(rules)
-            case Forgotten(name, attempts):
-                self._forget(self.runs[name], attempts)
+
+    def _judged(self, skip: Collection[str]) -> list[Attempt]:
+        runs = (run for run in self.runs.values() if run.name not in skip)
+        return [attempt for run in runs for attempt in run.judged]
 
     def _attempt(self, session: Session) -> Attempt:
         return self.runs[session.hello.run].attempt_of(session)

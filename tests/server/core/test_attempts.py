@@ -49,6 +49,7 @@ def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged(cluster: Any) 
         "attempt 1 is critical",
     ]
     view = view_run(one.state.runs["gpt"]).of_attempt(1)
+    assert view is not None
     first = health(view, {}, two.now_ns)
     assert (first["attempt"], first["status"], first["first_bad"]["step"]) == (1, "critical", 0)
 

@@ -185,7 +185,7 @@ def test_a_lost_rank_that_is_back_or_replaced_is_over(cluster: Any) -> None:
 def test_what_is_sent_from_files_brings_no_rank_back(cluster: Any) -> None:
     """The process is gone all the same."""
     job = training(cluster, world=1)
-    (lost,) = job.lose(0)
+    job.lose(0)
     known = job.sessions[0]
     hello = job.state.sessions[known].hello
     assert job.put(Opened(known, as_replayed(hello))) == []
