@@ -53,7 +53,7 @@ class Session:
         id: 16 bytes.
         hello: What it said of itself.
         attempt: Number of the attempt that it belongs to.
-        last_ns: When its last record was received, nanoseconds since the epoch.
+        last_ns: When the log has its last sign of life, nanoseconds since the epoch.
         state: Whether it lives.
         acked: Highest sequence number below which nothing is missing or not declared lost.
         num_stored: Records stored.
@@ -111,6 +111,7 @@ class Session:
 
     def note_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
         """Note the last step that a BEAT tells of, and how long ago it was, if that is known."""
+        self.last_ns = now_ns
         known = max(self.last_step, self.beat_step)
         then_ns = now_ns - round((since_s or 0.0) * 1e9)
         if step > known:  # its statistics are on their way

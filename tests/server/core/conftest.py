@@ -148,7 +148,7 @@ class Cluster:
         told = []
         for rank in ranks:
             session = self.state.sessions[self.sessions[rank]]
-            passed = (self.now_ns - session.last_ns) / SECOND if since_s is None else since_s
+            passed = (self.now_ns - session.stepped_ns) / SECOND if since_s is None else since_s
             told.append(Progress(session.id, session.last_step, passed, training))
         return self.put(Beats(tuple(told)))
 

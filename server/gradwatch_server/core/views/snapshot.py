@@ -175,7 +175,7 @@ def _view_session(session: Session) -> RankView:
         host=session.hello.host,
         pid=session.hello.pid,
         last_step=session.last_step,
-        last_ns=max(session.last_ns, session.heard_ns),
+        last_ns=session.last_ns,
         stored=session.num_stored,
         lost=session.num_lost,
         unresolved=session.num_unresolved,
