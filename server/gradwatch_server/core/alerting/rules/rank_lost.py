@@ -1,4 +1,4 @@
-"""Ranks that went without goodbye."""
+"""Ranks that went without BYE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwatch_wire.health import Severity
 
 
 class RankLostRule(RankRule):
-    """A rank that went without goodbye: nothing was heard of it for the session timeout.
+    """A rank that went without BYE: nothing was heard of it for the session timeout.
 
     It was killed, its node is gone, or the network is. It is about the run: its alert has the group
     `ranks` and no layers; `origin.ranks` are those that are gone, `origin.step` is the last step of
