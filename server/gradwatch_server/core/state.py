@@ -148,6 +148,8 @@ class State:
 
     def _return(self, session: Session, hello: Hello, now_ns: int) -> Iterator[Alert]:
         """Take up a session that was taken for lost, or that is sent from files now."""
+        if session.state in (RankState.ENDED, RankState.FAILED):
+            return  # what it is sent again is stored already
         attempt = self._touched(session)
         session.is_from_files = is_replayed(hello)
         session.last_ns = now_ns

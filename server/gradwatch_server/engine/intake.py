@@ -94,7 +94,8 @@ class Intake:
         if known is None:
             return
         from_files = is_replayed(hello)
-        if known.state is RankState.LOST or known.is_from_files != from_files:
+        changed = known.state is RankState.ALIVE and known.is_from_files != from_files
+        if known.state is RankState.LOST or changed:
             shown = as_replayed(known.hello) if from_files else known.hello
             batch.add(now_ns, Opened(session, shown))
 

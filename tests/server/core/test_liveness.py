@@ -194,6 +194,10 @@ def test_what_is_sent_from_files_brings_no_rank_back(cluster: Any) -> None:
     health = job.health()
     assert (health["phase"], health["status"], health["step"]) == ("lost", "critical", 20)
 
+    assert told(job.bye(0)) == [("rank_lost", "resolved", "critical")]
+    job.put(Opened(known, as_replayed(hello)))
+    assert job.health()["phase"] == "ended"  # and stays so, whoever sends it again
+
 
 def test_an_exception_is_critical_at_once(cluster: Any) -> None:
     """S11: of one rank while the others go on, and at the end."""
