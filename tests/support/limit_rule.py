@@ -57,8 +57,8 @@ def limit_alone() -> Iterator[None]:
         REGISTRY.remove(rule.name)
     REGISTRY.add(LimitRule)
     yield
-    others = [rule for rule in REGISTRY if rule is not LimitRule]
-    for rule in (LimitRule, *others):
+    others = [rule for rule in REGISTRY if rule.name != LimitRule.name]
+    for rule in list(REGISTRY):
         REGISTRY.remove(rule.name)
     for rule in (others[0], *away, *others[1:]):
         REGISTRY.add(rule)

@@ -76,18 +76,24 @@ class ApiState:
             detail = "the engine did not answer in time; it is not known whether this was done"
             raise HTTPException(503, self.published.fault or detail) from error
 
-    def run(self, name: str) -> RunView:
-        """Return a run.
+    def run(self, name: str, attempt: int | None = None) -> RunView:
+        """Return a run at its current attempt, or at another one.
 
         Raises:
-            HTTPException: 404, if there is none of this name.
+            HTTPException: 404, if there is none of this name, or no such attempt is kept.
         """
         runs = self.published.runs
         view = runs.get(name)
         if view is None:
             known = ", ".join(sorted(runs)[:5]) or "none yet"
             raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
-        return view
+        if attempt is None:
+            return view
+        found = view.of_attempt(attempt)
+        if found is None:
+            kept = ", ".join(str(own.attempt) for own in (*view.others, view))
+            raise HTTPException(404, f"no attempt {attempt} of run {name[:80]!a}; kept are {kept}")
+        return found
 
     def newest_runs(self) -> list[RunView]:
         """Return all runs, the last active one first."""

@@ -45,8 +45,43 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """What a BEAT of a session said.
+
+    Args:
+        session: The session.
+        last_step: The last step that it collected, -1 before the first.
+        since_s: Seconds since then, or since it attached.
+        training: Whether the model is in training mode; None if it does not say.
+    """
+
+    session: bytes
+    last_step: int
+    since_s: float
+    training: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """Sessions that sent no record for some seconds are alive, and this is how far they are.
+
+    Written about once a second for all of them together, each every few seconds.
+    """
+
+    progress: tuple[Progress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The aggregator takes in messages again, having been away: started anew, or held up.
+
+    What it waits for it waits for anew: nobody could reach it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. Written about once a second while a frame waits for a rank."""
+    """Time passed. Written once a second while a frame waits for a rank, or a rank is not heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +127,9 @@ class SilenceRemoved:
 Request: TypeAlias = Acknowledged | SilenceAdded | SilenceRemoved
 """What people ask of the aggregator."""
 
-Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet | Forgotten | Request
+Body: TypeAlias = (
+    Opened | Received | Gap | Lost | Beats | Resumed | Tick | RulesSet | Forgotten | Request
+)
 
 
 @dataclass(frozen=True, slots=True)

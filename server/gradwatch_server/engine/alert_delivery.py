@@ -22,7 +22,9 @@ def alert_event(alert: Alert) -> NewAlertEvent:
 def tell_ranks(
     alerts: Iterable[Alert], state: State, peers: Mapping[bytes, bytes], ingest: Ingest
 ) -> None:
-    """Send each alert that is not silenced to the living sessions of its attempt.
+    """Send each alert that is not silenced to the ranks of its attempt, if it lives.
+
+    Else it goes to those of the current attempt.
 
     Args:
         alerts: What to tell.
@@ -34,8 +36,9 @@ def tell_ranks(
         if alert.silenced:
             continue
         record = AlertRecord(alert=alert.to_dict())
-        attempts = (own for own in state.runs[alert.run].attempts if own.number == alert.attempt)
-        for session in (own for attempt in attempts for own in attempt.sessions.values()):
+        run = state.runs[alert.run]
+        own = [attempt for attempt in run.judged if attempt.number == alert.attempt]
+        for session in (own[0] if own and own[0].lives else run.current).sessions.values():
             peer = peers.get(session.id)
             if peer is not None and session.state is RankState.ALIVE:
                 ingest.reply(peer, session.id, record)

@@ -94,10 +94,6 @@ class Engine(threading.Thread):
         self._withheld = False  # whether alerts were applied that are not stored
         self._recover(rules, window_steps)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
-        self._intake = Intake(
-            ingest, self._state, self._tracker, self.published, self.metrics, self.boot_id
-        )
-        self._applier.on_forgotten = self._intake.forget
         self._housekeeping = Housekeeping(
             self._state,
             self.published,
@@ -105,6 +101,16 @@ class Engine(threading.Thread):
             session_timeout_s=session_timeout_s,
             runs_max_age_s=self._retention.runs_max_age_s,
         )
+        self._intake = Intake(
+            ingest,
+            self._state,
+            self._tracker,
+            self.published,
+            self.metrics,
+            self.boot_id,
+            self._housekeeping.beat,
+        )
+        self._applier.on_forgotten = self._intake.forget
 
     def _recover(self, rules: Rules, window_steps: int) -> None:
         self._applier = recover(
@@ -150,6 +156,7 @@ class Engine(threading.Thread):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
         now_ns = self.clock.now_ns()
+        self._housekeeping.wake(now_ns, batch)
         self._housekeeping.add(now_ns, batch)
         self._add_rules(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
@@ -177,7 +184,9 @@ class Engine(threading.Thread):
         )
 
     def _take(self, message: Message, batch: Batch) -> None:
-        self._intake.take(message, self.clock.now_ns(), batch)
+        now_ns = self.clock.now_ns()
+        self._housekeeping.wake(now_ns, batch)
+        self._intake.take(message, now_ns, batch)
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""

@@ -67,7 +67,11 @@ class Publisher:
         self._published.rules = state.rules
         if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
             return
-        views = {name: view_run(state.runs[name], state.rules) for name in self._changed}
+        before = self._published.runs
+        views = {
+            name: view_run(state.runs[name], state.rules, before.get(name))
+            for name in self._changed
+        }
         self._published.runs = MappingProxyType({**self._published.runs, **views})
         self._unmatched.look(views.values(), state.rules)
         self._changed.clear()

@@ -7,7 +7,7 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -66,10 +66,10 @@ class _Unsaved:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What is saved of a run: its current attempt, and the frames that its window had."""
+    """What is saved of a run: its newest attempt, and the frames that the windows had."""
 
-    attempt: int
-    num_frames: int
+    newest: int
+    num_frames: Mapping[int, int]
 
 
 class Checkpointer:
@@ -248,10 +248,10 @@ class Checkpointer:
 
     def _encode(self, run: Run) -> RunSave:
         change = self._change(run)
-        if self._absent:
-            window = run.current.window
-            absent = set(window.absent()) & set(window.changed(change.since))
-            fill_window(self._store.state, run, absent)
+        for attempt in run.judged if self._absent else ():
+            window = attempt.window
+            changed = window.changed(change.since.get(attempt.number, 0))
+            fill_window(self._store.state, attempt, set(window.absent()).intersection(changed))
         return encode_change(change)
 
     def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
@@ -263,13 +263,12 @@ class Checkpointer:
     def _change(self, run: Run) -> Change:
         saved = self._saved.get(run.name)
         if saved is None:
-            return Change(run, run.attempts, 0, whole=True)
+            return Change(run, run.attempts, {}, whole=True)
         touched = self._unsaved[run.name].attempts
         attempts = [
-            own for own in run.attempts if own.number >= saved.attempt or own.number in touched
+            own for own in run.attempts if own.number > saved.newest or own.number in touched
         ]
-        since = saved.num_frames if saved.attempt == run.current.number else 0
-        return Change(run, attempts, since, whole=False)
+        return Change(run, attempts, saved.num_frames, whole=False)
 
     def _position_without(self, saved: Sequence[str]) -> Position:
         rest = {n: own.offset for n, own in self._unsaved.items() if n not in set(saved)}
@@ -301,10 +300,10 @@ class Checkpointer:
         """Fill in a slice of what the windows held before what was read at the start."""
         while self._absent:
             run = state.runs.get(self._absent[-1])
-            absent = run.current.window.absent() if run is not None else []
-            if run is not None and absent:
-                fill_window(self._store.state, run, absent[:FILL_CHUNKS])
-                return True
+            for attempt in run.judged if run is not None else ():
+                if absent := attempt.window.absent():
+                    fill_window(self._store.state, attempt, absent[:FILL_CHUNKS])
+                    return True
             self._absent.pop()
         return False
 
@@ -334,4 +333,5 @@ def _silences_after(
 
 
 def _saved_of(run: Run) -> _Saved:
-    return _Saved(run.current.number, run.current.window.num_added)
+    frames = {own.number: own.window.num_added for own in run.judged}
+    return _Saved(run.attempts[-1].number, frames)

@@ -655,7 +655,7 @@ def test_a_disk_that_is_full_shows_and_heals(serve: Any, peers: Any, wait_until:
     assert (status, detail.startswith("the log cannot be written: ")) == (503, True)
     assert peer.is_silent()
     report = service.json("/runs/gpt/health")
-    assert (report["status"], report["reasons"]) == ("incomplete", [detail])
+    assert (report["status"], report["reasons"]) == ("incomplete", [detail, "no step yet"])
     assert report["records"]["stored"] == 1
     limit_file_size(service.process.pid, resource.RLIM_INFINITY)
     peer.acked()

@@ -554,7 +554,7 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
     }
     assert run.current.window.series().steps.tolist() == list(range(6, 18))
     assert run.current.waiting
-    fill_window(store.state, run, run.current.window.absent())
+    fill_window(store.state, run.current, run.current.window.absent())
     assert run.current.window.before(0, 12)[-1] == (17, 500.0)
     assert run.current.window.before(1, 12)[0] == (6, 1.0)
     store.close()

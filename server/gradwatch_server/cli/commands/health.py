@@ -23,9 +23,7 @@ def health(
     as_json: AsJson = False,
     fail_on: Annotated[
         Status | None,
-        typer.Option(
-            help="Exit 3 if the status is this one; `critical` also if such an alert fires."
-        ),
+        typer.Option(help="Exit 3 if the status is this one or a worse one, in this order."),
     ] = None,
 ) -> None:
     """Say how a run is and where it went wrong."""
@@ -34,8 +32,7 @@ def health(
         print(json.dumps(report))
     else:
         console.print(_table(report))
-    critical = any(alert["severity"] == fail_on for alert in report["alerts"]["items"])
-    if fail_on is not None and (report["status"] == fail_on or critical):
+    if fail_on is not None and Status(report["status"]).is_at_least(fail_on):
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -54,6 +51,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
     said_below = {alert["message"] for alert in report["alerts"]["items"]}
     return [
         ("run", f"{report['run']} (attempt {report['attempt']})"),
+        ("phase", report["phase"]),
         ("status", coloured(report["status"])),
         *(("", reason) for reason in report["reasons"] if reason not in said_below),
         ("step", report["step"]),

@@ -123,6 +123,8 @@ class ActiveAlert:
         raised = evaluation.verdict.raised
         origin = evaluation.origin(raised)
         key = evaluation.key or evaluation.group
+        if context.epoch:
+            key = f"{key}/epoch {context.epoch}"
         own_id = alert_id(context.run, context.attempt, name, key, origin.step)
         again = 1
         while own_id in taken:  # the steps of a run may go back, and begin it once more

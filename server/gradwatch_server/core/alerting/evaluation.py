@@ -52,6 +52,7 @@ class Context:
         limited: Rule to its own context, of those that are limited to some layers.
         references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
             of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
+        epoch: How often the steps of the attempt went back: the same step comes once in each.
     """
 
     run: str
@@ -65,6 +66,7 @@ class Context:
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
     references: Mapping[str, FloatArray] = field(default_factory=dict)
+    epoch: int = 0
 
     def of(self, rule: str) -> Context:
         """Return what a rule is to know: in its groups are only the layers that it watches."""

@@ -48,6 +48,7 @@ class Origin:
         usual: What the value usually was, None if it is not known yet or of no matter.
         deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
         notes: What else was seen at that step, a few words each; never a cause.
+        detail: What else is to be said, in words; mostly nothing.
     """
 
     step: int
@@ -66,6 +67,7 @@ class Origin:
     usual: float | None = None
     deviations: float | None = None
     notes: tuple[str, ...] = ()
+    detail: str = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""

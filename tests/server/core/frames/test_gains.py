@@ -201,7 +201,9 @@ def test_gains_of_an_attempt_that_is_over_are_judged_and_go_with_it(cluster: Any
     job = cluster(world=2).start()
     job.rules(gain={"for_steps": 1})
     job.gains(0, 5, 8.0, 1.0)
-    (alert,) = job.open(0)
+    job.bye(0)
+    (alert,) = job.bye(1)
+    job.open(0)
 
     assert (alert.attempt, alert.first_step) == (1, 5)
     assert shown(job)["step"] is None

@@ -32,7 +32,7 @@ class LayerRule(Rule):
             `/health` shows under `layers`.
     """
 
-    takes = (Frame,)
+    takes: ClassVar[tuple[type, ...]] = (Frame,)
     further_counts: ClassVar[Mapping[str, Callable[[Frame], int]]] = {}
 
     layers: Patterns = Field(

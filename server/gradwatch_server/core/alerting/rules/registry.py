@@ -10,7 +10,11 @@ from gradwatch_server.core.alerting.rules import (
     loss,
     nonfinite,
     norm,
+    rank_lost,
+    rank_silent,
     records_lost,
+    run_failed,
+    run_stalled,
     spike,
 )
 from gradwatch_server.core.alerting.rules.base import Rule
@@ -87,4 +91,8 @@ REGISTRY = Registry(
     loss.LossRule,
     gain.GainRule,
     records_lost.RecordsLostRule,
+    run_failed.RunFailedRule,
+    rank_lost.RankLostRule,
+    run_stalled.RunStalledRule,
+    rank_silent.RankSilentRule,
 )

@@ -20,7 +20,10 @@ class Undescribed(ExplodingRule):
 
 def test_the_order_is_that_of_registration() -> None:
     """Evaluation, events of a step, and the worst layers go by it."""
-    names = ["nonfinite", "exploding", "vanishing", "gain", "records_lost"]
+    names = [
+        *("nonfinite", "exploding", "vanishing", "gain", "records_lost"),
+        *("run_failed", "rank_lost", "run_stalled", "rank_silent"),
+    ]
 
     assert [rule.name for rule in REGISTRY] == names
     assert [rule.name for rule in Rules().counted] == names[:3]

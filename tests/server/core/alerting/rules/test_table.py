@@ -21,6 +21,7 @@ def test_defaults_are_those_of_the_design() -> None:
     rules = Rules().model_dump(mode="json")
     of_run = {"enabled": True, "clear_steps": 3, "runs": []}
     common = of_run | {"layers": [], "groups": []}
+    once = of_run | {"for_steps": 1, "clear_steps": 1}
 
     assert rules == {
         "nonfinite": common
@@ -34,6 +35,12 @@ def test_defaults_are_those_of_the_design() -> None:
         | {"for_steps": 3, "severity": "warning"}
         | {"low": 0.5, "high": 2.0, "share": 0.5, "clear": 0.25},
         "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
+        "run_failed": once | {"severity": "critical"},
+        "rank_lost": once | {"severity": "critical"},
+        "run_stalled": once
+        | {"severity": "critical", "info_s": 30.0, "info_factor": 10.0}
+        | {"warning_s": 300.0, "warning_factor": 5.0, "critical_s": 1800.0},
+        "rank_silent": once | {"severity": "warning", "after_s": 10.0, "behind_frames": 8},
     }
 
 
