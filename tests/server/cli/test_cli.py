@@ -273,6 +273,8 @@ def test_health_is_told_and_exits_as_asked(
         "bad_loss": None,
         "first_gradient": "h.0\x1b[31m",
         "module": None,
+        "layers": ["h.0\x1b[31m"],
+        "num_layers": 1,
     }
 
 
