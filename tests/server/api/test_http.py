@@ -618,7 +618,7 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: An
     service = serve()
     peer = peers(service.ingest, world=2).attach()
     peer.steps(0, 1.0)
-    peer.send(Bye(reason="exception"))
+    peer.send(Bye())
     peer.acked()
     wait_until(lambda: service.json("/runs/gpt/health")["ranks"][0]["state"] == "ended")
     other = peers(service.ingest, rank=1, world=2).attach()
