@@ -34,6 +34,10 @@ class LivenessRule(Rule):
     clear_steps: Once = Field(1, description=OVER_AT_ONCE)
 
 
+_NO_EXCESS: Final = np.zeros(1)
+"""That it lasts is no news: the severity says when it matters more."""
+
+
 class RankRule(LivenessRule):
     """A rule that some ranks of an attempt are found by.
 
@@ -77,6 +81,7 @@ class RankRule(LivenessRule):
             extend=partial(self.extended, affected=affected),
             # The same rank may be found at the same step again.
             key="" if first is None else f"{self.group}/{first.rank}/{first.since_ns}",
+            excess=_NO_EXCESS,
         )
 
     def origin(self, affected: Sequence[RankLiveness]) -> Origin:
