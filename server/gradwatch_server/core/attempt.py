@@ -306,5 +306,6 @@ class Attempt:
                 outputs=self.outputs,
                 baselines=self.baselines,
                 memories=self.memories,
+                numel=np.array(self.layers.numel, dtype=np.float64),
             )
         return self._context

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
@@ -70,6 +71,7 @@ class Alert:
             for step, magnitude in self.origin.magnitudes_before
         ]
         plain["origin"] = origin
+        plain["hints"] = list(hints_for(self.rule))
         return plain
 
     def state_dict(self) -> dict[str, Any]:

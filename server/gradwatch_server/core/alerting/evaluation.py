@@ -12,7 +12,7 @@ from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
@@ -38,6 +38,7 @@ class Context:
         outputs: What the outputs of modules were in the last of them.
         baselines: What was usual in them.
         memories: What each rule that has a memory remembers, by its name.
+        numel: (layers,) elements; empty where they are not known.
     """
 
     run: str
@@ -48,6 +49,7 @@ class Context:
     outputs: OutputHistory = field(default_factory=OutputHistory)
     baselines: Baselines = field(default_factory=Baselines)
     memories: Mapping[str, RuleMemory] = field(default_factory=dict)
+    numel: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def judge(self, frame: Frame) -> Judgement:
         """Return where a frame that is not yet in the window stands beside what was usual."""
