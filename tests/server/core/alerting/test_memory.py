@@ -136,11 +136,11 @@ def test_what_no_rule_has_any_more_is_forgotten(cluster: Any) -> None:
     """The rule that comes back under the name begins anew."""
     job = cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
-    assert set(job.attempt.state_dict()["memories"]) == {"record"}
+    assert "record" in job.attempt.state_dict()["memories"]
     REGISTRY.remove(RecordRule.name)
     job.rules()
     job.step(1, [1.0])
-    assert job.attempt.state_dict()["memories"] == {}
+    assert "record" not in job.attempt.state_dict()["memories"]
     REGISTRY.add(RecordRule)
     job.rules()
 
@@ -151,8 +151,8 @@ def test_a_rule_without_memory_is_told_so(cluster: Any) -> None:
     job = cluster(names=("a",)).start()
     job.step(0, [1.0])
 
-    with pytest.raises(KeyError, match="exploding"):
-        job.attempt._describe(job.state.rules).memory("exploding")
+    with pytest.raises(KeyError, match="nonfinite"):
+        job.attempt._describe(job.state.rules).memory("nonfinite")
 
 
 def test_the_protocol_is_what_rules_give() -> None:

@@ -38,7 +38,7 @@ class Onset:
     error: int
 
 
-def find_onset(series: FloatArray, sign: int) -> Onset:
+def find_onset(series: FloatArray, sign: int, least_frames: int = 1) -> Onset:
     """Return where a change began that was told at the last frame.
 
     The last frame within 3 deviations of the level, going back, is too late by far: the noise
@@ -49,11 +49,13 @@ def find_onset(series: FloatArray, sign: int) -> Onset:
     Args:
         series: (frames,) logarithms of a norm, oldest first, finite, at least two.
         sign: 1 of a rise, -1 of a fall.
+        least_frames: So old the change is known to be; single frames that are back among the usual
+            ones are no longer taken for its beginning.
     """
     last = len(series) - 1
     level, deviation = _level(series[: min(LEVEL_FRAMES, max(1, len(series) // 2))])
     inside = np.flatnonzero(sign * (series - level) <= FENCE * deviation)
-    fence = int(inside[-1]) if len(inside) else 0
+    fence = min(int(inside[-1]) if len(inside) else 0, max(0, last - least_frames))
     distance = last - fence
     first = 0
     if distance < LONG_FRAMES:

@@ -117,7 +117,8 @@ class DeadLayerRule(ModuleRule):
         was_alive = memory.frames > memory.zeros
         by_chance = memory.run >= np.maximum(memory.enough(), self.dead_steps)
         dead = (memory.steady & (memory.run >= self.dead_steps)) | (was_alive & by_chance)
-        return dead & (judgement.norms == 0.0)
+        now: BoolArray = dead & (judgement.norms == 0.0)
+        return now
 
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
@@ -143,7 +144,7 @@ class DeadLayerRule(ModuleRule):
         """Return the first of them: zero has no logarithm."""
         return int(np.flatnonzero(flagged)[0])
 
-    def key(self, group: str, frame: Frame) -> str:
+    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
         """Return what ids are made of: the origin is an earlier step."""
         return f"{group} {frame.step}"
 

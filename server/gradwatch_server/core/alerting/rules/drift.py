@@ -183,9 +183,16 @@ class DriftRule(ModuleRule):
             usual=_median(early[: EARLY_BLOCKS * BLOCK, 0]),
             notes=notes(frame, judgement, raised),
         )
-        return began_earlier(found, frame, context, np.flatnonzero(members), sign)
+        return began_earlier(
+            found,
+            frame,
+            context,
+            np.flatnonzero(members),
+            sign=sign,
+            least_frames=LATE_BLOCKS * BLOCK,
+        )
 
-    def key(self, group: str, frame: Frame) -> str:
+    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
         """Return what ids are made of: two drifts may be found to have begun at one step."""
         return f"{group} {frame.step}"
 
@@ -218,10 +225,11 @@ def _told(context: Context, number: int) -> BoolArray:
 
 def _mean(rows: FloatArray) -> FloatArray:
     """Return (series,) means over rows; NaN where one is."""
-    total = rows[0].copy()
+    total: FloatArray = rows[0].copy()
     for row in rows[1:]:
         total += row
-    return total / len(rows)
+    mean: FloatArray = total / len(rows)
+    return mean
 
 
 def _largest_step(medians: FloatArray) -> FloatArray:

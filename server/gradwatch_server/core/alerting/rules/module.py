@@ -67,11 +67,11 @@ class ModuleRule(LayerRule):
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),
-                key=self.key(group, observation),
+                key=self.key(group, observation, context, raised & members),
             )
 
-    def key(self, group: str, frame: Frame) -> str:
-        """Return what ids are made of, as in `Evaluation`; empty where the origin is the frame."""
+    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
+        """Return `Evaluation.key`: empty where the origin is this frame."""
         return ""
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:

@@ -19,7 +19,13 @@ MIN_FRAMES: Final = 32
 
 
 def began_earlier(
-    origin: Origin, frame: Frame, context: Context, members: IndexArray, sign: int
+    origin: Origin,
+    frame: Frame,
+    context: Context,
+    members: IndexArray,
+    *,
+    sign: int,
+    least_frames: int,
 ) -> Origin:
     """Return an origin at the step where a module's norm left its level, with how sure that is.
 
@@ -29,11 +35,12 @@ def began_earlier(
         context: What is known of the attempt.
         members: The module's layers.
         sign: 1 of a rise, -1 of a fall.
+        least_frames: So old the change is known to be.
     """
     steps, norms = _history(frame, context, members)
     if len(norms) < MIN_FRAMES:
         return origin
-    onset = find_onset(natural_log(norms), sign)
+    onset = find_onset(natural_log(norms), sign, least_frames)
     began = int(steps[onset.index])
     note = f"began about step {began} (± {_in_steps(onset, steps)})"
     return replace(

@@ -227,11 +227,13 @@ class VanishingRule(ModuleRule):
         module = self.worst_module(judgement, own)
         members = np.flatnonzero(judgement.modules.of_layer[: len(frame.present)] == module)
         found = replace(super().origin(frame, context, raised), threshold=None)
-        return began_earlier(found, frame, context, members, self.sign)
+        least = max(1, self.ratio_steps - self.for_steps + 1)
+        return began_earlier(found, frame, context, members, sign=self.sign, least_frames=least)
 
-    def key(self, group: str, frame: Frame) -> str:
+    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
         """Return what ids are made of: two falls may be found to have begun at one step."""
-        return f"{group} {frame.step}"
+        low = context.judge(frame).modules.any_of(raised) & self._memory(context).low
+        return "" if low.any() else f"{group} {frame.step}"
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
         """Return the ranks that show it."""

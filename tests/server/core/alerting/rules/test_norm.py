@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from gradwatch_server.core.alerting.flags import find_flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
+from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
-from gradwatch_server.core.alerting.rules.norm import NormRule, VanishingRule
+from gradwatch_server.core.alerting.rules.vanishing import VanishingRule
 
 NAN = math.nan
 ABOVE = float(np.nextafter(100.0, math.inf))
@@ -101,7 +102,7 @@ def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
     make_part: Any,
     make_frame: Any,
     context_of: Any,
-    rule: NormRule,
+    rule: LayerRule,
     l2: float,
     raised: bool,
     held: bool,
@@ -210,7 +211,7 @@ def test_a_rank_whose_own_gradient_is_not_known_is_no_small_one(
 
 @pytest.mark.parametrize(("rule", "norm"), [(ExplodingRule(), 500.0), (VanishingRule(), 1e-9)])
 def test_a_large_or_small_piece_is_nobodys(
-    make_part: Any, make_frame: Any, context_of: Any, rule: NormRule, norm: float
+    make_part: Any, make_frame: Any, context_of: Any, rule: LayerRule, norm: float
 ) -> None:
     """It was reduced over all ranks before it was divided."""
 
@@ -249,7 +250,7 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
     make_part: Any,
     make_frame: Any,
     context_of: Any,
-    rule: NormRule,
+    rule: LayerRule,
     norms: list[list[float]],
     layer: str,
     value: float,
