@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
+from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.slow_ring import BLOCK, SlowRing
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, notes, worst_layer
 from gradwatch_server.core.alerting.rules.slow import began_earlier
-from gradwatch_server.core.alerting.rules.spike import SpikeMemory
-from gradwatch_server.core.alerting.rules.vanishing import VanishingMemory
+from gradwatch_server.core.alerting.rules.told import told_modules
 from gradwatch_server.core.arrays import BoolArray, FloatArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack
@@ -40,8 +40,8 @@ other rules."""
 LOSS_ROSE: Final = 1.2
 """Times what it was: a loss that rises."""
 
-LR_FALLS: Final = 0.9
-"""Times what it was: a learning rate that falls, with which norms rise in health."""
+LR_EXPONENT: Final = 0.5
+"""With weight decay and normalisation norms settle at 1 / √rate (Defazio, arXiv 2506.02285)."""
 
 
 class DriftMemory:
@@ -79,12 +79,20 @@ class DriftMemory:
         self.change = change = _mean(medians[-LATE_BLOCKS:]) - level
         sudden = _largest_step(medians) > SUDDEN * np.abs(change)
         far = (np.abs(change) > np.maximum(told, DEVIATIONS * deviation)) & ~sudden
-        lr_falls = self._lr[-1] < LR_FALLS * self._lr[max(0, len(self._lr) - len(medians))]
-        far &= (change < 0.0) | (not lr_falls)
+        far &= (change < 0.0) | (change - self._rise_by_rate(len(medians)) > told)
         stays = (self.trend == np.sign(change)) & (np.abs(change) > clear)
         self.trend = np.where(far | stays, np.sign(change), 0.0)
         least = max(math.log(LOSS_ROSE), DEVIATIONS * float(deviation[LOSS]))
         self.loss_rises = bool(judgement.is_log_loss and change[LOSS] > least)
+
+    def _rise_by_rate(self, blocks: int) -> float:
+        """Return the rise of a logarithmic norm that a falling learning rate explains."""
+        rates = np.array([self._lr[max(0, len(self._lr) - blocks)], self._lr[-1]])
+        early, late = natural_log(rates).tolist()
+        if late == early or math.isnan(early):
+            return 0.0
+        # At a rate of zero nothing is learned, and what norms do says nothing.
+        return math.inf if math.isnan(late) else max(0.0, LR_EXPONENT * (early - late))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
@@ -149,7 +157,7 @@ class DriftRule(ModuleRule):
         memory.follow(judgement, frame.lr, math.log(self.ratio), math.log(self.clear_ratio))
         drifting: BoolArray = memory.trend[FIRST_MODULE:] != 0.0
         if np.count_nonzero(drifting):
-            drifting = drifting & ~_told(context, len(drifting))
+            drifting = drifting & ~told_modules(context, len(drifting))
         return drifting
 
     def severity_in(
@@ -210,17 +218,6 @@ class DriftRule(ModuleRule):
         memory = context.memory(self.name)
         assert isinstance(memory, DriftMemory)  # noqa: S101 - for the type checker
         return memory
-
-
-def _told(context: Context, number: int) -> BoolArray:
-    """Return (modules,) those that a spike or a fall that goes on tells of already."""
-    told = np.zeros(number, dtype=np.bool_)
-    for memory in context.memories.values():
-        if isinstance(memory, SpikeMemory) and len(memory.away) > FIRST_MODULE:
-            told[: len(memory.away) - FIRST_MODULE] |= memory.away[FIRST_MODULE:]
-        elif isinstance(memory, VanishingMemory):
-            told[: len(memory.away)] |= memory.away
-    return told
 
 
 def _mean(rows: FloatArray) -> FloatArray:

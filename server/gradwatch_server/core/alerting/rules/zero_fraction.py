@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Share
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.slow import began_before
+from gradwatch_server.core.alerting.rules.told import told_modules
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack
@@ -117,7 +118,11 @@ class ZeroFractionRule(LayerRule):
             return np.zeros(len(zeros), dtype=np.bool_)
         numel = context.numel[: len(zeros)]
         shares = np.where(numel >= MIN_NUMEL, zeros / np.maximum(numel, 1.0), np.nan)
-        return self._memory(context).follow(shares, self.share, self.rise_steps)
+        rose = self._memory(context).follow(shares, self.share, self.rise_steps)
+        if np.count_nonzero(rose):
+            modules = context.judge(observation).modules
+            rose = rose & ~modules.spread(told_modules(context, len(modules.names)), len(rose))
+        return rose
 
     def threshold(self) -> float:
         """Return the share."""
