@@ -59,7 +59,9 @@ class DeadMemory:
             self.frames += alive
             return False
         began, ended = zero & (self.run == 0), alive & (self.run > 0)
-        self.steady = np.where(began, self.alive >= alive_frames, self.steady)
+        # An expert that is busy for once is not steady for that.
+        is_long = self.alive >= np.maximum(alive_frames, self.zeros)
+        self.steady = np.where(began, is_long, self.steady)
         self.frames += alive + np.where(ended, self.run, 0)
         self.zeros += np.where(ended, self.run, 0)
         self.alive = np.where(zero, 0, self.alive + alive)
@@ -90,7 +92,7 @@ class DeadLayerRule(ModuleRule):
     """A module whose gradient is exactly zero in all its layers, having been alive.
 
     A module is the layers that share a name up to the last dot. After `alive_steps` frames without
-    a zero, `dead_steps` zero ones in a row are told. A module that is zero now and then, as an idle
+    a zero, and at least as many as it was ever zero in, `dead_steps` zero ones in a row are told. A module that is zero now and then, as an idle
     expert is or the table of a rare field, is judged by its own past: with a share p of zero
     frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a row. One that never was alive is
     a matter of the rule `vanishing`.

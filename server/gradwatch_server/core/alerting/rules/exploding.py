@@ -135,7 +135,8 @@ class ExplodingRule(ModuleRule):
     def held_layers(self, frame: Frame, context: Context) -> BoolArray:
         """Return the layers that are not calm yet, (layers,)."""
         jumped = ~np.isnan(self._memory(context).before)
-        return (jumped | self._is_new(frame, context)) & (frame.l2_max > self.clear)
+        away = jumped | self._is_new(frame, context)
+        return away & (frame.l2_max > self.clear) & self.seen(frame)
 
     def raised_modules(self, frame: Frame, judgement: Judgement, context: Context) -> BoolArray:
         """Return the modules with a raised layer, (modules,)."""
