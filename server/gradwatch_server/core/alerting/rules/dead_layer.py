@@ -91,11 +91,11 @@ class DeadMemory:
 class DeadLayerRule(ModuleRule):
     """A module whose gradient is exactly zero in all its layers, having been alive.
 
-    A module is the layers that share a name up to the last dot. After `alive_steps` frames without
-    a zero, and at least as many as it was ever zero in, `dead_steps` zero ones in a row are told. A module that is zero now and then, as an idle
-    expert is or the table of a rare field, is judged by its own past: with a share p of zero
-    frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a row. One that never was alive is
-    a matter of the rule `vanishing`.
+    A module is the layers that share a name up to the last dot. `dead_steps` zero frames in a row
+    are told after `alive_steps` without a zero, and as many as it was ever zero in. A module that
+    is zero now and then, as an idle expert is or the table of a rare field, is judged by its own
+    past: with a share p of zero frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a
+    row. One that never was alive is a matter of the rule `vanishing`.
 
     It is critical where all modules have been zero for 8 frames. It is over at the first gradient
     that is not zero.
