@@ -10,8 +10,10 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
+from gradwatch_server.core.alerting.alert import comparison, place
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import (
     FOR_STEPS,
     SEVERITY,
@@ -19,14 +21,15 @@ from gradwatch_server.core.alerting.rules.base import (
     Limit,
     Steps,
 )
-from gradwatch_server.core.alerting.rules.norm import NormRule, ranks_with
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.module import ranks_with
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity
 
 
-class LimitRule(NormRule):
+class LimitRule(LayerRule):
     """A layer's gradient L2 norm above `limit`, whatever it was before."""
 
     name = "exploding"
@@ -36,6 +39,15 @@ class LimitRule(NormRule):
     clear: Limit = Field(50.0, description="L2 norm at or below which it is calm again.")
     for_steps: Steps = Field(2, description=FOR_STEPS)
     severity: Severity = Field(Severity.CRITICAL, description=SEVERITY)
+
+    def seen(self, frame: Frame) -> BoolArray:
+        return frame.present & ~frame.nonfinite
+
+    def threshold(self) -> float:
+        return self.limit
+
+    def describe(self, origin: Origin) -> str:
+        return f"gradient of {place(origin)} has L2 norm {comparison(origin)}"
 
     def raised(self, observation: Frame, context: Context) -> BoolArray:
         return (observation.l2_max > self.limit) & ~observation.nonfinite

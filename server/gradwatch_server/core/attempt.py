@@ -556,6 +556,7 @@ class Attempt:
                 baselines=self.baselines,
                 memories=self.memories,
                 epoch=self.epoch,
+                numel=np.array(self.layers.numel, dtype=np.float64),
             )
             self._context = self._limits.limit(context, self._in_force)
         return self._context

@@ -85,7 +85,7 @@ def test_the_last_attempt_keeps_its_alerts_as_they_stood(cluster: Any) -> None:
     job = cluster(names=("a",)).start()
     job.step(0, [500.0])
     job.step(1, [500.0])
-    job.step(2, [0.0])  # makes a pending one
+    job.step(2, [1e-9])  # makes a pending one
     job.start()
     job.step(0)
     alerts = view_run(job.state.runs["gpt"]).alerts

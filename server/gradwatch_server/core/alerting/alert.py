@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
@@ -182,6 +183,7 @@ class Alert:
             by, comment = self.acknowledged.by, self.acknowledged.comment
             at = isotime(self.acknowledged.at_ns)
             plain["acknowledged"] = {"by": by, "comment": comment, "at": at}
+        plain["hints"] = list(hints_for(self.rule))
         return plain
 
     def state_dict(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class Context:
         references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
             of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
         epoch: How often the steps of the attempt went back: the same step comes once in each.
+        numel: (layers,) elements; empty where they are not known.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Context:
     limited: Mapping[str, Context] = field(default_factory=dict)
     references: Mapping[str, FloatArray] = field(default_factory=dict)
     epoch: int = 0
+    numel: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def of(self, rule: str) -> Context:
         """Return what a rule is to know: in its groups are only the layers that it watches."""

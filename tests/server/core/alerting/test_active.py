@@ -23,6 +23,7 @@ def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:
 def test_a_pending_alert_is_shown_but_not_told(cluster: Any) -> None:
     """It is there with the step it began at, and then leaves no trace."""
     job = cluster(names=("a",)).start()
+    job.rules(exploding={"for_steps": 2})
     assert job.step(0, [101.0]) == []
 
     (pending,) = job.attempt.active_alerts.alerts()
@@ -47,7 +48,7 @@ def test_a_disabled_rule_says_nothing(cluster: Any) -> None:
 def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
     """A change of rules in the log holds for the steps after it."""
     job = cluster(names=("a",)).start()
-    job.step(0, [20.0])
+    job.step(0, [1.0])
     job.rules(exploding={"limit": 10, "clear": 5, "for_steps": 1, "severity": "warning"})
 
     (alert,) = job.step(1, [20.0])
@@ -58,6 +59,7 @@ def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
 def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
     """With two optimizers that take turns, a step without the layer says nothing of it."""
     job = cluster(names=("gen", "critic"))
+    job.rules(exploding={"for_steps": 2})
     job.open()
     job.declare(0, ["gen"], manifest_id=1)
     job.declare(0, ["critic"], manifest_id=2)
@@ -76,6 +78,7 @@ def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
 def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None:
     """Hysteresis is for the layers that exploded, not for others that merely are large."""
     job = cluster(names=("bad", "large")).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0, 60.0])
     job.step(1, [500.0, 60.0])
     for step in (2, 3, 4):
@@ -88,6 +91,7 @@ def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None
 def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
     """One alert, whose layers are the union, the origin's first; it tells of them."""
     job = cluster(names=("a", "b", "c")).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [1.0, 1.0, 500.0])
     job.step(1, [1.0, 900.0, 1.0])
     job.step(2, [200.0, 900.0, 1.0])
@@ -101,6 +105,7 @@ def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
 def test_layers_that_appear_while_it_fires_join_it_too(cluster: Any) -> None:
     """A layer declared after the alert began has a place after all others."""
     job = cluster(names=("a",)).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0])
     job.step(1, [500.0])
     job.declare(0, ["a", "new"], manifest_id=2)

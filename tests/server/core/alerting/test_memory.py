@@ -20,8 +20,8 @@ from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.run import Run
 from gradwatch_server.core.packing import pack, unpack_numbers
+from gradwatch_server.core.run import Run
 
 
 class Highest:

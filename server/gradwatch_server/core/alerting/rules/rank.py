@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Final
 
+import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
