@@ -162,6 +162,11 @@ class VanishingRule(ModuleRule):
         """Return the limit."""
         return self.limit
 
+    def excess(self, frame: Frame) -> FloatArray:
+        """Return by what factor each layer is below the limit, (layers,), Inf for a norm of 0."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(self.limit / frame.l2_min)
+
     @classmethod
     def values(cls, frame: Frame) -> FloatArray:
         """Return the smallest norm over ranks, (layers,)."""
