@@ -217,7 +217,7 @@ def ended_with_losses(job: Any) -> None:
         (
             degraded_and_lost,
             "incomplete",
-            ["1 record lost", "1 record lost at step 3", "gradient of a has L2 norm 0 < 1e-07"],
+            ["1 record lost", "1 record lost at step 4", "gradient of a has L2 norm 1e-09 < 1e-07"],
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"exploding": {"limit": 5, "clear": 6}}, "exploding", "clear (6) must not be above"),
         ({"vanishing": {"limit": 5, "clear": 4}}, "vanishing", "clear (4) must not be below"),
         ({"vanishing": {"ratio": 0.5}}, "vanishing", "clear_ratio (0.3) must not be below ratio"),
-        ({"vanishing": {"ratio_steps": 9}}, "vanishing.ratio_steps", "less than or equal to 8"),
+        ({"vanishing": {"ratio_steps": 0}}, "vanishing.ratio_steps", "greater than or equal to 1"),
         ({"drift": {"clear_ratio": 11}}, "drift", "clear_ratio (11) must not be above ratio (10)"),
         ({"drift": {"ratio": 1}}, "drift.ratio", "greater than 1"),
         ({"zero_fraction": {"share": 1}}, "zero_fraction.share", "less than 1"),
