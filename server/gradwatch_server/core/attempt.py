@@ -283,7 +283,8 @@ class Attempt:
         self.baselines.add(frame, context.names)
         self.outputs.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
-        self.last_frame, self.last_flags = replace(frame, parts=()), flags
+        self.last_frame = replace(frame, parts=(), disagreement=None)
+        self.last_flags = flags
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 

@@ -155,10 +155,12 @@ class ActiveAlerts:
     ) -> Iterator[Alert]:
         own = self._active[key]
         alert = own.alert
-        if alert.state is AlertState.PENDING and own.bad_steps >= rule.for_steps:
+        for_steps = evaluation.for_steps or rule.for_steps
+        clear_steps = evaluation.clear_steps or rule.clear_steps
+        if alert.state is AlertState.PENDING and own.bad_steps >= for_steps:
             own.alert = _restate(alert, AlertState.FIRING, rule, evaluation)
             yield own.alert
-        elif alert.state is AlertState.FIRING and own.good_steps >= rule.clear_steps:
+        elif alert.state is AlertState.FIRING and own.good_steps >= clear_steps:
             del self._active[key]
             resolved = _restate(alert, AlertState.RESOLVED, rule, evaluation)
             self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]

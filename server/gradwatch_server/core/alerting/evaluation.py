@@ -103,6 +103,8 @@ class Evaluation:
         extend: Returns the origin of an alert that goes on, with what this adds to it.
         key: What the alert's id is made of in place of the group, where one step may see several
             alerts of it begin.
+        for_steps: Bad frames in a row after which it fires, in place of the rule's.
+        clear_steps: Good ones after which it is resolved, likewise.
     """
 
     group: str
@@ -114,3 +116,5 @@ class Evaluation:
     severity: Callable[[int], Severity]
     extend: Callable[[Origin], Origin] = _unchanged
     key: str = ""
+    for_steps: int | None = None
+    clear_steps: int | None = None

@@ -10,6 +10,7 @@ from gradwatch_server.core.alerting.rules import (
     loss,
     nonfinite,
     norm,
+    rank_divergence,
     records_lost,
     spike,
 )
@@ -102,5 +103,6 @@ REGISTRY = Registry(
     norm.VanishingRule,
     loss.LossRule,
     gain.GainRule,
+    rank_divergence.RankDivergenceRule,
     records_lost.RecordsLostRule,
 )
