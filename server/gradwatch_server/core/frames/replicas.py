@@ -47,8 +47,8 @@ def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
 def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement | None:
     """Return by how much ranks differ in what has to be equal; None if there is no such thing.
 
-    Only gradients that were averaged over ranks have to be, and weights that are updated with them.
-    Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
+    Only gradients that were averaged over ranks have to be, and weights of which there are digests:
+    a client sends them where it knows that ranks are averaged, or was told to compare them. Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
     gradients of a step that was not taken: those of a micro-batch may not be reduced yet.
 
     Args:
@@ -57,15 +57,19 @@ def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement
     """
     found: Disagreement | None = None
     for alike in gathered:
-        if len(alike) < 2 or any(map(_is_unreduced, alike)):
+        if len(alike) < 2:
+            continue
+        is_reduced = not any(map(_is_unreduced, alike))
+        digested = [part for part in alike if part.weight_bits is not None]
+        if not is_reduced and len(digested) < 2:
             continue
         if found is None:
             found = Disagreement.of_nothing(num_layers)
         index = alike[0].layout.index
-        if _is_one_moment(alike):
+        if is_reduced and _is_one_moment(alike):
             found.exact[index] = _largest(alike, EXACT)
             found.sums[index] = _largest(alike, SUMS)
-        if len(digested := [part for part in alike if part.weight_bits is not None]) > 1:
+        if len(digested) > 1:
             found.weights[index] = _digests_differ(digested)
             found.weights_seen[index] = True
     return found and _with_paths(found, gathered)

@@ -30,9 +30,9 @@ class RankDivergenceRule(LayerRule):
     """Ranks disagree on a gradient that was averaged over them, or on replicated weights.
 
     Compared are ranks that hold the same: all of a layer (DDP), or the same shard of it (HSDP).
-    Records have to say `reduction` = `mean`, and to be of one point of a step that was taken.
 
-    **Gradients.** An all-reduce gives all ranks the same bits. So `linf` and the counts must be
+    **Gradients.** Records have to say `reduction` = `mean`, and to be of one point of a step that
+    was taken. An all-reduce gives all ranks the same bits. So `linf` and the counts must be
     equal, `l2` and `l1` within `tolerance`, or `mixed_tolerance` where ranks compute them by
     different paths. Two frames in a row are a warning, for a read may race with a write; the third
     is critical. What this finds is a reduction that is broken or missing.
