@@ -33,6 +33,7 @@ from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.losses import DeclaredLoss, LostRange
+from gradwatch_server.core.noise_scale import NoiseScale
 from gradwatch_server.core.session import DeclaredManifest, Session
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState
@@ -66,6 +67,7 @@ class Attempt:
         self.window = Window(steps)
         self.outputs = OutputHistory()
         self.baselines = Baselines()
+        self.noise_scale = NoiseScale(steps)
         self.active_alerts = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
@@ -177,6 +179,7 @@ class Attempt:
         self.window, self.outputs, self.baselines = Window(1), OutputHistory(), Baselines()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
+        self.noise_scale = NoiseScale(1)
         self.memories, self._rules = Memories(), None
         for session in self.sessions.values():
             session.manifests.clear()
@@ -191,6 +194,7 @@ class Attempt:
             "window": self.window.state_dict(),
             "outputs": self.outputs.state_dict(layouts),
             "baselines": self.baselines.state_dict(),
+            "noise_scale": self.noise_scale.state_dict(),
             "book": self.active_alerts.state_dict(),
             "first_bad": asdict(self.first_bad) if self.first_bad else None,
             "frame": self.last_frame.state_dict() if self.last_frame else None,
@@ -229,6 +233,9 @@ class Attempt:
         attempt.outputs = OutputHistory.from_state_dict(state.get("outputs", ()), layouts)
         if "baselines" in state:
             attempt.baselines = Baselines.from_state_dict(state["baselines"])
+        attempt.noise_scale = NoiseScale.from_state_dict(
+            state.get("noise_scale", {"count": 0, "samples": []}), attempt.window.capacity
+        )
         attempt._restore_results(state)
         return attempt
 
@@ -282,6 +289,7 @@ class Attempt:
         self.window.add(frame, frame_score(frame, flags))
         self.baselines.add(frame, context.names)
         self.outputs.add(frame)
+        self.noise_scale.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
         self.last_frame = replace(frame, parts=(), disagreement=None)
         self.last_flags = flags

@@ -48,7 +48,9 @@ def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement
     """Return by how much ranks differ in what has to be equal; None if there is no such thing.
 
     Only gradients that were averaged over ranks have to be, and weights of which there are digests:
-    a client sends them where it knows that ranks are averaged, or was told to compare them. Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
+    a client sends them where it knows that ranks are averaged, or was told to compare them.
+
+    Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
     gradients of a step that was not taken: those of a micro-batch may not be reduced yet.
 
     Args:

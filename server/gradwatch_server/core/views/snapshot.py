@@ -15,6 +15,7 @@ from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.losses import LostRange
+from gradwatch_server.core.noise_scale import NoiseSample
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
@@ -66,6 +67,7 @@ class RunView:
     frame: Frame | None
     flags: Flags | None
     gains: GainFrame | None
+    noise_scale: tuple[NoiseSample, ...]
     first_bad: FirstBad | None
     ranks: tuple[RankView, ...]
     alerts: tuple[Alert, ...]
@@ -99,6 +101,7 @@ def view_run(run: Run) -> RunView:
         frame=attempt.last_frame,
         flags=attempt.last_flags,
         gains=attempt.last_gains,
+        noise_scale=attempt.noise_scale.series(),
         first_bad=attempt.first_bad,
         ranks=ranks,
         alerts=tuple(alert for a in reversed(run.attempts) for alert in a.active_alerts.alerts()),

@@ -8,10 +8,13 @@ from gradwatch_server.core.alerting.rules import (
     exploding,
     gain,
     loss,
+    loss_scale,
     nonfinite,
     norm,
     rank_divergence,
+    rank_outlier,
     records_lost,
+    skipped_steps,
     spike,
 )
 from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
@@ -103,6 +106,9 @@ REGISTRY = Registry(
     norm.VanishingRule,
     loss.LossRule,
     gain.GainRule,
+    skipped_steps.SkippedStepsRule,
+    loss_scale.LossScaleRule,
     rank_divergence.RankDivergenceRule,
+    rank_outlier.RankOutlierRule,
     records_lost.RecordsLostRule,
 )
