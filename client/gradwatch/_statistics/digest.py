@@ -1,7 +1,8 @@
 """The digest of tensors: numbers by which copies of them can be compared, on their device.
 
 The sum of the bits does not depend on the order in which elements are added, so the same numbers
-give the same sum whatever computes it; one element that is another changes it. It is made of words
+give the same sum whatever computes it; one element that is another changes it. (Several may cancel
+out, as two that are exchanged do: it is a check, and no signature.) It is made of words
 of 8 bytes as they lie in memory, for which no wider copy of a tensor is needed.
 """
 

@@ -65,7 +65,8 @@ BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
 
 WEIGHTS_EVERY: Final = 100
-"""A digest reads the weights twice: about two collections in a hundred steps."""
+"""A digest reads the weights twice, about as much work as two collections: a fiftieth of what
+collecting each step costs, and below a thousandth of a step where that is below a twentieth."""
 
 
 def attach(
