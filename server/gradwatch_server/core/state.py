@@ -84,7 +84,7 @@ class State:
                     if run.name not in skip:
                         yield from run.current.close_frames(now_ns, self.rules)
             case RulesSet(rules):
-                self.rules = Rules.model_validate(rules)
+                self.rules = Rules.from_log(rules)
             case Forgotten(name, attempts):
                 self._forget(self.runs[name], attempts)
 

@@ -111,7 +111,7 @@ class Checkpointer:
             self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
         self._absent = list(reversed(state.runs))
         self._rules = [(self._position.start, dict(rules))]
-        state.rules = Rules.model_validate(rules)
+        state.rules = Rules.from_log(rules)
         return state
 
     def tail(self, state: State) -> Iterator[tuple[int, Entry, Sequence[str]]]:

@@ -141,9 +141,9 @@ def skipped(job: Any) -> None:
     job.step(0, NAN, loss_scale=1024.0)
 
 
-def skipped_twice(job: Any) -> None:
-    skipped(job)
-    job.step(1, NAN, loss_scale=512.0)
+def skipped_often(job: Any) -> None:
+    for step in range(3):
+        job.step(step, NAN, loss_scale=0.5)
 
 
 def records_lost(job: Any) -> None:
@@ -198,7 +198,7 @@ def ended_with_losses(job: Any) -> None:
             [f"{NAN_EVERYWHERE} at step 0 on a rank that cannot be known"],
         ),
         (skipped, "healthy", []),
-        (skipped_twice, "degraded", [f"{NAN_EVERYWHERE} at step 0"]),
+        (skipped_often, "critical", [SKIPS]),
         (ended, "ended", []),
         (ended_badly, "ended", [f"{NAN_EVERYWHERE} at step 0"]),
         (ended_with_losses, "ended", ["3 records lost at step 0", "3 records lost"]),

@@ -173,7 +173,7 @@ class ExplodingRule(ModuleRule):
     def _jumped(self, frame: Frame, context: Context) -> BoolArray:
         judgement, memory = context.judge(frame), self._memory(context)
         rise = judgement.rise
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             series = judgement.is_known & (
                 (judgement.over_peak > LN_FACTOR)
                 | (rise > np.maximum(LN_RATIO, DEVIATIONS * judgement.deviation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
@@ -52,6 +52,22 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
             for kind in rule.takes:
                 found[kind].append((name, rule))
         return dict(found)
+
+    @classmethod
+    def from_log(cls, given: Mapping[str, Any]) -> Self:
+        """Return rules that were logged, maybe by another version: what is unknown is left out.
+
+        A rule whose settings do not go together any more has its defaults.
+        """
+        kept: dict[str, Any] = {}
+        for rule in REGISTRY:
+            settings = given.get(rule.name, {})
+            known = {key: settings[key] for key in rule.model_fields if key in settings}
+            try:
+                kept[rule.name] = rule.model_validate(known)
+            except ValidationError:
+                kept[rule.name] = rule()
+        return cls(kept)
 
     @field_validator("root", mode="before")
     @classmethod
