@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseScale, estimate
+from gradwatch_server.core.views.noise_scale import describe_noise_scale
+from gradwatch_server.core.views.snapshot import view_run
 
 RANKS, BATCH, SIZE = 4, 8, 64
 LABELS = {"reduction": "mean"}
@@ -97,3 +99,27 @@ def test_the_series_outlives_a_restart(make_part: Any, make_frame: Any) -> None:
     again = NoiseScale.from_state_dict(made.state_dict(), 10)
     assert again.series() == made.series()
     assert len(again.series()) == 10
+
+
+def test_the_series_is_shown(cluster: Any) -> None:
+    """From records of two ranks to what the route answers, also in an attempt that is restored."""
+    job = cluster(world=2, names=("a",)).start()
+    for step in range(MIN_SAMPLES):
+        for rank, norm in enumerate((3.0, 5.0)):
+            job.stats(rank, step, [3.5], local_l2=[norm], batch_size=4.0, labels=LABELS)
+    shown = describe_noise_scale(view_run(job.state.runs[job.run]).noise_scale)
+
+    # mean|g_b|² = 17, |g_B|² = 12.25, b = 4, B = 8
+    assert len(shown["series"]) == MIN_SAMPLES
+    last = shown["series"][-1]
+    assert (last["noise"], last["signal"]) == pytest.approx((38.0, 7.5))
+    assert (shown["step"], shown["noise_scale"]) == (MIN_SAMPLES - 1, pytest.approx(38.0 / 7.5))
+
+
+def test_without_local_norms_there_is_no_series(cluster: Any) -> None:
+    """Nothing is made up."""
+    job = cluster(world=2, names=("a",)).start()
+    job.step(0, 1.0, batch_size=4.0, labels=LABELS)
+    shown = describe_noise_scale(view_run(job.state.runs[job.run]).noise_scale)
+
+    assert (shown["step"], shown["noise_scale"], shown["series"]) == (None, None, [])
