@@ -78,13 +78,14 @@ def test_a_record_of_several_steps_has_the_newest(
     assert with_digest(aggregator.stats(4)) == [3, 7, 15]
 
 
-def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any) -> None:
-    """Gradients are divided by it, weights are not."""
+@pytest.mark.parametrize("is_given", [True, False])
+def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any, *, is_given: bool) -> None:
+    """Gradients are divided by it, weights are not; a scaler may be found only as it steps."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     scaler = GradScaler("cpu", init_scale=1024.0)
     norm = float(model.weight.detach().norm())
-    watch = attach(model, optimizer, scaler=scaler, weights_every=1)
+    watch = attach(model, optimizer, scaler=scaler if is_given else None, weights_every=1)
     for _ in range(2):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(1, 4)).sum()).backward()
