@@ -29,8 +29,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert rules == {
         "nonfinite": common
         | {"for_steps": 1, "severity": "critical"}
-        | {"skipped_severity": "info", "skips": 2, "skips_severity": "warning"}
-        | {"min_loss_scale": 1.0},
+        | {"skipped_severity": "info"},
         "exploding": warning | {"limit": 100.0, "clear": 50.0},
         "spike": warning
         | {"clear_steps": 16}
@@ -93,8 +92,11 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"vanishing": {"for_steps": 0}}, "vanishing.for_steps", "greater than or equal to 1"),
         ({"nonfinite": {"clear_steps": 1e9}}, "nonfinite.clear_steps", "less than or equal"),
         ({"nonfinite": {"severity": "fatal"}}, "nonfinite.severity", "'warning'"),
-        ({"nonfinite": {"skips": 0}}, "nonfinite.skips", "greater than or equal to 1"),
-        ({"nonfinite": {"min_loss_scale": 0}}, "nonfinite.min_loss_scale", "greater than 0"),
+        ({"nonfinite": {"skips": 2}}, "nonfinite.skips", "Extra"),
+        ({"skipped_steps": {"skips": 0}}, "skipped_steps.skips", "greater than or equal to 1"),
+        ({"loss_scale": {"min_loss_scale": 0}}, "loss_scale.min_loss_scale", "greater than 0"),
+        ({"rank_divergence": {"tolerance": 0}}, "rank_divergence.tolerance", "greater than 0"),
+        ({"rank_outlier": {"ratio": -3}}, "rank_outlier.ratio", "greater than 0"),
         ({"gain": {"low": 2, "high": 2}}, "gain", "low (2) must be below high (2)"),
         ({"gain": {"share": 0.5, "clear": 0.6}}, "gain", "clear (0.6) must not be above share"),
         ({"gain": {"share": 1}}, "gain.share", "less than 1"),
@@ -134,6 +136,20 @@ def test_rules_survive_the_log() -> None:
     rules = Rules.model_validate({"vanishing": {"limit": 1e-9, "severity": "info"}})
 
     assert Rules.model_validate(rules.model_dump(mode="json")) == rules
+
+
+def test_what_another_version_logged_is_read_as_far_as_it_is_known() -> None:
+    """Settings and rules that are gone are left out; what cannot be is as by default."""
+    logged = {
+        "nonfinite": {"skips": 2, "clear_steps": 7},
+        "gone": {"limit": 3.0},
+        "gain": {"low": 5.0, "high": 2.0},
+    }
+    rules = Rules.from_log(logged)
+
+    assert rules["nonfinite"].clear_steps == 7
+    assert rules["gain"] == Rules()["gain"]
+    assert Rules.from_log(Rules().model_dump(mode="json")) == Rules()
 
 
 def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
