@@ -22,6 +22,9 @@ from gradwatch_wire.health import Severity
 ALL_LAYERS: Final = "all"
 """The group of the layers that are in no named group."""
 
+NOT_WORSE: Final = np.ones(1)
+"""`Evaluation.excess` of a rule whose severity alone says when it matters more."""
+
 NUM_BEFORE: Final = 5
 """Frames before the first bad one that an origin shows."""
 

@@ -144,7 +144,7 @@ def test_a_higher_severity_does_not_wait(cluster: Any) -> None:
     job = cluster(names=names).start()
     for step in range(7):
         bad = [NAN if layer <= step else 1.0 for layer in range(8)]
-        job.step(step, bad, loss_scale=1024.0 if step < 6 else 0.5)
+        job.step(step, bad, loss_scale=1024.0, loss=2.0 if step < 6 else NAN)
 
     assert told(job.alerts)[-1] == "firing:critical"
     assert job.alerts[-1].raised_step == 6

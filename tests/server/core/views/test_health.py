@@ -30,7 +30,7 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
     assert health["status"] == "critical"
     assert (health["attempt"], health["step"]) == (1, 1)
     assert health["updated_at"] == isotime(job.frame.received_ns)
-    assert health["score"] == {"last": 0.35, "mean": 0.675, "min": 0.35}
+    assert health["score"] == {"last": 0.0, "mean": 0.5, "min": 0.0}
     assert health["window"] == {"steps": 2, "first_step": 0, "last_step": 1, "coverage": 1.0}
     norm = health["gradient_norm"]
     assert {key: norm[key] for key in ("last", "max", "p50")} == {

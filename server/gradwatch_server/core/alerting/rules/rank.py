@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Final
 
-import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.arrays import BoolArray
@@ -33,10 +32,6 @@ class LivenessRule(Rule):
 
     for_steps: Once = Field(1, description=AT_ONCE)
     clear_steps: Once = Field(1, description=OVER_AT_ONCE)
-
-
-_NO_EXCESS: Final = np.ones(1)
-"""That it lasts is no news: the severity says when it matters more."""
 
 
 class RankRule(LivenessRule):
@@ -82,7 +77,7 @@ class RankRule(LivenessRule):
             extend=partial(self.extended, affected=affected),
             # The same rank may be found at the same step again.
             key="" if first is None else f"{self.group}/{first.rank}/{first.since_ns}",
-            excess=_NO_EXCESS,
+            excess=NOT_WORSE,
         )
 
     def origin(self, affected: Sequence[RankLiveness]) -> Origin:

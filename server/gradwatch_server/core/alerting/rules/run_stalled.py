@@ -8,7 +8,7 @@ from functools import partial
 
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.rank import LivenessRule
@@ -103,6 +103,7 @@ class RunStalledRule(LivenessRule):
             severity=lambda _: self._severity(observation),
             extend=partial(self._extended, observation=observation),
             key=f"run/{observation.place}",
+            excess=NOT_WORSE,
         )
 
     def _severity(self, observation: Liveness) -> Severity:

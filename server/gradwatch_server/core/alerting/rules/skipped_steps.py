@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Rule, Steps
 from gradwatch_server.core.alerting.skips import Calibration, scale_of, was_skipped
@@ -146,6 +146,7 @@ class SkippedStepsRule(Rule):
             origin=lambda _: self._origin(observation, context),
             severity=lambda _: Severity.CRITICAL if severe else self.severity,
             extend=lambda origin: self._extended(origin, observation, context),
+            excess=NOT_WORSE,
         )
 
     def _origin(self, frame: Frame, context: Context) -> Origin:
