@@ -1,8 +1,8 @@
 """What the CUDA kernels compile to, and what a call asks of the driver. Without a GPU.
 
 Compiled ahead of time with the Triton that is installed, and with those in the folders that
-`GRADWATCH_TRITONS` names, parted by `:`. `scripts/versions` installs the oldest and the newest that go
-with a torch of the promised range, and names them there.
+`GRADWATCH_TRITONS` names, parted by `:`. `scripts/versions` installs the oldest and the newest that
+go with a torch of the promised range, and names them there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDERS = list(filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":")))
 WITHOUT_FOLDERS = pytest.param(
     "none", marks=pytest.mark.skip(reason="scripts/versions: with the oldest and newest Triton too")
 )
-TRITONS = ["", *(FOLDERS or [WITHOUT_FOLDERS])]
+TRITONS: list[Any] = ["", *(FOLDERS or [WITHOUT_FOLDERS])]
 each_triton = pytest.mark.parametrize(
     "triton", TRITONS, ids=lambda path: Path(path).name or "installed"
 )
