@@ -20,11 +20,11 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = list(filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":")))
+FOLDERS: list[Any] = list(filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":")))
 WITHOUT_FOLDERS = pytest.param(
     "none", marks=pytest.mark.skip(reason="scripts/versions: with the oldest and newest Triton too")
 )
-TRITONS: list[Any] = ["", *(FOLDERS or [WITHOUT_FOLDERS])]
+TRITONS = ["", *(FOLDERS or [WITHOUT_FOLDERS])]
 each_triton = pytest.mark.parametrize(
     "triton", TRITONS, ids=lambda path: Path(path).name or "installed"
 )
