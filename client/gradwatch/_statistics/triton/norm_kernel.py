@@ -77,7 +77,9 @@ def _norm_of_parts(parts, num_parts):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["address", "numel", "parts"])  # type: ignore[untyped-decorator]
-def norm_parts(address: tl.int64, numel: tl.int64, parts: tl.int64, FORMAT: tl.constexpr):
+def norm_parts(  # type: ignore[no-untyped-def]
+    address: tl.int64, numel: tl.int64, parts: tl.int64, FORMAT: tl.constexpr
+):
     """Write the norm of what each program reads of one tensor.
 
     Args:
