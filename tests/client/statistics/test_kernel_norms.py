@@ -81,6 +81,7 @@ def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
     assert_right(tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
     """Each program has another one: the largest, the smallest, zeros, something in between."""
@@ -203,8 +204,17 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
     places: list[int] = []
     combined: list[Any] = []
     measure, combine = Parts.measure, Parts.combine
-    monkeypatch.setattr(Parts, "measure", lambda *given: places.append(given[1]) or measure(*given))
-    monkeypatch.setattr(Parts, "combine", lambda parts: combined.append(parts) or combine(parts))
+
+    def note(parts: Parts, place: int, tensor: Tensor) -> None:
+        places.append(place)
+        measure(parts, place, tensor)
+
+    def note_combined(parts: Parts) -> None:
+        combined.append(parts)
+        combine(parts)
+
+    monkeypatch.setattr(Parts, "measure", note)
+    monkeypatch.setattr(Parts, "combine", note_combined)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).to(DEVICE)
     watch = attach(model, local=True, blocks=list(model))
