@@ -13,6 +13,12 @@ from benchmarks.report import show
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_120", "gfx942")
 AIM_RATIO: Final = 2.5
 AIM_CALLS: Final = {"one": 6, "two": 9}
+HOOKS: Final = {
+    "local": "local=True, 148 layers",
+    "local, two passes": "local=True, 148 layers, two passes accumulated",
+    "blocks": "blocks=, 48 blocks",
+}
+"""By what `kernel_launches` calls them."""
 
 
 def run(*, quick: bool = False, rounds: int = 300) -> None:
@@ -23,6 +29,7 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         f"kernel, Triton {codes[0]['triton']}",
         (
             "architecture",
+            "kernel",
             "elements",
             "instr./16 kB",
             "loads",
@@ -33,7 +40,8 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         [
             [
                 code["arch"],
-                code["format"] or "(combine)",
+                code["kernel"],
+                code["format"],
                 str(2 * code["instructions"]) if code["format"] else "",
                 str(code["loads"]),
                 str(code["wide_loads"]),
@@ -63,6 +71,25 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         "Variants compiled at attach, and in 60 steps with as many sets of layers: "
         + ", ".join(f"{name} {warm} + {late}" for name, (warm, late) in found["variants"].items())
         + "; the first includes the kernel that combines.",
+    )
+    show(
+        "kernel, driver calls of hooks in a step, all addresses being new",
+        ("hooks", "calls", "which"),
+        [
+            [
+                name,
+                str(sum(found[key].values())),
+                ", ".join(f"{count} {kind}" for kind, count in found[key].items()),
+            ]
+            for key, name in HOOKS.items()
+        ],
+        "One launch for each, and one for all where the norms are taken. They join the columns of "
+        "the record then, which is not counted here.",
+        "Variants compiled at attach, and after that: "
+        + ", ".join(
+            f"{name} {warm} + {late}" for name, (warm, late) in found["norm_variants"].items()
+        )
+        + "; the first includes the two kernels that are of no dtype.",
     )
     show(
         "kernel, host time of the statistics with the launches stubbed",

@@ -18,12 +18,16 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from gradwatch._statistics import norm_slots
 from gradwatch._statistics.cuda import warm_up
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
 from gradwatch._statistics.statistics import cuda_statistics
-from gradwatch._statistics.triton import addresses
+from gradwatch._statistics.triton import addresses, norms
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
 calls: Final[Counter[str]] = Counter()
@@ -80,8 +84,22 @@ class _Driver:
         return GPUTarget("cuda", 90, 32)
 
 
+class _Operations(TorchDispatchMode):
+    """Counts what torch is asked for beside views: on a device each is a call, or several."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            calls["torch operation"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _always(device: torch.device) -> bool:
+    return isinstance(device, torch.device)
+
+
 def count() -> None:
     """From here on count in place of launching, copying and recording."""
+    norm_slots.is_for_kernel = _always
     addresses._Block = _Block  # type: ignore[misc]
     driver.set_active(_Driver())
 
@@ -154,6 +172,43 @@ def variants(num_steps: int) -> dict[str, list[int]]:
     return found
 
 
+def hook_calls(number: int, num_passes: int = 1) -> dict[str, int]:
+    """Return what hooks on so many tensors ask for in a step, and who takes the norms then.
+
+    Each step has other addresses. With several passes the larger norm is kept.
+    """
+    dtype = torch.float32
+    slots = NormSlots([Expected(torch.device("cpu"), [dtype], 4 * 200_000)] * number)
+    some = [torch.zeros(200_000) for _ in range(4)]
+    calls.clear()
+    with _Operations():  # type: ignore[no-untyped-call]
+        for turn in range(num_passes):
+            for index in range(number):
+                slot = measure_norm(some[index % len(some)], slots, index)
+                (slots.keep_larger if turn else slots.keep)(index, slot)
+        taken = slots.take(range(number))
+    assert len(taken) == number
+    return dict(calls)
+
+
+def norm_variants() -> dict[str, list[int]]:
+    """Return how many variants of the hooks' kernels are compiled to warm up, and afterwards."""
+    found = {}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        before = calls["module"]
+        assert not norms.warm_up(torch.device("cpu"), [dtype])
+        warm = calls["module"]
+        for numel in (1, 16, 17, 4096, 200_000):
+            slots = NormSlots([Expected(torch.device("cpu"), [dtype], each) for each in (1, numel)])
+            for offset in (0, 1):
+                gradient = torch.zeros(numel + 1, dtype=dtype)[offset:]
+                for keep in (slots.keep, slots.keep_larger):
+                    keep(1, measure_norm(gradient, slots, 1))
+            slots.take([1])
+        found[str(dtype).removeprefix("torch.")] = [warm - before, calls["module"] - warm]
+    return found
+
+
 def host_times(some: Sequence[nn.Parameter], rounds: int) -> dict[str, float]:
     """Return microseconds of a call, the addresses being those of the last one, and new."""
     return {
@@ -171,6 +226,10 @@ def main(rounds: int) -> dict[str, Any]:
         "variants": variants(60),
         "one": driver_calls(torch.float32),
         "two": driver_calls(torch.float32, torch.bfloat16),
+        "norm_variants": norm_variants(),
+        "local": hook_calls(148),
+        "local, two passes": hook_calls(148, 2),
+        "blocks": hook_calls(48),
         "host": {},
     }
     gc.disable()

@@ -28,8 +28,8 @@ from gradwatch._collectors.norms import measure
 from gradwatch._statistics.capture import is_capturing
 from gradwatch._statistics.devices import pack, places_by_device
 from gradwatch._statistics.gradients import dense
-from gradwatch._statistics.single import write_norm
-from gradwatch._statistics.slots import Slots
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
 from gradwatch_wire.columns import L1, L2
 from gradwatch_wire.gains import (
     GAIN_EPS,
@@ -102,7 +102,7 @@ class GradientGainMonitor:
         self._on_error = on_error
         self._closed = False
         self._classes = [type(module).__name__ for module in modules]
-        self._norms = Slots(map(_device_of, modules))
+        self._norms = NormSlots(_expected(module, norm_type) for module in modules)
         self.active = True
         self.was_captured = False
         self._handles = [
@@ -212,8 +212,11 @@ class GradientGainMonitor:
                     f"the gradient of {self._name(index)} is a partial sum over ranks (a DTensor), "
                     "whose norm needs a collective: redistribute the block's output"
                 )
-            norm = self._norms.spare(index, gradient.device)
-            _write_norm(gradient, self.norm_type, norm[1])
+            if self.norm_type == L2:
+                norm = measure_norm(gradient, self._norms, index)
+            else:
+                norm = self._norms.spare(index, gradient.device)
+                _write_norm(gradient, self.norm_type, norm.number)
             self._norms.keep(index, norm)
 
     def _in_capture(self) -> bool:
@@ -268,17 +271,18 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
     return modules
 
 
-def _device_of(block: nn.Module) -> torch.device:
-    """Return the device on which a block's output lies, as far as can be told before it runs."""
+def _expected(block: nn.Module, norm_type: str) -> Expected:
+    """Return what a block's output is like, as far as can be told before it runs."""
     parameter = next(block.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
+    if parameter is None:
+        return Expected(torch.device("cpu"))
+    # With autocast it may be of a shorter type than the parameters.
+    dtypes = {parameter.dtype, torch.bfloat16, torch.float16} if norm_type == L2 else ()
+    return Expected(parameter.device, dtypes)
 
 
 def _write_norm(gradient: Tensor, norm_type: str, slot: Tensor) -> None:
-    """Write a norm to a (1,) float64 tensor on the gradient's device, computed there."""
-    if norm_type == L2:
-        write_norm(gradient, slot)
-        return
+    """Write a norm other than L2 to a (1,) float64 tensor on the gradient's device."""
     stored = dense(gradient)
     if norm_type != "mean":
         slot.copy_(measure([stored], (norm_type,))[norm_type])

@@ -27,8 +27,9 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.capture import has_captured, in_capture
 from gradwatch._statistics.gradients import is_distributed
-from gradwatch._statistics.single import write_norm
-from gradwatch._statistics.slots import Slot, Slots
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
+from gradwatch._statistics.slots import Slot
 from gradwatch_wire.columns import LOCAL_L2, UNKNOWN
 from gradwatch_wire.names import Scalar
 
@@ -49,7 +50,7 @@ class LocalNorms(Observer):
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._layers = layers
         self._faults = faults
-        self._norms = Slots(layer.parameter.device for layer in layers)
+        self._norms = NormSlots(_expected(layer.parameter) for layer in layers)
         self._unmeasured: set[int] = set()  # layers that were reached, or may have been
         self._sharded: set[int] = set()
         self._hooks: dict[int, _Hook] = {}
@@ -82,7 +83,7 @@ class LocalNorms(Observer):
 
         def keep(norm: Slot, adds: bool) -> None:
             if (own := watch()) is not None:
-                own._norms.keep(index, norm, torch.maximum if adds else None)
+                (own._norms.keep_larger if adds else own._norms.keep)(index, norm)
 
         hook = OwnGradientHook(parameter, current, measure, keep)
         self._hooks[index] = _Hook(hook, id(parameter), parameter._cdata)
@@ -91,9 +92,7 @@ class LocalNorms(Observer):
         self._unmeasured.add(index)
         try:
             if not in_capture(self._faults) and self.active:
-                norm = self._norms.spare(index, gradient.device)
-                write_norm(gradient, norm[1])
-                return norm
+                return measure_norm(gradient, self._norms, index)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local norm", repr(error))
         self._norms.drop(index)
@@ -158,6 +157,13 @@ class LocalNorms(Observer):
         for hook in self._hooks.values():
             hook.own.remove()
         self._hooks.clear()
+
+
+def _expected(parameter: nn.Parameter) -> Expected:
+    if is_distributed(parameter):
+        return Expected(parameter.device, num_bytes=1)  # of which nothing is measured
+    num_bytes = max(parameter.numel() * parameter.dtype.itemsize, 1)
+    return Expected(parameter.device, (parameter.dtype,), num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,10 +268,10 @@ def test_with_on_error_a_failure_in_backward_is_told_and_training_goes_on(
 ) -> None:
     """Whatever it is: here the device has no memory left."""
 
-    def fail(gradient: Tensor, slot: Tensor) -> None:
+    def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(gain_monitor, "write_norm", fail)
+    monkeypatch.setattr(gain_monitor, "measure_norm", fail)
     told: list[str] = []
     model = chain(2.0)
     with GradientGainMonitor(model, on_error=told.append) as monitor:

@@ -30,7 +30,9 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
     return nn.Sequential(OrderedDict(h=blocks, head=nn.Linear(4, 1))), blocks
 
 
-def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -> None:
+def test_the_same_norms_as_the_monitors_are_sent(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
     """Under the names that the blocks have in the model, once per step."""
     model, blocks = make()
     watch = attach(model, blocks=blocks)
@@ -40,7 +42,8 @@ def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -
             model(torch.full((2, 4), step + 1.0)).square().mean().backward()
             expected.append(monitor.norms())
             watch.collect()
-    aggregator.stats(3)
+    # Each comes after the STATS of its step.
+    wait_until(lambda: len(aggregator.of(Gains)) >= 3, "3 GAINS")
     sent = aggregator.of(Gains)
 
     assert [gains.step for gains in sent] == [0, 1, 2]

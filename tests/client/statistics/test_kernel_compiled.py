@@ -70,7 +70,14 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
     found = output_of("kernel_code", arch, triton=triton)
     kind = "amd" if arch.startswith("gfx") else "cuda"
 
-    assert [code["format"] for code in found] == ["fp16", "bf16", "fp32", "fp64", ""]
+    formats = ["fp16", "bf16", "fp32", "fp64"]
+    assert [(code["kernel"], code["format"]) for code in found] == [
+        *(("reduce_segments", each) for each in formats),
+        ("combine_segments", ""),
+        *(("norm_parts", each) for each in formats),
+        ("combine_norms", ""),
+        ("keep_larger", ""),
+    ]
     for code in found:
         # Where segments are combined some compilers put a number aside, outside of the loops.
         assert code["spilled"] <= (0 if code["format"] else 16), code
@@ -85,7 +92,7 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
 
 @each_triton
 def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: str) -> None:
-    """Whatever the set of layers is, and before the first step (G16, G17, G18)."""
+    """Whatever the set of layers is, and before the first step (G16, G17, G18, G19)."""
     (found,) = output_of("kernel_launches", "1", triton=triton)
 
     # The first of them compiles the kernel that combines as well.
@@ -95,5 +102,15 @@ def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: 
         "float32": [1, 0],
         "float64": [1, 0],
     }
+    # Those of hooks: to put norms together, and to keep the larger one, beside that which reduces.
+    assert found["norm_variants"] == {
+        "float16": [3, 0],
+        "bfloat16": [1, 0],
+        "float32": [1, 0],
+        "float64": [1, 0],
+    }
     assert found["one"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 2}
     assert found["two"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 3}
+    assert found["local"] == {"launch": 148 + 1}
+    assert found["local, two passes"] == {"launch": 3 * 148 + 1}
+    assert found["blocks"] == {"launch": 48 + 1}

@@ -44,7 +44,7 @@ def why_refused(device: torch.device, dtype: torch.dtype) -> str:
     causes = _refused
     if (device, dtype) not in causes:
         try:
-            with _on(device):
+            with on(device):
                 Plan([0], [dtype], device, DeviceSize.of(device)).warm_up()
             causes[device, dtype] = ""
         except Exception as error:  # of Triton, of a compiler, of the driver
@@ -59,13 +59,17 @@ def is_readable(gradient: Tensor) -> bool:
 
     A subclass of Tensor need not have its elements where `data_ptr` says, nor any there.
     """
+    return is_plain_dense(gradient) and not why_refused(gradient.device, gradient.dtype)
+
+
+def is_plain_dense(gradient: Tensor) -> bool:
+    """Tell whether its elements lie without gaps behind `data_ptr`, in a dtype of the kernel."""
     return (
         type(gradient) in _PLAIN
         and gradient.layout is torch.strided
         and gradient.dtype in FORMATS
         and (not gradient.numel() or bool(gradient.data_ptr()))
         and is_packed(gradient)
-        and not why_refused(gradient.device, gradient.dtype)
     )
 
 
@@ -85,7 +89,7 @@ def triton_statistics(
         KeyError: If there is no such column.
     """
     device = gradients[0].device
-    with _lock, _on(device):
+    with _lock, on(device):
         plan, addresses = _find(gradients, device)
         values = plan.run(addresses, out)
     rows = dict(zip(ROW_COLUMNS, values.unbind(), strict=True))
@@ -177,7 +181,7 @@ def _refuse(gradients: Sequence[Tensor]) -> None:
             raise UnreadableError(msg)
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
+def on(device: torch.device) -> AbstractContextManager[object]:
     """Make a device the current one: Triton launches there."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
