@@ -9,6 +9,7 @@ import importlib
 import itertools
 import math
 import mmap
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -161,6 +162,24 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(exact)
     kernel.triton_statistics([torch.full((5,), 1e-30)], MEASURED_COLUMNS)
     assert any(exact)
+
+
+@pytest.mark.parametrize(
+    ("warp_size", "hip", "expected"),
+    [(32, None, 32), (64, "6.4", 64), (32, "6.4", 32), (None, None, 32), (None, "6.4", 64)],
+)
+def test_a_program_has_as_many_threads_on_any_device(
+    monkeypatch: pytest.MonkeyPatch, warp_size: int | None, hip: str | None, expected: int
+) -> None:
+    """Of ROCm's, which are wider, there are half as many warps; older torch does not say (G24)."""
+    known = {"multi_processor_count": 304} | ({"warp_size": warp_size} if warp_size else {})
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(**known)
+    )
+    monkeypatch.setattr(torch.version, "hip", hip)
+    size = plans.DeviceSize.of(torch.device("cuda", 0))
+
+    assert size == plans.DeviceSize(304, expected)
 
 
 def test_small_tensors_share_a_program() -> None:
