@@ -433,6 +433,10 @@ class Wrapper(torch.Tensor):
         return func(*given, **(kwargs or {}))
 
 
+class OwnKind(torch.Tensor):
+    """A kind of tensor with an address, of which nobody knows what lies there."""
+
+
 def emptied() -> torch.Tensor:
     gradient = torch.ones(5, device=DEVICE)
     gradient.untyped_storage().resize_(0)
@@ -444,6 +448,7 @@ def emptied() -> torch.Tensor:
     [
         pytest.param(lambda: Wrapper(torch.ones(5, device=DEVICE)), id="wrapper"),
         pytest.param(emptied, id="emptied"),
+        pytest.param(lambda: torch.ones(5, device=DEVICE).as_subclass(OwnKind), id="subclass"),
         pytest.param(lambda: torch.ones(4, 6, device=DEVICE)[:, ::2], id="gaps"),
         pytest.param(lambda: torch.ones(1, device=DEVICE).expand(9), id="expanded"),
         pytest.param(lambda: torch.ones(5, device=DEVICE).to(torch.float8_e4m3fn), id="float8"),
