@@ -145,7 +145,9 @@ def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
         "plain": threes,
         "float8": threes.to(torch.float8_e4m3fn),
         "quantized": torch.quantize_per_tensor(threes, 1.0, 0, torch.quint8),
-        "sparse": torch.sparse_coo_tensor([[0, 0, 2]], threes, (9,), check_invariants=True),
+        "sparse": torch.sparse_coo_tensor(
+            torch.tensor([[0, 0, 2]]), threes, (9,), check_invariants=True
+        ),
         "meta": torch.ones(3, device="meta"),
         "gaps": torch.full((3, 2), 3.0)[:, 0],
         "short": threes.bfloat16(),
