@@ -20,6 +20,8 @@ from benchmarks.gpu_session.aims import Aim
 from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import Rows
 from benchmarks.gpu_session.session import ROOT
+from gradwatch._statistics.cuda import kernel_statistics
+from gradwatch._statistics.gradients import is_packed
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
 from gradwatch._statistics.statistics import statistics
@@ -30,7 +32,7 @@ FILLS: Final = (1.0, 60000.0, 1e-7, 0.0, 1e30, 1e-30, math.nan, math.inf)
 SIZES: Final = (1, 7, 4095, 4097, 300_000)
 TOOL_S: Final = 60.0
 TOLERANCE: Final = 1e-5
-TESTS: Final = ("test_cuda.py", "test_statistics.py", "test_kernel_norms.py")
+TESTS: Final = ("test_cuda.py", "test_kernel.py", "test_kernel_norms.py", "test_statistics.py")
 
 
 def run(device: Device, rows: Rows) -> None:
@@ -66,7 +68,11 @@ def _made(device: Device, dtype: torch.dtype) -> Iterator[Tensor]:
 
 
 def _compare(device: Device, rows: Rows, what: str, made: Sequence[Tensor]) -> None:
-    found = statistics(_moved(device, made), MEASURED_COLUMNS)
+    there = _moved(device, made)
+    # What lies with gaps is no case for the kernel; all else is, and nothing is left without cause.
+    odd = [place for place, tensor in enumerate(there) if not is_packed(tensor)]
+    left = odd if device.is_rehearsal else list(kernel_statistics(there, MEASURED_COLUMNS).left)
+    found = statistics(there, MEASURED_COLUMNS)
     columns = {name: values.tolist() for name, values in found.values.items()}
     wrong = [
         f"{name} of number {place} is {columns[name][place]}, not {expected}"
@@ -75,9 +81,17 @@ def _compare(device: Device, rows: Rows, what: str, made: Sequence[Tensor]) -> N
         if not _is_close(columns[name][place], expected)
     ]
     paths = {found.path, found.declined} - {""}
-    is_best = device.is_rehearsal or found.path == "triton"
+    is_best = device.is_rehearsal or (found.path, found.declined) == ("triton", "")
     note = wrong[0] if wrong else ", ".join(sorted(paths))
     rows.add(what, [len(wrong)], "wrong", passed=not wrong and is_best, aim=Aim.NUMBERS, note=note)
+    unread = sorted(set(left).symmetric_difference(odd))
+    rows.add(
+        f"{what}: left by the kernel, of {len(made)}",
+        [len(left)],
+        passed=not unread,
+        aim=Aim.NUMBERS,
+        note=f"not those with gaps: numbers {unread[:5]}" if unread else "those with gaps",
+    )
 
 
 def _compare_norms(device: Device, rows: Rows, what: str, made: Sequence[Tensor]) -> None:

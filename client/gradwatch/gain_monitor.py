@@ -26,7 +26,7 @@ from gradwatch._collectors.gain_report import HEADING, describe_flow
 from gradwatch._collectors.hidden_state import hidden_state
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.capture import is_capturing
-from gradwatch._statistics.devices import pack, places_by_device
+from gradwatch._statistics.devices import pack, places_by_device, why_unsupported
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
@@ -73,8 +73,8 @@ class GradientGainMonitor:
             would end the training step.
 
     Raises:
-        ValueError: A block twice, an unknown `norm_type`, an `eps` that is not a
-            positive number.
+        ValueError: A block twice or on a device other than cpu and cuda, an unknown `norm_type`,
+            an `eps` that is not a positive number.
         TypeError: `blocks` or one of them is something else.
 
     Attributes:
@@ -268,6 +268,8 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
             raise ValueError(
                 f"block {index} is the same module as block {first[id(module)]}: name each once"
             )
+        if why := why_unsupported(device := _device_of(module)):
+            raise ValueError(f"block {index} is on {device}; {why}")
     return modules
 
 

@@ -17,6 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.triton.addresses import BehindError
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
 
@@ -101,7 +102,7 @@ def _measure(gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | 
 def _note(device: torch.device, error: Exception) -> str:
     """Keep why the kernel does not run on a device, unless that may pass; return it."""
     cause = f"triton: {error!r}"
-    if "out of memory" not in str(error):
+    if not isinstance(error, BehindError) and "out of memory" not in str(error):
         _unusable[device] = cause
     return cause
 

@@ -161,6 +161,9 @@ class Plan:
 
         Returns:
             What was written, a row per statistic in the order of `ROW_COLUMNS`.
+
+        Raises:
+            BehindError: If there is no memory to upload addresses from; nothing is launched then.
         """
         if out is None:
             out = torch.empty(NUM_ROWS, self._num_tensors, dtype=torch.float64, device=self._device)
