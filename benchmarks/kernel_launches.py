@@ -8,8 +8,10 @@ or a fill. Run in a process of its own without `TRITON_INTERPRET`.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import logging
 import sys
 import time
 from collections import Counter
@@ -26,6 +28,7 @@ from triton.runtime import driver
 
 import gradwatch
 from gradwatch._recording import readback, step_sample
+from gradwatch._recording.packed_numbers import PackedNumbers
 from gradwatch._statistics import capture
 from gradwatch._statistics.cuda import warm_up
 from gradwatch._statistics.statistics import cuda_statistics
@@ -54,8 +57,8 @@ class Operations(TorchDispatchMode):
 
 FREE: Final = ("detach", "record_stream")
 
-_on_host: Final[list[tuple[int, int]]] = []
-"""Where memory begins and ends that would be pinned."""
+_on_host: Final[list[Tensor]] = []
+"""Memory that would be pinned; it is kept, so that nothing else comes to lie there."""
 
 
 def _returns(func: Any) -> Sequence[Any]:
@@ -70,11 +73,12 @@ def _is_transfer(tensors: Sequence[Tensor]) -> bool:
 
 
 def _would_be_on_host(tensor: Tensor) -> bool:
-    return any(begin <= tensor.data_ptr() < end for begin, end in _on_host)
+    address = tensor.data_ptr()
+    return any(0 <= address - host.data_ptr() < host.nbytes for host in _on_host)
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    _on_host.append((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
+    _on_host.append(tensor)
     return tensor
 
 
@@ -93,6 +97,12 @@ class _Block(addresses._Block):
         self._event: Any = _Event()
         for host in self._hosts:
             _pinned(host)
+
+
+class _Packed(PackedNumbers):
+    def __init__(self, num_layers: int, device: torch.device) -> None:
+        super().__init__(num_layers, device)
+        ctypes.memset(self._begin, 0, self._end - self._begin)  # as if kernels had counted nothing
 
 
 class _Launcher:
@@ -135,8 +145,10 @@ def count() -> None:
     """From here on count in place of launching and recording, and take the CPU for a GPU."""
     addresses._Block = _Block  # type: ignore[misc]
     driver.set_active(_Driver())
+    logging.getLogger("gradwatch").setLevel(logging.ERROR)  # nobody takes the records
     for module in (readback, step_sample):
         module.is_far = lambda _: True  # type: ignore[attr-defined]
+    step_sample.PackedNumbers = _Packed  # type: ignore[attr-defined]
     step_sample.statistics = cuda_statistics  # type: ignore[attr-defined]
     memory = partial(torch.empty, dtype=torch.float64)
     readback._new_memory = lambda size: _pinned(memory(size))
