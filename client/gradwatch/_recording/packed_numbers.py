@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
-
 NUM_ROWS: Final = len(MEASURED_COLUMNS)
 
 MIN_OTHERS: Final = 256

@@ -10,7 +10,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-
 MAX_UPLOADS: Final = 8
 """Uploads from one block at most, after which its event is recorded: once for all of them."""
 
