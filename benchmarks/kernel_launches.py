@@ -149,7 +149,7 @@ def count() -> None:
     for module in (readback, step_sample):
         module.is_far = lambda _: True  # type: ignore[attr-defined]
     step_sample.PackedNumbers = _Packed  # type: ignore[attr-defined]
-    step_sample.statistics = cuda_statistics  # type: ignore[attr-defined]
+    step_sample.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
     memory = partial(torch.empty, dtype=torch.float64)
     readback._new_memory = lambda size: _pinned(memory(size))
     readback.Readback._is_refused = lambda *_: _is_capturing()  # type: ignore[method-assign]
@@ -220,7 +220,7 @@ def _calls_of_step(
 ) -> Counter[str]:
     calls.clear()
     old = [parameter.grad for parameter in some]
-    with Operations():
+    with Operations():  # type: ignore[no-untyped-call]  # torch has no annotation
         optimizer.zero_grad()
         loss = torch.stack([parameter.sum().float() for parameter in some]).sum()
         loss.backward()

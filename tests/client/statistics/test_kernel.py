@@ -247,19 +247,36 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device may be many steps behind: each copy then has a block of its own (G15)."""
+    """The device may be many steps behind: each copy then has memory of its own (G15)."""
     done: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
     kept = addresses.Addresses(2, DEVICE)
-    for step in range(5):
+    steps = range(1, 5 * addresses.MAX_UPLOADS + 1)
+    for step in steps:
         kept.update([step, step])
         assert kept.on_device.tolist() == [step, step]
     assert len(kept._blocks) == 5
+    sent = [host.tolist() for block in kept._blocks for host in block._hosts]
+    assert sent == [[step, step] for step in steps]
     done.append(True)
     kept.update([7, 8])
 
     assert len(kept._blocks) == 5
     assert kept.on_device.tolist() == [7, 8]
+
+
+def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked before the first of them is written over, and not before (G16)."""
+    asked: list[bool] = []
+    monkeypatch.setattr(addresses._Block, "is_free", lambda block: asked.append(block.is_full) or 1)
+    for number in (2, addresses.BLOCK_BYTES):
+        del asked[:]
+        kept = addresses.Addresses(number, DEVICE)
+        each = addresses.MAX_UPLOADS if number == 2 else 2
+        for step in range(1, 3 * each + 1):
+            kept.update([step] * number)
+        assert asked == [True, True]
+        assert len(kept._blocks) == 1
 
 
 class Wrapper(torch.Tensor):

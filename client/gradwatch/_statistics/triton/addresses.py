@@ -41,7 +41,7 @@ class Addresses:
 
     def update(self, addresses: Sequence[int]) -> None:
         """Enqueue their upload on the current stream, if they are others than before."""
-        if addresses == self.latest:
+        if addresses is self.latest or addresses == self.latest:
             return
         if not self._blocks or self._blocks[-1].is_full:
             self._change_block()
