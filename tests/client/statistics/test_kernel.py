@@ -268,7 +268,12 @@ def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.Monk
 def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked before the first of them is written over, and not before (G16)."""
     asked: list[bool] = []
-    monkeypatch.setattr(addresses._Block, "is_free", lambda block: asked.append(block.is_full) or 1)
+
+    def is_free(block: Any) -> bool:
+        asked.append(block.is_full)
+        return True
+
+    monkeypatch.setattr(addresses._Block, "is_free", is_free)
     for number in (2, addresses.BLOCK_BYTES):
         del asked[:]
         kept = addresses.Addresses(number, DEVICE)
