@@ -273,11 +273,17 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
     return modules
 
 
+def _device_of(block: nn.Module) -> torch.device:
+    """Return the device on which a block's output lies, as far as can be told before it runs."""
+    parameter = next(block.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
 def _expected(block: nn.Module, norm_type: str) -> Expected:
     """Return what a block's output is like, as far as can be told before it runs."""
     parameter = next(block.parameters(), None)
     if parameter is None:
-        return Expected(torch.device("cpu"))
+        return Expected(_device_of(block))
     # With autocast it may be of a shorter type than the parameters.
     dtypes = {parameter.dtype, torch.bfloat16, torch.float16} if norm_type == L2 else ()
     return Expected(parameter.device, dtypes)

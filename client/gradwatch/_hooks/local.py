@@ -38,6 +38,9 @@ SHARDED: Final = (
     "after the reduction over ranks"
 )
 
+NUM_ALERT: Final = 8
+"""Layers on a GPU whose hooks run in steps that are not due, too."""
+
 
 class LocalNorms(Observer):
     """L2 norms of what backward passes of this rank add, the largest of each layer.
@@ -50,6 +53,7 @@ class LocalNorms(Observer):
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._layers = layers
         self._faults = faults
+        self._is_active = True
         self._norms = NormSlots(_expected(layer.parameter) for layer in layers)
         self._unmeasured: set[int] = set()  # layers that were reached, or may have been
         self._sharded: set[int] = set()
@@ -87,11 +91,32 @@ class LocalNorms(Observer):
 
         hook = OwnGradientHook(parameter, current, measure, keep)
         self._hooks[index] = _Hook(hook, id(parameter), parameter._cdata)
+        self._activate(index)
+
+    @property
+    def active(self) -> bool:
+        """Whether the next backward pass belongs to a step that will be collected."""
+        return self._is_active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        if active != self._is_active:
+            self._is_active = active
+            if not active:  # nothing shows whether a later pass reaches a layer as well
+                self._norms.clear()
+            for index in self._hooks:
+                self._activate(index)
+
+    def _activate(self, index: int) -> None:
+        """Let the hook of a layer run, or not; some always do, to see a CUDA graph capture."""
+        stride = max(len(self._layers) // NUM_ALERT, 1)
+        is_alert = self._layers[index].parameter.is_cuda and index % stride == 0
+        self._hooks[index].own.activate(active=self._is_active or is_alert)
 
     def _measure(self, index: int, gradient: Tensor) -> Slot | None:
         self._unmeasured.add(index)
         try:
-            if not in_capture(self._faults) and self.active:
+            if not in_capture(self._faults) and self._is_active:
                 return measure_norm(gradient, self._norms, index)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local norm", repr(error))
@@ -127,6 +152,8 @@ class LocalNorms(Observer):
 
     def _is_unreached(self, index: int) -> bool:
         """Tell whether a layer's hook has been in place all the time, and did not run."""
+        if not self._is_active:
+            return False
         hook = self._hooks.get(index)
         parameter = self._layers[index].parameter
         is_in_place = hook is not None and hook.is_on(parameter)

@@ -26,6 +26,9 @@ def is_public_forced() -> bool:
     return os.environ.get("GRADWATCH_FOREACH") == "0"
 
 
+_KNOWN: Final = frozenset(MEASURED_COLUMNS)
+
+
 @dataclass(slots=True)
 class Measured:
     """What the kernel has measured of some gradients.
@@ -57,8 +60,8 @@ def kernel_statistics(
     Raises:
         KeyError: If there is no such column.
     """
-    if unknown := set(columns).difference(MEASURED_COLUMNS):
-        raise KeyError(unknown.pop())
+    if not _KNOWN.issuperset(columns):
+        raise KeyError(set(columns).difference(_KNOWN).pop())
     device = gradients[0].device
     cause = _unusable.get(device, "")
     if not cause:

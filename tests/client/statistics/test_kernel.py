@@ -324,6 +324,7 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
             made.append(given)
             super().__init__(*given)
 
+    assert not kernel.why_refused(DEVICE, torch.float32)  # which makes a plan of its own, once
     monkeypatch.setattr(addresses._Block, "send", watched)
     monkeypatch.setattr(kernel, "Plan", Watched)
     first = [torch.ones(1001, device=DEVICE), torch.full((77,), 2.0, device=DEVICE)]
@@ -353,13 +354,13 @@ def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
     for _ in range(3):
         with pytest.raises(addresses.BehindError, match=f"{room} collections behind"):
             kept.update([-1] * number)
-    assert len(kept._blocks) == room
-    assert room * 8 * number <= max(addresses.MAX_BYTES, addresses.MIN_BLOCKS * 8 * number)
+    assert sum(len(block._hosts) for block in kept._blocks) == room
+    assert room * 8 * number <= max(addresses.MAX_BYTES, addresses.MIN_UPLOADS * 8 * number)
     assert kept.on_device[0].item() == kept.latest[0] == room - 1
     is_there.append(True)
     kept.update([7] * number)
 
-    assert len(kept._blocks) == room
+    assert sum(len(block._hosts) for block in kept._blocks) == room
     assert kept.on_device[-1].item() == 7
 
 
@@ -371,13 +372,13 @@ def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
     is_there: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
     monkeypatch.setattr(addresses, "MAX_BYTES", 0)
-    steps = [[torch.full((4,), float(n), device=DEVICE)] for n in range(6)]
+    steps = [[torch.full((4,), float(n), device=DEVICE)] for n in range(10)]
     found = [cuda_statistics(gradients, (L2,)) for gradients in steps]
     is_there.append(True)
     found.append(cuda_statistics(steps[1], (L2,)))
 
-    assert [each.values[L2].item() for each in found] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 2.0]
-    assert [each.path == "triton" for each in found] == [True] * 4 + [False] * 2 + [True]
+    assert [each.values[L2].item() for each in found] == [2.0 * n for n in (*range(10), 1)]
+    assert [each.path == "triton" for each in found] == [True] * 8 + [False] * 2 + [True]
     assert ["collections behind" in each.declined for each in found] == [
         each.path != "triton" for each in found
     ]
@@ -397,19 +398,41 @@ def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:
 
 
 def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device may be many steps behind: each copy then has a block of its own (G15)."""
+    """The device may be many steps behind: each copy then has memory of its own (G15)."""
     done: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
     kept = addresses.Addresses(2, DEVICE)
-    for step in range(5):
+    steps = range(1, 5 * addresses.MAX_UPLOADS + 1)
+    for step in steps:
         kept.update([step, step])
         assert kept.on_device.tolist() == [step, step]
     assert len(kept._blocks) == 5
+    sent = [host.tolist() for block in kept._blocks for host in block._hosts]
+    assert sent == [[step, step] for step in steps]
     done.append(True)
     kept.update([7, 8])
 
     assert len(kept._blocks) == 5
     assert kept.on_device.tolist() == [7, 8]
+
+
+def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked before the first of them is written over, and not before (G16)."""
+    asked: list[bool] = []
+
+    def is_free(block: Any) -> bool:
+        asked.append(block.is_full)
+        return True
+
+    monkeypatch.setattr(addresses._Block, "is_free", is_free)
+    for number in (2, addresses.BLOCK_BYTES):
+        del asked[:]
+        kept = addresses.Addresses(number, DEVICE)
+        each = addresses.MAX_UPLOADS if number == 2 else 2
+        for step in range(1, 3 * each + 1):
+            kept.update([step] * number)
+        assert asked == [True, True]
+        assert len(kept._blocks) == 1
 
 
 class Wrapper(torch.Tensor):

@@ -109,8 +109,11 @@ def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: 
         "float32": [1, 0],
         "float64": [1, 0],
     }
-    assert found["one"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 2}
-    assert found["two"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 3}
     assert found["local"] == {"launch": 148 + 1}
     assert found["local, two passes"] == {"launch": 3 * 148 + 1}
     assert found["blocks"] == {"launch": 48 + 1}
+    for dtypes, num_launches, most in (("one", 2, 6), ("two", 3, 9)):
+        in_steps = [{**calls, "capture query": 0} for calls in found[dtypes]]
+        assert max(sum(calls.values()) for calls in in_steps) <= most
+        usual = {"copy": 2, "torch.copy_": 1, "launch": num_launches, "capture query": 0}
+        assert in_steps.count(usual) == len(in_steps) * 3 // 4

@@ -93,7 +93,7 @@ def triton_statistics(
         plan, addresses = _find(gradients, device)
         values = plan.run(addresses, out)
     rows = dict(zip(ROW_COLUMNS, values.unbind(), strict=True))
-    return {name: rows[name] for name in columns}
+    return rows if columns == ROW_COLUMNS else {name: rows[name] for name in columns}
 
 
 class _Plans:
@@ -159,7 +159,7 @@ def _kinds(gradients: Sequence[Tensor]) -> list[object]:
 _plans: Final[dict[tuple[torch.device, int], _Plans]] = {}
 
 
-def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, list[int]]:
+def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, Sequence[int]]:
     """Return the plan for gradients, and their addresses."""
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     plans = _plans.get((device, stream))
@@ -167,7 +167,10 @@ def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, list
         plans = _plans[device, stream] = _Plans()
     plan = plans.find(gradients, device)
     addresses = list(map(Tensor.data_ptr, gradients))
-    if addresses != plan.addresses and 0 in addresses:
+    known = plan.addresses
+    if addresses == known:
+        return plan, known
+    if not all(addresses):
         _refuse(gradients)
     return plan, addresses
 
