@@ -79,8 +79,8 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
         ("keep_larger", ""),
     ]
     for code in found:
-        # Where segments are combined some compilers put a number aside, outside of the loops; Triton
-        # 3.9 puts one of 8 bytes aside in the kernel of one gradient.
+        # Where segments are combined some compilers put a number aside, outside of the loops;
+        # Triton 3.9 puts one of 8 bytes aside in the kernel of one gradient.
         most = {"reduce_segments": 0, "norm_parts": 8}.get(code["kernel"], 16)
         assert code["spilled"] <= most, code
         assert code["registers"] <= MOST_REGISTERS[kind], code
