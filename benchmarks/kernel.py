@@ -6,13 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.report import show
 
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_120", "gfx942")
+CAPTURE_QUERY: Final = "capture query"
 AIM_RATIO: Final = 2.5
 AIM_CALLS: Final = {"one": 6, "two": 9}
+HOOKS: Final = {
+    "local": "local=True, 148 layers",
+    "local, two passes": "local=True, 148 layers, two passes accumulated",
+    "blocks": "blocks=, 48 blocks",
+}
+"""By what `kernel_launches` calls them."""
 
 
 def run(*, quick: bool = False, rounds: int = 300) -> None:
@@ -23,6 +32,7 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         f"kernel, Triton {codes[0]['triton']}",
         (
             "architecture",
+            "kernel",
             "elements",
             "instr./16 kB",
             "loads",
@@ -33,7 +43,8 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         [
             [
                 code["arch"],
-                code["format"] or "(combine)",
+                code["kernel"],
+                code["format"],
                 str(2 * code["instructions"]) if code["format"] else "",
                 str(code["loads"]),
                 str(code["wide_loads"]),
@@ -47,22 +58,45 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
     )
     (found,) = _printed("kernel_launches", "2" if quick else str(rounds))
     show(
-        "kernel, driver calls of the statistics, all addresses being new",
-        ("dtypes", "calls", "aim", "which"),
+        "kernel, driver calls of a whole collection, the loss and all addresses being new",
+        ("dtypes", "calls", "at most", "aim", "which"),
         [
             [
                 dtypes,
-                str(sum(found[dtypes].values())),
+                f"{median(map(_number, found[dtypes])):g}",
+                f"{max(map(_number, found[dtypes]))}",
                 f"<= {AIM_CALLS[dtypes]}",
-                ", ".join(f"{count} {name}" for name, count in found[dtypes].items()),
+                ", ".join(f"{count} {name}" for name, count in _mean(found[dtypes]).items()),
             ]
             for dtypes in AIM_CALLS
         ],
-        "Addresses that are those of the last call need the launches only. The aim is that of all "
-        "of collect(), whose packing and read-back come on top and are not counted here.",
+        "From the backward pass to the optimizer's step, beyond what the step asks for without a "
+        "watch: launches, copies, operations of torch that would launch or copy, events; which: on "
+        "average. An event is recorded behind 8 uploads of addresses, and queried before the next "
+        "8. Not counted: whether the stream is captured is asked "
+        f"{_mean(found['one'], but='')[CAPTURE_QUERY]} times, which enqueues nothing.",
         "Variants compiled at attach, and in 60 steps with as many sets of layers: "
         + ", ".join(f"{name} {warm} + {late}" for name, (warm, late) in found["variants"].items())
         + "; the first includes the kernel that combines.",
+    )
+    show(
+        "kernel, driver calls of hooks in a step, all addresses being new",
+        ("hooks", "calls", "which"),
+        [
+            [
+                name,
+                str(sum(found[key].values())),
+                ", ".join(f"{count} {kind}" for kind, count in found[key].items()),
+            ]
+            for key, name in HOOKS.items()
+        ],
+        "One launch for each, and one for all where the norms are taken. They join the columns of "
+        "the record then, which is not counted here.",
+        "Variants compiled at attach, and after that: "
+        + ", ".join(
+            f"{name} {warm} + {late}" for name, (warm, late) in found["norm_variants"].items()
+        )
+        + "; the first includes the two kernels that are of no dtype.",
     )
     show(
         "kernel, host time of the statistics with the launches stubbed",
@@ -82,6 +116,17 @@ def run(*, quick: bool = False, rounds: int = 300) -> None:
         "bare: reading grad and data_ptr of each. Medians; binding and lookup of the kernels are "
         "Triton's own, what it would then ask of the driver is left out.",
     )
+
+
+def _number(calls: Mapping[str, int]) -> int:
+    """Return how many calls enqueue something, or ask of it."""
+    return sum(count for name, count in calls.items() if name != CAPTURE_QUERY)
+
+
+def _mean(found: Sequence[Mapping[str, int]], but: str = CAPTURE_QUERY) -> dict[str, str]:
+    """Return how often a call was made on average, of all kinds but one."""
+    names = dict.fromkeys(name for calls in found for name in calls if name != but)
+    return {name: f"{sum(c.get(name, 0) for c in found) / len(found):g}" for name in names}
 
 
 def _printed(module: str, *arguments: str) -> list[dict[str, Any]]:

@@ -23,14 +23,24 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gradwatch._statistics.triton import combine_kernel, reduce_kernel
+from gradwatch._statistics.triton import combine_kernel, norm_kernel, reduce_kernel
 
 FORMATS: Final = ("fp16", "bf16", "fp32", "fp64")
 POINTERS: Final = {
     **dict.fromkeys(("addresses", "programs", "segments", "tensors"), "*i64"),
     **dict.fromkeys(("partials", "out"), "*fp64"),
 }
-"""Types of the arguments that are pointers; the others are numbers of 32 bits."""
+"""Types of the arguments that are pointers; the others are numbers of 32 bits, but those of hooks'
+kernels, of 64."""
+
+KERNELS: Final[dict[str, tuple[Any, int]]] = {
+    "reduce_segments": (reduce_kernel.reduce_segments, reduce_kernel.THREADS),
+    "combine_segments": (combine_kernel.combine_segments, combine_kernel.THREADS),
+    "norm_parts": (norm_kernel.norm_parts, reduce_kernel.THREADS),
+    "combine_norms": (norm_kernel.combine_norms, norm_kernel.THREADS),
+    "keep_larger": (norm_kernel.keep_larger, norm_kernel.THREADS),
+}
+"""By name: each, and the threads of a program."""
 
 NUM_LOADS: Final = reduce_kernel.TILE_BYTES // (16 * reduce_kernel.THREADS)  # of a thread in a tile
 WIDE_PTX: Final = r"ld\.global\S*\.(?:v4\.[bu]32|v2\.[bu]64)"
@@ -91,17 +101,15 @@ class Code:
     spilled: int
 
 
-def compiled(arch: str, element: str) -> Code:
+def compiled(arch: str, kernel: str, element: str) -> Code:
     """Compile a kernel ahead of time and read what came out.
 
     Args:
         arch: As in `Code`.
-        element: The format to reduce, or empty for the kernel that combines.
+        kernel: One of `KERNELS`.
+        element: The format to reduce, or empty for a kernel that combines.
     """
-    if element:
-        function, threads = reduce_kernel.reduce_segments, reduce_kernel.THREADS
-    else:
-        function, threads = combine_kernel.combine_segments, combine_kernel.THREADS
+    function, threads = KERNELS[kernel]
     is_amd = arch.startswith("gfx")
     warp = 64 if is_amd else 32
     target = GPUTarget("hip" if is_amd else "cuda", arch if is_amd else int(arch[3:]), warp)
@@ -125,7 +133,7 @@ def compiled(arch: str, element: str) -> Code:
     return Code(
         triton=triton.__version__,
         arch=arch,
-        kernel=function.fn.__name__,
+        kernel=kernel,
         format=element,
         instructions=len(loop),
         loads=_count(loop, syntax.load),
@@ -137,7 +145,8 @@ def compiled(arch: str, element: str) -> Code:
 
 def _source(function: Any, constants: dict[str, str]) -> ASTSource:
     names: Sequence[str] = function.arg_names
-    signature = {name: POINTERS.get(name, "i32") for name in names if name not in constants}
+    number = "i64" if function.fn.__module__ == norm_kernel.__name__ else "i32"
+    signature = {name: POINTERS.get(name, number) for name in names if name not in constants}
     try:
         return ASTSource(
             fn=function,
@@ -190,5 +199,6 @@ def _count(instructions: Sequence[str], pattern: str) -> int:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        for kind in (*FORMATS, ""):
-            print(json.dumps(dataclasses.asdict(compiled(name, kind))), flush=True)
+        for kernel, (function, _) in KERNELS.items():
+            for kind in FORMATS if "FORMAT" in function.arg_names else ("",):
+                print(json.dumps(dataclasses.asdict(compiled(name, kernel, kind))), flush=True)

@@ -1,33 +1,87 @@
 """What a call of the CUDA path costs the host, and what it asks of the driver. Needs no GPU.
 
 All is real but the device: Triton binds, compiles for sm_90 and looks up its kernels as it does on
-one, tensors lie on the CPU, and launches, copies and events are counted in place of being made. Run
-in a process of its own without `TRITON_INTERPRET`.
+one, tensors lie on the CPU, and launches and events are counted in place of being made. Operations
+of torch are made and counted: each that is no view and no bare allocation would be a launch, a copy
+or a fill. Run in a process of its own without `TRITON_INTERPRET`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import logging
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+import gradwatch
+from gradwatch._recording import readback, step_sample
+from gradwatch._recording.packed_numbers import PackedNumbers
+from gradwatch._statistics import capture, norm_slots
 from gradwatch._statistics.cuda import warm_up
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
 from gradwatch._statistics.statistics import cuda_statistics
-from gradwatch._statistics.triton import addresses
+from gradwatch._statistics.triton import addresses, norms
 from gradwatch_wire.columns import MEASURED_COLUMNS
+
+CAPTURE_QUERY: Final = "capture query"
+NOWHERE: Final = "tcp://127.0.0.1:9"
+WARM_STEPS: Final = 4
+STEPS: Final = 2 * addresses.MAX_UPLOADS
 
 calls: Final[Counter[str]] = Counter()
 """What the driver was asked for, by kind; `module` is a variant of a kernel that was loaded."""
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations of torch that would enqueue something."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        is_view = any(each.alias_info and not each.alias_info.is_write for each in _returns(func))
+        if not is_view and not name.startswith(("empty", "new_empty")) and name not in FREE:
+            calls["copy" if name == "copy_" and _is_transfer(args) else f"torch.{name}"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+FREE: Final = ("detach", "record_stream")
+
+_on_host: Final[list[Tensor]] = []
+"""Memory that would be pinned; it is kept, so that nothing else comes to lie there."""
+
+
+def _returns(func: Any) -> Sequence[Any]:
+    found: Sequence[Any] = func._schema.returns
+    return found
+
+
+def _is_transfer(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether one of two tensors would be on the host, and the other one not."""
+    one, other = (_would_be_on_host(tensor) for tensor in tensors[:2])
+    return one != other
+
+
+def _would_be_on_host(tensor: Tensor) -> bool:
+    address = tensor.data_ptr()
+    return any(0 <= address - host.data_ptr() < host.nbytes for host in _on_host)
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    _on_host.append(tensor)
+    return tensor
 
 
 class _Event:
@@ -40,13 +94,17 @@ class _Event:
 
 
 class _Block(addresses._Block):
-    def __init__(self, on_device: Tensor) -> None:
-        super().__init__(on_device)
+    def __init__(self, on_device: Tensor, count: int) -> None:
+        super().__init__(on_device, count)
         self._event: Any = _Event()
+        for host in self._hosts:
+            _pinned(host)
 
-    def send(self, numbers: Sequence[int], on_device: Tensor) -> None:
-        calls["copy"] += 1
-        super().send(numbers, on_device)
+
+class _Packed(PackedNumbers):
+    def __init__(self, num_layers: int, device: torch.device) -> None:
+        super().__init__(num_layers, device)
+        ctypes.memset(self._begin, 0, self._end - self._begin)  # as if kernels had counted nothing
 
 
 class _Launcher:
@@ -80,10 +138,38 @@ class _Driver:
         return GPUTarget("cuda", 90, 32)
 
 
+class _Operations(TorchDispatchMode):
+    """Counts what torch is asked for beside views: on a device each is a call, or several."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            calls["torch operation"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _always(device: torch.device) -> bool:
+    return isinstance(device, torch.device)
+
+
+def _is_capturing() -> bool:
+    calls[CAPTURE_QUERY] += 1
+    return False
+
+
 def count() -> None:
-    """From here on count in place of launching, copying and recording."""
+    """From here on count in place of launching and recording, and take the CPU for a GPU."""
+    norm_slots.is_for_kernel = _always
     addresses._Block = _Block  # type: ignore[misc]
     driver.set_active(_Driver())
+    logging.getLogger("gradwatch").setLevel(logging.ERROR)  # nobody takes the records
+    for module in (readback, step_sample):
+        module.is_far = lambda _: True  # type: ignore[attr-defined]
+    step_sample.PackedNumbers = _Packed  # type: ignore[attr-defined]
+    step_sample.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
+    memory = partial(torch.empty, dtype=torch.float64)
+    readback._new_memory = lambda size: _pinned(memory(size))
+    readback.Readback._is_refused = lambda *_: _is_capturing()  # type: ignore[method-assign]
+    capture.is_capturing = _is_capturing
 
 
 def parameters(number: int, numel: int, *dtypes: torch.dtype) -> list[nn.Parameter]:
@@ -124,16 +210,41 @@ def microseconds(call: Callable[[], Any], rounds: int, prepare: Callable[[], Any
     return 1e6 * median(times)
 
 
-def driver_calls(*dtypes: torch.dtype) -> dict[str, int]:
-    """Return what a collection of large tensors asks for, all addresses being new."""
+def driver_calls(*dtypes: torch.dtype) -> list[dict[str, int]]:
+    """Return what each of some collections of a watch asks for, the loss and all addresses new.
+
+    The collections are those of a step: its backward pass, `collect`, the optimizer's step. What it
+    asks for without a watch is not in it.
+    """
     some = parameters(8, 200_000, *dtypes)
-    measure(some)
-    renew(some)
-    measure(some)  # a second block of addresses is not needed: the first is free
-    renew(some)
+    model = nn.ParameterList(some)
+    optimizer = torch.optim.SGD(some, lr=0.0, foreach=True)
+    without = _calls_of_step(some, optimizer, None)
+    watch = gradwatch.attach(
+        *(model, optimizer), run="bench-kernel", columns=MEASURED_COLUMNS, endpoint=NOWHERE
+    )
+    try:
+        found = [_calls_of_step(some, optimizer, watch) for _ in range(WARM_STEPS + STEPS)]
+        assert watch.stats()["faults"] == 0, watch.stats()["last_error"]
+    finally:
+        watch.close()
+    return [dict(each - without) for each in found[WARM_STEPS:]]
+
+
+def _calls_of_step(
+    some: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer, watch: Any
+) -> Counter[str]:
     calls.clear()
-    measure(some)
-    return dict(calls)
+    old = [parameter.grad for parameter in some]
+    with Operations():  # type: ignore[no-untyped-call]  # torch has no annotation
+        optimizer.zero_grad()
+        loss = torch.stack([parameter.sum().float() for parameter in some]).sum()
+        loss.backward()
+        if watch is not None:
+            watch.collect(loss=loss)
+        optimizer.step()
+    del old
+    return calls.copy()
 
 
 def variants(num_steps: int) -> dict[str, list[int]]:
@@ -150,6 +261,43 @@ def variants(num_steps: int) -> dict[str, list[int]]:
         some = parameters(40, 1, dtype) + parameters(3, 200_000, dtype)
         for step in range(num_steps):
             measure(some[step % 37 :: 1 + step % 3])
+        found[str(dtype).removeprefix("torch.")] = [warm - before, calls["module"] - warm]
+    return found
+
+
+def hook_calls(number: int, num_passes: int = 1) -> dict[str, int]:
+    """Return what hooks on so many tensors ask for in a step, and who takes the norms then.
+
+    Each step has other addresses. With several passes the larger norm is kept.
+    """
+    dtype = torch.float32
+    slots = NormSlots([Expected(torch.device("cpu"), [dtype], 4 * 200_000)] * number)
+    some = [torch.zeros(200_000) for _ in range(4)]
+    calls.clear()
+    with _Operations():  # type: ignore[no-untyped-call]
+        for turn in range(num_passes):
+            for index in range(number):
+                slot = measure_norm(some[index % len(some)], slots, index)
+                (slots.keep_larger if turn else slots.keep)(index, slot)
+        taken = slots.take(range(number))
+    assert len(taken) == number
+    return dict(calls)
+
+
+def norm_variants() -> dict[str, list[int]]:
+    """Return how many variants of the hooks' kernels are compiled to warm up, and afterwards."""
+    found = {}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        before = calls["module"]
+        assert not norms.warm_up(torch.device("cpu"), [dtype])
+        warm = calls["module"]
+        for numel in (1, 16, 17, 4096, 200_000):
+            slots = NormSlots([Expected(torch.device("cpu"), [dtype], each) for each in (1, numel)])
+            for offset in (0, 1):
+                gradient = torch.zeros(numel + 1, dtype=dtype)[offset:]
+                for keep in (slots.keep, slots.keep_larger):
+                    keep(1, measure_norm(gradient, slots, 1))
+            slots.take([1])
         found[str(dtype).removeprefix("torch.")] = [warm - before, calls["module"] - warm]
     return found
 
@@ -171,6 +319,10 @@ def main(rounds: int) -> dict[str, Any]:
         "variants": variants(60),
         "one": driver_calls(torch.float32),
         "two": driver_calls(torch.float32, torch.bfloat16),
+        "norm_variants": norm_variants(),
+        "local": hook_calls(148),
+        "local, two passes": hook_calls(148, 2),
+        "blocks": hook_calls(48),
         "host": {},
     }
     gc.disable()

@@ -20,7 +20,7 @@ METRICS: Final = {
     "smsp__inst_executed_op_local_ld.sum": "local loads (spills)",
     "gpu__time_duration.sum": "duration",
 }
-KERNELS: Final = "regex:reduce_segments|combine"
+KERNELS: Final = "regex:reduce_segments|norm_parts|combine"
 SCALE: Final = "20"
 
 

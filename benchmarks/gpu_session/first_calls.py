@@ -36,11 +36,17 @@ def main(device: str) -> None:
 
     def attach() -> None:
         # Nobody has to listen there.
-        watches.append(gradwatch.attach(model, run="gpu-session", endpoint="tcp://127.0.0.1:9"))
+        watches.append(
+            gradwatch.attach(model, run="gpu-session", endpoint="tcp://127.0.0.1:9", local=True)
+        )
+
+    def backward() -> None:
+        for _ in range(2):
+            sum(each.float().square().sum() for each in model).backward()
+        _synchronized(None)
 
     _tell("attach", attach)
-    for each in model:
-        each.grad = torch.ones_like(each)
+    _tell("two backward passes with hooks", backward, is_late=True)
     _tell("first collect()", lambda: _synchronized(watches[0].collect()), is_late=True)
     from gradwatch._statistics.statistics import statistics  # noqa: PLC0415 - it is timed
     from gradwatch_wire.columns import MEASURED_COLUMNS  # noqa: PLC0415

@@ -28,11 +28,16 @@ from benchmarks.gpu_session.receiver import listening
 from benchmarks.gpu_session.rows import Rows
 from benchmarks.gpu_session.training import RUN, loss_of
 from benchmarks.spread import quantile
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
 
 ROUNDS: Final = 200
 PROFILED: Final = 20
 LAYERS: Final = 74
 """Linear layers, with 148 parameters."""
+
+HOOKED: Final = (148, 48)
+"""Layers of a model with `local=True`, blocks of one with `blocks=`."""
 
 CASES: Final = ("GPT-2 124M float32",)
 """What is measured beside the small tensors."""
@@ -50,6 +55,9 @@ def run(device: Device, rows: Rows) -> None:
         for name in ("local=True", "blocks="):
             with rows.attempt(name):
                 _count_hooks(device, rows, name, endpoint)
+        for number in HOOKED:
+            with rows.attempt(f"{number} norms in hooks", Aim.HOST):
+                _count_norms(device, rows, number)
 
 
 def _measure(device: Device, rows: Rows, case: Gradients, endpoint: str) -> None:
@@ -162,6 +170,30 @@ def _count_hooks(device: Device, rows: Rows, name: str, endpoint: str) -> None:
     more = calls - plain
     rows.add(f"{name}, {len(model)} layers: step and collect()", [own - without], "us more")
     rows.add(f"{name}: calls more", [more.total()], "a step", note=_describe(more))
+
+
+def _count_norms(device: Device, rows: Rows, number: int) -> None:
+    """Write what so many hooks ask for: a launch each, and one where their norms are taken."""
+    gradients = [torch.ones(64, 64, device=device.name) for _ in range(number)]
+    expected = Expected(gradients[0].device, (torch.float32,), 4 * 64 * 64)
+    slots = NormSlots([expected] * number)
+
+    def step() -> None:
+        for index, gradient in enumerate(gradients):
+            slots.keep(index, measure_norm(gradient, slots, index))
+        slots.take(range(number))
+
+    rows.add(f"{number} norms in hooks: host", [_host_us(device, step)], "us")
+    calls = by_thread(profiled(step, device), own_threads())[TRAINING]
+    passed = None if device.is_rehearsal else calls == {"launches": number + 1}
+    rows.add(
+        f"{number} norms in hooks: calls",
+        [calls.total()],
+        "a step",
+        passed=passed,
+        aim=Aim.HOST,
+        note=_describe(calls),
+    )
 
 
 def _host_us(device: Device, call: Callable[[], Any]) -> float:

@@ -87,7 +87,7 @@ def compute_grad_norm_surrogate(module: nn.Module) -> float | None:
 
     Raises:
         TypeError: If *module* is no module.
-        ValueError: If a gradient is complex.
+        ValueError: If a gradient is complex, or on a device other than cpu and cuda.
     """
     if not isinstance(module, nn.Module):
         msg = f"module: a torch.nn.Module, got {type(module).__name__}"

@@ -26,10 +26,10 @@ from gradwatch._collectors.gain_report import HEADING, describe_flow
 from gradwatch._collectors.hidden_state import hidden_state
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.capture import is_capturing
-from gradwatch._statistics.devices import pack, places_by_device
+from gradwatch._statistics.devices import pack, places_by_device, why_unsupported
 from gradwatch._statistics.gradients import dense
-from gradwatch._statistics.single import write_norm
-from gradwatch._statistics.slots import Slots
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
 from gradwatch_wire.columns import L1, L2
 from gradwatch_wire.gains import (
     GAIN_EPS,
@@ -73,8 +73,8 @@ class GradientGainMonitor:
             would end the training step.
 
     Raises:
-        ValueError: A block twice, an unknown `norm_type`, an `eps` that is not a
-            positive number.
+        ValueError: A block twice or on a device other than cpu and cuda, an unknown `norm_type`,
+            an `eps` that is not a positive number.
         TypeError: `blocks` or one of them is something else.
 
     Attributes:
@@ -102,7 +102,7 @@ class GradientGainMonitor:
         self._on_error = on_error
         self._closed = False
         self._classes = [type(module).__name__ for module in modules]
-        self._norms = Slots(map(_device_of, modules))
+        self._norms = NormSlots(_expected(module, norm_type) for module in modules)
         self.active = True
         self.was_captured = False
         self._handles = [
@@ -212,8 +212,11 @@ class GradientGainMonitor:
                     f"the gradient of {self._name(index)} is a partial sum over ranks (a DTensor), "
                     "whose norm needs a collective: redistribute the block's output"
                 )
-            norm = self._norms.spare(index, gradient.device)
-            _write_norm(gradient, self.norm_type, norm[1])
+            if self.norm_type == L2:
+                norm = measure_norm(gradient, self._norms, index)
+            else:
+                norm = self._norms.spare(index, gradient.device)
+                _write_norm(gradient, self.norm_type, norm.number)
             self._norms.keep(index, norm)
 
     def _in_capture(self) -> bool:
@@ -265,6 +268,8 @@ def _checked(blocks: Iterable[nn.Module]) -> list[nn.Module]:
             raise ValueError(
                 f"block {index} is the same module as block {first[id(module)]}: name each once"
             )
+        if why := why_unsupported(device := _device_of(module)):
+            raise ValueError(f"block {index} is on {device}; {why}")
     return modules
 
 
@@ -274,11 +279,18 @@ def _device_of(block: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
+def _expected(block: nn.Module, norm_type: str) -> Expected:
+    """Return what a block's output is like, as far as can be told before it runs."""
+    parameter = next(block.parameters(), None)
+    if parameter is None:
+        return Expected(_device_of(block))
+    # With autocast it may be of a shorter type than the parameters.
+    dtypes = {parameter.dtype, torch.bfloat16, torch.float16} if norm_type == L2 else ()
+    return Expected(parameter.device, dtypes)
+
+
 def _write_norm(gradient: Tensor, norm_type: str, slot: Tensor) -> None:
-    """Write a norm to a (1,) float64 tensor on the gradient's device, computed there."""
-    if norm_type == L2:
-        write_norm(gradient, slot)
-        return
+    """Write a norm other than L2 to a (1,) float64 tensor on the gradient's device."""
     stored = dense(gradient)
     if norm_type != "mean":
         slot.copy_(measure([stored], (norm_type,))[norm_type])

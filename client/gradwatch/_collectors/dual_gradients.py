@@ -101,7 +101,8 @@ def collect_dual_gradients_async(
 
     Raises:
         TypeError: If *host* or *seed* is no iterable of tensors.
-        ValueError: If *device* does not exist, or a gradient is complex.
+        ValueError: If *device* does not exist, a gradient is complex, or either is none of cpu and
+            cuda.
     """
     where = None if device is None else check_device(device)
     of_host, of_seed = gradients_of(host, "host"), gradients_of(seed, "seed")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import dense
-
-_ACCELERATORS: Final = ("cuda", "xpu", "mps")
 
 
 class Gradients(NamedTuple):
@@ -35,7 +34,7 @@ def gradients_of(params: Iterable[Tensor], name: str = "params") -> Gradients:
     Raises:
         TypeError: If *params* is no iterable of tensors, or a gradient is of a layout that cannot
             be read without a copy of it.
-        ValueError: If a gradient is complex.
+        ValueError: If a gradient is complex, or on a device other than cpu and cuda.
     """
     # A tensor is an iterable of its rows, and rows have no gradient: it would pass as empty.
     if isinstance(params, Tensor) or not isinstance(params, Iterable):
@@ -58,6 +57,9 @@ def gradients_of(params: Iterable[Tensor], name: str = "params") -> Gradients:
                 f"{name}[{place}]: its gradient, shape {tuple(gradient.shape)}, is of "
                 f"{gradient.dtype}; only real gradients can be measured"
             )
+            raise ValueError(msg)
+        if why := why_unsupported(gradient.device):
+            msg = f"{name}[{place}]: its gradient is on {gradient.device}; {why}"
             raise ValueError(msg)
         stored = dense(gradient)
         numel = gradient.numel() if gradient.is_sparse else stored.numel()
@@ -83,19 +85,18 @@ def check_thresholds(vanishing_threshold: float, exploding_threshold: float) -> 
 
 
 def check_device(device: torch.device | str | int) -> torch.device:
-    """Return a device that exists.
+    """Return a device that exists, and on which norms can be.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If it does not, or is neither cpu nor cuda.
     """
     try:
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
     except (AssertionError, RuntimeError, TypeError) as error:
-        there_are = ", ".join(["cpu", *_accelerators()])
+        there_are = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
         msg = f"device: {str(device)!r} does not exist; there are: {there_are}"
         raise ValueError(msg) from error
-
-
-def _accelerators() -> list[str]:
-    counts = {kind: getattr(torch, kind).device_count() for kind in _ACCELERATORS}
-    return [f"{kind}:{index}" for kind, count in counts.items() for index in range(count)]
+    if why := why_unsupported(found):
+        msg = f"device: {str(device)!r} cannot be used; {why}"
+        raise ValueError(msg)
+    return found

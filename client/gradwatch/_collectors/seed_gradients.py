@@ -87,7 +87,8 @@ def collect_seed_gradients_async(
 
     Raises:
         TypeError: If *params* is no iterable of tensors.
-        ValueError: If a gradient is complex, or a threshold is NaN or below 0.
+        ValueError: If a gradient is complex or on a device other than cpu and cuda, or a
+            threshold is NaN or below 0.
     """
     check_thresholds(vanishing_threshold, exploding_threshold)
     gradients = gradients_of(params)
@@ -169,7 +170,8 @@ def collect_seed_gradients(
 
     Raises:
         TypeError: If *params* is no iterable of tensors.
-        ValueError: If a gradient is complex, or a threshold is NaN or below 0.
+        ValueError: If a gradient is complex or on a device other than cpu and cuda, or a
+            threshold is NaN or below 0.
     """
     thresholds = (vanishing_threshold, exploding_threshold)
     penalties = (vanishing_penalty, exploding_penalty)

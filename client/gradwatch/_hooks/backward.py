@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final, TypeVar
 
 import torch
@@ -88,27 +88,35 @@ class BackwardPasses:
 
     def note_fresh(self, trigger: _Trigger, parameter: Tensor) -> None:
         """Note, before accumulation, whether the running pass began on fresh gradients."""
-        if in_capture(self._faults):
-            return
         task = _graph_task()
+        found = self._fresh.get(task)
+        if found is None:  # a pass is captured as a whole, or not
+            if in_capture(self._faults):
+                return
+            if len(self._fresh) > MAX_OPEN_PASSES:
+                self._fresh.clear()  # `autograd.grad` comes here, too, and has no end
+            found = self._fresh.setdefault(task, {})
         trigger.task = task
-        if len(self._fresh) > MAX_OPEN_PASSES:
-            self._fresh.clear()  # `autograd.grad` comes here, too, and has no end
-        found = self._fresh.setdefault(task, {})
-        fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
-        found[trigger.owner] = found.get(trigger.owner, False) or fresh
+        if not found.get(trigger.owner, False):
+            fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
+            found[trigger.owner] = found.get(trigger.owner, False) or fresh
 
     def touch(self, trigger: _Trigger, parameter: Tensor) -> None:
         """Note that the running pass reached a parameter, and ask to be told of its end."""
         task = _graph_task()
-        if task < 0 or not self._active or in_capture(self._faults):
+        if task < 0 or not self._active:
             return
-        found = self._fresh.setdefault(task, {})
+        found = self._fresh.get(task)
+        if found is None:
+            if in_capture(self._faults):
+                return
+            found = self._fresh.setdefault(task, {})
         if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
             trigger.task = task
             found[trigger.owner] = found.get(trigger.owner, False) or trigger.is_another(parameter)
         found.setdefault(trigger.owner, False)
-        self._ask(task)
+        if task not in self._open:  # nearly always: the first of several has asked
+            self._ask(task)
 
     def _ask(self, task: int) -> None:
         token = object()
@@ -116,12 +124,12 @@ class BackwardPasses:
             self._open.clear()
         # `setdefault` is atomic: hooks of one pass may run in several threads.
         if self._open.setdefault(task, token) is token:
-            _queue(partial(self._later, task, 1))
+            _queue(partial(_disabled_later(), self, task, 1))
 
     def _later(self, task: int, again: int) -> None:
         """Run in the engine once the pass is over, or after the callbacks that ran at its end."""
         if again:
-            _queue(partial(self._later, task, again - 1))
+            _queue(partial(_disabled_later(), self, task, again - 1))
             return
         self._open.pop(task, None)
         found = self._fresh.pop(task, {})
@@ -245,7 +253,13 @@ def _graph_task() -> int:
 
 def _queue(callback: Callable[[], None]) -> None:
     # `torch.autograd.graph.queue_callback` is public from torch 2.15 on.
-    Variable._execution_engine.queue_callback(_disabled(callback))
+    Variable._execution_engine.queue_callback(callback)
+
+
+@cache
+def _disabled_later() -> Callable[[BackwardPasses, int, int], None]:
+    """Return what goes on with a pass: made once, which takes longer than to run it."""
+    return _disabled(BackwardPasses._later)
 
 
 def _disabled(hook: T) -> T:

@@ -27,8 +27,9 @@ from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.capture import has_captured, in_capture
 from gradwatch._statistics.gradients import is_distributed
-from gradwatch._statistics.single import write_norm
-from gradwatch._statistics.slots import Slot, Slots
+from gradwatch._statistics.norm_slots import Expected, NormSlots
+from gradwatch._statistics.single import measure_norm
+from gradwatch._statistics.slots import Slot
 from gradwatch_wire.columns import LOCAL_L2, UNKNOWN
 from gradwatch_wire.names import Scalar
 
@@ -36,6 +37,9 @@ SHARDED: Final = (
     "attach(local=True) knows nothing of {name} and other DTensors: their gradients are there only "
     "after the reduction over ranks"
 )
+
+NUM_ALERT: Final = 8
+"""Layers on a GPU whose hooks run in steps that are not due, too."""
 
 
 class LocalNorms(Observer):
@@ -49,7 +53,8 @@ class LocalNorms(Observer):
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._layers = layers
         self._faults = faults
-        self._norms = Slots(layer.parameter.device for layer in layers)
+        self._is_active = True
+        self._norms = NormSlots(_expected(layer.parameter) for layer in layers)
         self._unmeasured: set[int] = set()  # layers that were reached, or may have been
         self._sharded: set[int] = set()
         self._hooks: dict[int, _Hook] = {}
@@ -82,18 +87,37 @@ class LocalNorms(Observer):
 
         def keep(norm: Slot, adds: bool) -> None:
             if (own := watch()) is not None:
-                own._norms.keep(index, norm, torch.maximum if adds else None)
+                (own._norms.keep_larger if adds else own._norms.keep)(index, norm)
 
         hook = OwnGradientHook(parameter, current, measure, keep)
         self._hooks[index] = _Hook(hook, id(parameter), parameter._cdata)
+        self._activate(index)
+
+    @property
+    def active(self) -> bool:
+        """Whether the next backward pass belongs to a step that will be collected."""
+        return self._is_active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        if active != self._is_active:
+            self._is_active = active
+            if not active:  # nothing shows whether a later pass reaches a layer as well
+                self._norms.clear()
+            for index in self._hooks:
+                self._activate(index)
+
+    def _activate(self, index: int) -> None:
+        """Let the hook of a layer run, or not; some always do, to see a CUDA graph capture."""
+        stride = max(len(self._layers) // NUM_ALERT, 1)
+        is_alert = self._layers[index].parameter.is_cuda and index % stride == 0
+        self._hooks[index].own.activate(active=self._is_active or is_alert)
 
     def _measure(self, index: int, gradient: Tensor) -> Slot | None:
         self._unmeasured.add(index)
         try:
-            if not in_capture(self._faults) and self.active:
-                norm = self._norms.spare(index, gradient.device)
-                write_norm(gradient, norm[1])
-                return norm
+            if not in_capture(self._faults) and self._is_active:
+                return measure_norm(gradient, self._norms, index)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local norm", repr(error))
         self._norms.drop(index)
@@ -128,6 +152,8 @@ class LocalNorms(Observer):
 
     def _is_unreached(self, index: int) -> bool:
         """Tell whether a layer's hook has been in place all the time, and did not run."""
+        if not self._is_active:
+            return False
         hook = self._hooks.get(index)
         parameter = self._layers[index].parameter
         is_in_place = hook is not None and hook.is_on(parameter)
@@ -158,6 +184,13 @@ class LocalNorms(Observer):
         for hook in self._hooks.values():
             hook.own.remove()
         self._hooks.clear()
+
+
+def _expected(parameter: nn.Parameter) -> Expected:
+    if is_distributed(parameter):
+        return Expected(parameter.device, num_bytes=1)  # of which nothing is measured
+    num_bytes = max(parameter.numel() * parameter.dtype.itemsize, 1)
+    return Expected(parameter.device, (parameter.dtype,), num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

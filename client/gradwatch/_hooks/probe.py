@@ -41,6 +41,7 @@ class LocalProbe(Observer):
 
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._faults = faults
+        self._is_active = True
         self._parameters = choose(layers)
         self._sums = Slots(parameter.device for parameter in self._parameters)
         numbers = {id(layer.parameter): index for index, layer in enumerate(layers)}
@@ -67,9 +68,23 @@ class LocalProbe(Observer):
 
         return OwnGradientHook(parameter, current, add_up, keep)
 
+    @property
+    def active(self) -> bool:
+        """Whether the next backward pass belongs to a step that will be collected."""
+        return self._is_active
+
+    @active.setter
+    def active(self, active: bool) -> None:
+        if active != self._is_active:
+            self._is_active = active
+            for index, hook in enumerate(self._hooks):
+                # One goes on running, to see a CUDA graph capture.
+                is_alert = index == 0 and self._parameters[0].is_cuda
+                hook.activate(active=active or is_alert)
+
     def _add_up(self, index: int, gradient: Tensor) -> Slot | None:
         try:
-            if self.active and not gradient.is_sparse and not in_capture(self._faults):
+            if not in_capture(self._faults) and self._is_active and not gradient.is_sparse:
                 total = self._sums.spare(index, gradient.device)
                 write_sum(gradient.detach(), total[1])
                 return total

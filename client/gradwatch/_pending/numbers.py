@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 
@@ -46,12 +45,12 @@ class Values:
 
     Args:
         sizes: How many numbers each value has.
-        sources: The numbers of one device, and of which values they are, one after the other. None
-            where there was no room for them: then all are lost.
+        sources: The numbers of one device, and where in them each of its values begins. None where
+            there was no room for them: then all are lost.
     """
 
     sizes: Sequence[int]
-    sources: Sequence[tuple[Sequence[int], Numbers | None]]
+    sources: Sequence[tuple[Mapping[int, int], Numbers | None]]
 
     @property
     def is_lost(self) -> bool:
@@ -65,8 +64,8 @@ class Values:
     def read(self) -> list[list[float]]:
         """Return the numbers of each value; only once `ready`."""
         found: list[list[float]] = [[]] * len(self.sizes)
-        for places, numbers in self.sources:
-            left: Iterator[float] = iter(numbers.read() if numbers is not None else ())
-            for place in places:
-                found[place] = list(islice(left, self.sizes[place]))
+        for begins, numbers in self.sources:
+            own = numbers.read() if numbers is not None else []
+            for place, begin in begins.items():
+                found[place] = own[begin : begin + self.sizes[place]]
         return found

@@ -39,7 +39,8 @@ class SampleAccumulator:
         self._first_loss = _OfFirstBad()
         self._has_losses = True
         self._steps: set[int] = set()
-        self._loss: Tensor | float | None = None
+        self._loss: Tensor | float | None = None  # the only one, or the weighted sum of several
+        self._num_losses = 0
         self._weight = 0.0
         self._has_sizes = False
 
@@ -92,17 +93,26 @@ class SampleAccumulator:
     def add_loss(self, loss: Tensor | float, batch_size: float | None) -> None:
         """Take in the loss of a batch; the mean is weighted by the batches' sizes."""
         weight = 1.0 if batch_size is None else batch_size
-        weighted = loss * weight  # a copy: the script may go on writing to its own
-        self._loss = weighted if self._loss is None else self._loss + weighted
-        self._weight += weight
+        # A copy: the script may go on writing to its own.
+        own = self.latest.copied(loss) if isinstance(loss, Tensor) else loss
+        self._add_losses(own, 1, weight)
         self._has_sizes = self._has_sizes or batch_size is not None
 
     def take_losses(self, earlier: SampleAccumulator) -> None:
         """Take over the losses of samples whose layers were others."""
         if earlier._loss is not None:
-            self._loss = earlier._loss if self._loss is None else self._loss + earlier._loss
-        self._weight += earlier._weight
+            self._add_losses(earlier._loss, earlier._num_losses, earlier._weight)
         self._has_sizes = self._has_sizes or earlier._has_sizes
+
+    def _add_losses(self, loss: Tensor | float, number: int, weight: float) -> None:
+        """Add a loss of this weight, or the weighted sum of a number of them."""
+        if self._loss is None:
+            self._loss = loss
+        else:
+            known = _weighted(self._loss, self._num_losses, self._weight)
+            self._loss = known + _weighted(loss, number, weight)
+        self._num_losses += number
+        self._weight += weight
 
     def _merge_first(self) -> None:
         if self._first is not None:
@@ -187,8 +197,13 @@ class SampleAccumulator:
             latest.scalars[Scalar.BATCH_SIZE] = self._weight
         latest.scalars.pop(Scalar.LOSS, None)
         latest.device_scalars.pop(Scalar.LOSS, None)
-        mean = self._loss if self._weight == 1.0 else self._loss / self._weight
+        mean = self._loss if self._num_losses == 1 else self._loss / self._weight
         latest.add_scalar(Scalar.LOSS, mean)
+
+
+def _weighted(loss: Tensor | float, number: int, weight: float) -> Tensor | float:
+    """Return a loss times its weight; several have been added up with theirs."""
+    return loss * weight if number == 1 and weight != 1.0 else loss
 
 
 class _OfFirstBad:

@@ -109,9 +109,12 @@ class GradientReader:
         if not new:
             return
         self._told.update(new)
-        more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
-        why = f"layer {self._layers[new[0]].name}{more}: {odd[new[0]]}; the others are"
+        names = ", ".join(self._layers[index].name for index in new[:3])
+        more = f" (and {len(new) - 3} more)" if len(new) > 3 else ""
+        why = f"layer {names}{more}: {odd[new[0]]}; the others are"
         self._faults.note("odd gradient", why)
+        if self._faults.counts["odd gradient"] > 1:  # of other layers than those told before
+            self._faults.tell_once(why, f"odd gradient: {why}")
 
 
 def _kind(gradient: Tensor) -> tuple[type, torch.dtype]:

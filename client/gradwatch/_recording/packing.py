@@ -39,4 +39,4 @@ def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
         scaled=sample.scaled,
         outputs=None if sample.outputs is None else sample.outputs.reader(),
     )
-    return PendingStats(frame, readback.start(values))
+    return PendingStats(frame, readback.start(values, sample.packed))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._pending.numbers import Numbers, NumbersAtHand, Values
 from gradwatch._pending.ring import ITEM_BYTES, Ring
+from gradwatch._recording.packed_numbers import PackedNumbers, Part, is_far, write_plain
 from gradwatch._statistics.devices import pack, places_by_device
 
 RING_BYTES: Final = 4 << 20
@@ -44,21 +45,31 @@ class Readback:
         """Allocate the pinned memory now, which takes the driver a while."""
         self._find_ring(1)
 
-    def start(self, values: Sequence[Tensor]) -> Values:
+    def start(
+        self,
+        values: Sequence[Tensor],
+        packed: Mapping[torch.device, PackedNumbers] | None = None,
+    ) -> Values:
         """Enqueue the copies of all values, packed into one for each device.
 
         Args:
             values: 0-d and 1-d, of any real dtype, each on its device, written by work enqueued on
                 that device's current stream; they may be changed afterwards.
+            packed: Device to memory in which some of them are already. Nothing may be put there
+                afterwards.
         """
         sizes = [value.numel() for value in values]
         device = values[0].device
         if all(value.device == device for value in values):  # nearly always, and in each step
-            return Values(sizes, [(range(len(values)), self._copy(values))])
-        places = places_by_device(values).values()
-        return Values(
-            sizes, [(own, self._copy([values[place] for place in own])) for own in places]
-        )
+            places: Mapping[torch.device, Sequence[int]] = {device: range(len(values))}
+        else:
+            places = places_by_device(values)
+        sources = []
+        for device, own in places.items():
+            mine = [values[place] for place in own]
+            begins, numbers = self._copy(mine, packed.get(device) if packed else None)
+            sources.append((dict(zip(own, begins, strict=True)), numbers))
+        return Values(sizes, sources)
 
     def close(self) -> None:
         """Leave the pinned memory to the next watch; what is on its way to it still arrives."""
@@ -67,25 +78,34 @@ class Readback:
                 _idle.append(self._ring)
             self._ring = None
 
-    def _copy(self, values: Sequence[Tensor]) -> Numbers | None:
-        """Return the numbers of one device; None if there is no room for them."""
-        packed = pack(values)
-        if packed.device.type == "cpu":
-            return NumbersAtHand(_bytes_of(packed))
-        return self._copy_from_device(packed)
+    def _copy(
+        self, values: Sequence[Tensor], packed: PackedNumbers | None
+    ) -> tuple[Sequence[int], Numbers | None]:
+        """Return where the values of one device begin, and the numbers; None without room."""
+        if self._is_refused(values[0].device):
+            return [0] * len(values), None
+        part = packed.put_together(values) if packed is not None else None
+        if part is None:
+            part = Part(pack(values), [0, *accumulate(map(Tensor.numel, values[:-1]))])
+            if not is_far(part.numbers.device):
+                return part.begins, NumbersAtHand(_bytes_of(part.numbers))
+            write_plain(part.numbers, part.numbers)
+        return part.begins, self._find_ring(len(part.numbers)).copy(part.numbers)
 
-    def _copy_from_device(self, packed: Tensor) -> Numbers | None:
-        if packed.device.type != "cuda":
-            msg = f"numbers on {packed.device.type} cannot be brought to the host without a wait"
+    def _is_refused(self, device: torch.device) -> bool:
+        """Tell whether nothing can be copied from a device now."""
+        if not is_far(device):
+            return False
+        if device.type != "cuda":
+            msg = f"numbers on {device.type} cannot be brought to the host without a wait"
             raise ValueError(msg)
-        with torch.cuda.device(packed.device):
+        with torch.cuda.device(device):
             is_capturing = torch.cuda.is_current_stream_capturing()
         if is_capturing:
             # Each replay would copy into memory that holds the numbers of other records by then.
             why = "a record fell due inside a CUDA graph capture and was left out"
             self._faults.note("capture", why)
-            return None
-        return self._find_ring(packed.numel()).copy(packed)
+        return is_capturing
 
     def _find_ring(self, count: int) -> PinnedRing:
         ring = self._ring
@@ -124,6 +144,8 @@ class PinnedRing:
     def copy(self, packed: Tensor) -> Numbers | None:
         """Enqueue the copy of (numbers,) float64, on its device's current stream.
 
+        A NaN in it must not be that of the ring.
+
         Returns:
             What reads them; None if there is no room.
         """
@@ -131,8 +153,6 @@ class PinnedRing:
         if found is None:
             return None
         start, numbers = found
-        # The only NaN that comes through is the plain one, and never that of the ring.
-        packed.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
         self._memory[start : start + packed.numel()].copy_(packed, non_blocking=True)
         return numbers
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwatch._recording.magnitudes import OutputMagnitudes
+from gradwatch._recording.packed_numbers import PackedNumbers, is_far
 from gradwatch._statistics.devices import meet, places_by_device
 from gradwatch._statistics.digest_columns import DIGEST_COLUMNS
 from gradwatch._statistics.statistics import statistics
@@ -43,6 +44,7 @@ class StepSample:
             device scalars. It is divided out on the host.
         is_ordered: Whether `layers` follow the forward pass.
         outputs: What the outputs of modules came to, None if none was looked at.
+        packed: Device to memory that the kernel has written its columns into.
     """
 
     step: int
@@ -61,6 +63,7 @@ class StepSample:
     scaled: set[str] = field(default_factory=set)
     is_ordered: bool = False
     outputs: OutputMagnitudes | None = None
+    packed: dict[torch.device, PackedNumbers] = field(default_factory=dict)
 
     def measure(
         self,
@@ -79,7 +82,14 @@ class StepSample:
         declined = ""
         self.places = places_by_device(gradients)
         for device, places in self.places.items():
-            found = statistics([gradients[place] for place in places], columns_on(device))
+            packed = PackedNumbers(len(places), device) if is_far(device) else None
+            found = statistics(
+                [gradients[place] for place in places],
+                columns_on(device),
+                None if packed is None else packed.rows,
+            )
+            if packed is not None and packed.holds(found.values):
+                self.packed[device] = packed
             self.labels[Label.PATH] = found.path
             declined = found.declined or declined
             self.columns[device] = dict(found.values)
@@ -109,6 +119,12 @@ class StepSample:
         (scale,) = self.device_scalars[Scalar.LOSS_SCALE]
         values, scale = meet(values, scale)
         return values / scale
+
+    def copied(self, number: Tensor) -> Tensor:
+        """Return a 0-d float64 copy of a number, where it will be sent from if there is room."""
+        packed = self.packed.get(number.device)
+        kept = None if packed is None else packed.keep(number)
+        return number.detach().to(torch.float64, copy=True) if kept is None else kept
 
     def add_scalar(self, name: str, value: Tensor | float | None) -> None:
         """Add a number of the whole step, from the host or from a device; None adds nothing."""

@@ -17,12 +17,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from gradwatch._statistics.triton.addresses import BehindError
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
 
 def is_public_forced() -> bool:
     """Tell whether the user wants public functions of torch and nothing else."""
     return os.environ.get("GRADWATCH_FOREACH") == "0"
+
+
+_KNOWN: Final = frozenset(MEASURED_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -56,8 +60,8 @@ def kernel_statistics(
     Raises:
         KeyError: If there is no such column.
     """
-    if unknown := set(columns).difference(MEASURED_COLUMNS):
-        raise KeyError(unknown.pop())
+    if not _KNOWN.issuperset(columns):
+        raise KeyError(set(columns).difference(_KNOWN).pop())
     device = gradients[0].device
     cause = _unusable.get(device, "")
     if not cause:
@@ -101,7 +105,7 @@ def _measure(gradients: Sequence[Tensor], columns: Sequence[str], out: Tensor | 
 def _note(device: torch.device, error: Exception) -> str:
     """Keep why the kernel does not run on a device, unless that may pass; return it."""
     cause = f"triton: {error!r}"
-    if "out of memory" not in str(error):
+    if not isinstance(error, BehindError) and "out of memory" not in str(error):
         _unusable[device] = cause
     return cause
 

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Final
 
 import torch
 from torch import Tensor
+
+SUPPORTED: Final = frozenset({"cpu", "cuda", "meta"})
+"""Types of devices on which gradients can be measured, or are left out; `cuda` is ROCm as well."""
+
+
+def why_unsupported(device: torch.device) -> str:
+    """Return why nothing on a device is measured, to be put behind its name; else nothing."""
+    if device.type in SUPPORTED:
+        return ""
+    why = "; mps has no float64, in which norms are added up" if device.type == "mps" else ""
+    return f"gradients are measured on cpu and cuda (NVIDIA, and ROCm) only{why}"
 
 
 def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]:

@@ -106,13 +106,13 @@ def _norms(gradients: Sequence[Tensor], order: float, norms: Norms) -> Tensor:
 
 def _scaled_norm(gradient: Tensor, order: float) -> Tensor:
     """Return the norm of a tensor as 0-d float64: that of its multiples of the largest element."""
-    parts = list(chunks(gradient))
-    largest = torch.stack([part.double().abs().amax() for part in parts]).amax()
+    # Cut anew for each sum: what lies in memory with gaps would be there as a whole copy.
+    largest = torch.stack([part.double().abs().amax() for part in chunks(gradient)]).amax()
     if order == math.inf:
         return largest
     divisor = torch.where((largest > 0.0) & largest.isfinite(), largest, 1.0)
     scaled = torch.stack(
-        [torch.linalg.vector_norm(part.double() / divisor, order) for part in parts]
+        [torch.linalg.vector_norm(part.double() / divisor, order) for part in chunks(gradient)]
     )
     total = torch.linalg.vector_norm(scaled, order) * divisor
     # A norm beyond the range of float64 is no sign of an Inf element.

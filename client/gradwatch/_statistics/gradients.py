@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _STRIDED: Final = torch.strided
 
-CHUNK: Final = 1 << 20
-"""Elements that are copied at once where a copy cannot be avoided: 8 MB in float64."""
+CHUNK: Final = 1 << 19
+"""Elements that are copied at once where a copy cannot be avoided: 4 MB in float64, of which there
+may be some at a time."""
 
 
 def dense(gradient: Tensor) -> Tensor:

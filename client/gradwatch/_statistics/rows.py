@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gradwatch._statistics.gradients import chunks, count_nonfinite, flats
+from gradwatch._statistics.gradients import chunks, count_nonfinite, flats, is_packed
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 WIDTH: Final = 1024
@@ -93,9 +93,12 @@ class _Table:
             if gradient.numel() < DIRECT_ROWS * WIDTH and gradient.is_contiguous():
                 self._share(place, gradient if gradient.dim() == 1 else gradient.view(-1))
                 continue
+            is_view = is_packed(gradient)
             for rows, rest in _cut(gradient):
                 if rows.numel():
                     self._add_own(place, rows)
+                    # Listed as a view it would keep the whole copy that it was cut from.
+                    rest = rest if is_view else rest.clone()  # noqa: PLW2901 - the same numbers
                 self._share(place, rest)
         self._add_shared()
         self._flush()

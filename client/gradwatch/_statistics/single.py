@@ -1,8 +1,9 @@
 """The norm of one gradient, into memory that is there already: what hooks measure.
 
 They run once for each layer, in the backward pass, and many small things must not each pay for the
-machinery of the paths that measure many at once. On an accelerator this is torch's fused norm of
-one tensor and a copy of its result. A kernel that reduces one tensor into a slot belongs here.
+machinery of the paths that measure many at once. On a GPU it is one launch, and another one for all
+of them where they are taken. Where that kernel cannot be had it is torch's fused norm of one tensor
+and a copy of its result.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from gradwatch._statistics.cuda import is_public_forced
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import dense
+from gradwatch._statistics.norm_slots import NormSlots
+from gradwatch._statistics.slots import Slot
 from gradwatch._statistics.small import MAX_ELEMENTS
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import L2
@@ -22,6 +25,25 @@ from gradwatch_wire.columns import L2
 _PLAIN: Final = frozenset({Tensor, nn.Parameter})
 _QUICK: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 """Types whose squares lie inside float64's range."""
+
+
+def measure_norm(gradient: Tensor, slots: NormSlots, index: int) -> Slot:
+    """Enqueue the L2 norm of a gradient on the current stream, exact as `statistics` says.
+
+    Args:
+        gradient: Of any kind that `dense` takes.
+        slots: Where it is measured, and can be kept then.
+        index: Whose gradient it is.
+
+    Returns:
+        Where it is.
+    """
+    own = dense(gradient)
+    slot = slots.measure(index, own)
+    if slot is None:
+        slot = slots.spare(index, own.device)
+        write_norm(own, slot.number)
+    return slot
 
 
 @torch.no_grad()

@@ -8,13 +8,24 @@ hook's stream as soon as the training thread dropped it, before the work that re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-Slot: TypeAlias = tuple[int, Tensor]
-"""Where a number is in its buffer, and the (1,) float64 view of it there."""
+
+class Slot(NamedTuple):
+    """A place for a number.
+
+    Args:
+        place: Which it is.
+        number: (1,) float64, a view of the memory there.
+        parts: From what the number has yet to be put together, None if it is written at once.
+    """
+
+    place: int
+    number: Tensor
+    parts: Any = None
 
 
 class Slots:
@@ -45,15 +56,21 @@ class Slots:
 
     def spare(self, index: int, device: torch.device) -> Slot:
         """Return a place for a number of one of them, other than where its kept number is."""
-        if index >= self._count:  # more have come since: room for as many again
-            self._count = 2 * index + 2
+        place = self._spare_place(index)
+        return Slot(place, self._number(place, device))
+
+    def _spare_place(self, index: int) -> int:
+        kept = self._kept.get(index)
+        return 2 * index + (kept is not None and kept.place == 2 * index)
+
+    def _number(self, place: int, device: torch.device) -> Tensor:
+        if place >= 2 * self._count:  # more have come since: room for as many again
+            self._count = place + 2
         buffer = self._buffers.get(device)
-        if buffer is None or len(buffer) <= 2 * index + 1:
+        if buffer is None or len(buffer) <= place:
             self._outgrown += [] if buffer is None else [buffer]
             buffer = self._buffers[device] = self._new_buffer(device)
-        kept = self._kept.get(index)
-        place = 2 * index + (kept is not None and kept[0] == 2 * index)
-        return place, buffer.narrow(0, place, 1)
+        return buffer.narrow(0, place, 1)
 
     def keep(self, index: int, slot: Slot, add: Callable[..., Tensor] | None = None) -> None:
         """Keep what was written into a place.
@@ -65,14 +82,14 @@ class Slots:
                 together with this one; None drops the former.
         """
         known = self._kept.get(index) if add is not None else None
-        if add is None or known is None or known[1].device != slot[1].device:
+        if add is None or known is None or known.number.device != slot.number.device:
             self._kept[index] = slot
         else:
-            add(known[1], slot[1], out=known[1])
+            add(known.number, slot.number, out=known.number)
 
     def kept(self) -> dict[int, Tensor]:
         """Return the numbers that are kept, (1,) each."""
-        return {index: view for index, (_, view) in self._kept.items()}
+        return {index: slot.number for index, slot in self._kept.items()}
 
     def drop(self, index: int) -> None:
         """Forget a number."""
@@ -88,7 +105,7 @@ class Slots:
         They are to be read by work that is enqueued now, on the current stream: the next pass
         writes over them.
         """
-        taken = {index: self._kept.pop(index)[1] for index in indices if index in self._kept}
+        taken = {index: self._kept.pop(index).number for index in indices if index in self._kept}
         for buffer in (*self._buffers.values(), *self._outgrown):
             if buffer.is_cuda:
                 # Once a buffer is dropped its memory is given out only after that work.

@@ -11,12 +11,10 @@ from torch.optim import Optimizer
 from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.shards import is_replicated
+from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
-
-DEVICES: Final = frozenset({"cpu", "cuda", "meta"})
-"""Kinds of device that gradients may be on; those on meta are left out one by one."""
 
 LAST_STEP: Final = MAX_STEP // 2
 """What may be given: far from where counting on would leave the wire's range."""
@@ -133,15 +131,11 @@ def check_devices(layers: Sequence[Layer]) -> None:
         ValueError: If a watched parameter is on one.
     """
     for layer in layers:
-        device = layer.parameter.device
-        if device.type in DEVICES:
-            continue
-        why = "; mps has no float64, in which norms are added up" if device.type == "mps" else ""
-        msg = (
-            f"model: {layer.name} is on {device}; gradients are measured on cpu and cuda (NVIDIA, "
-            f"and ROCm) only{why}; set GRADWATCH_DISABLED=1 to train without"
-        )
-        raise ValueError(msg)
+        device = layer.parameter.device  # what is on meta is left out later, one by one
+        if why := why_unsupported(device):
+            what = f"model: {layer.name} is on {device}; {why}"
+            msg = f"{what}; set GRADWATCH_DISABLED=1 to train without"
+            raise ValueError(msg)
 
 
 def find_untrained(optimizers: Sequence[Optimizer], layers: Sequence[Layer]) -> list[str]:

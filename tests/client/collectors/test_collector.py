@@ -38,6 +38,7 @@ from gradwatch.collector import (
 )
 from gradwatch_wire import health
 from gradwatch_wire.norms import total_norm
+from tests.support.elsewhere import module_on
 
 LARGEST = sys.float_info.max
 WAITS = {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__"}
@@ -637,6 +638,32 @@ def test_a_device_that_does_not_exist_is_refused(device: str | int) -> None:
     for call in calls:
         with pytest.raises(ValueError, match=rf"device: '{device}' does not exist; there are: cpu"):
             call("no parameters at all")
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_a_device_that_attach_refuses_is_refused_here_as_well(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """G24: gradients on it, and numbers that are to lie there, in the same words."""
+    module = module_on(kind)
+    module.weight.grad = module_on(kind).weight
+    said = f"on {kind}:0; gradients are measured on cpu and cuda "
+    calls: list[Callable[[Any], Any]] = [
+        collect_seed_gradients,
+        collect_seed_gradients_async,
+        collect_host_gradients_async,
+        lambda params: collect_dual_gradients_async([], params),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=rf"^\w+\[0\]: its gradient is {said}"):
+            call(module.parameters())
+    with pytest.raises(ValueError, match=said):
+        compute_grad_norm_surrogate(module)
+
+    there = torch.empty(0, device=torch.device("cpu"))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: module_on(kind).weight)
+    with pytest.raises(ValueError, match=rf"^device: '{kind}' cannot be used; .* cpu and cuda"):
+        collect_host_gradients_async([there], kind)
 
 
 def test_squared_sums_alone_are_enough() -> None:

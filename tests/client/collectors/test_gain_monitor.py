@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwatch import gain_monitor
 from gradwatch.gain_monitor import GradientGainMonitor
+from tests.support.elsewhere import module_on
 
 
 class Block(nn.Module):
@@ -63,6 +64,16 @@ def backward(model: Callable[[Tensor], Tensor], scale: float = 1.0) -> None:
 def decoy() -> Tensor:
     """A tensor that nobody should watch: it gets no gradient."""
     return torch.zeros(2)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_blocks_on_a_device_that_attach_refuses_are_refused(kind: str) -> None:
+    """G24: before a hook is registered; the first backward pass would end in an error."""
+    first, second = nn.Linear(2, 2), module_on(kind)
+    with pytest.raises(ValueError, match=rf"^block 1 is on {kind}:0; .* cpu and cuda"):
+        GradientGainMonitor([first, second])
+
+    assert not first._forward_hooks
 
 
 def test_norms_are_those_of_the_gradient_at_each_output() -> None:
@@ -268,10 +279,10 @@ def test_with_on_error_a_failure_in_backward_is_told_and_training_goes_on(
 ) -> None:
     """Whatever it is: here the device has no memory left."""
 
-    def fail(gradient: Tensor, slot: Tensor) -> None:
+    def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(gain_monitor, "write_norm", fail)
+    monkeypatch.setattr(gain_monitor, "measure_norm", fail)
     told: list[str] = []
     model = chain(2.0)
     with GradientGainMonitor(model, on_error=told.append) as monitor:

@@ -30,7 +30,9 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
     return nn.Sequential(OrderedDict(h=blocks, head=nn.Linear(4, 1))), blocks
 
 
-def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -> None:
+def test_the_same_norms_as_the_monitors_are_sent(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
     """Under the names that the blocks have in the model, once per step."""
     model, blocks = make()
     watch = attach(model, blocks=blocks)
@@ -40,7 +42,8 @@ def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -
             model(torch.full((2, 4), step + 1.0)).square().mean().backward()
             expected.append(monitor.norms())
             watch.collect()
-    aggregator.stats(3)
+    # Each comes after the STATS of its step.
+    wait_until(lambda: len(aggregator.of(Gains)) >= 3, "3 GAINS")
     sent = aggregator.of(Gains)
 
     assert [gains.step for gains in sent] == [0, 1, 2]
@@ -49,7 +52,9 @@ def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -
     assert [gains.norms.unpack() for gains in sent] == [pytest.approx(n) for n in expected]
 
 
-def test_gains_are_collected_as_often_as_gradients(aggregator: Any, attach: Any) -> None:
+def test_gains_are_collected_as_often_as_gradients(
+    aggregator: Any, attach: Any, wait_until: Any
+) -> None:
     """`every` holds for them too; what was not asked for is not sent later."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,10 +64,11 @@ def test_gains_are_collected_as_often_as_gradients(aggregator: Any, attach: Any)
         optimizer.step()
     aggregator.stats(2)
 
+    wait_until(lambda: len(aggregator.of(Gains)) >= 2, "2 GAINS")
     assert [gains.step for gains in aggregator.of(Gains)] == [0, 2]
 
 
-def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
+def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any, wait_until: Any) -> None:
     """Gradients at the blocks' outputs carry it, also after `unscale_`."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -74,6 +80,7 @@ def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     aggregator.stats(1)
+    wait_until(lambda: aggregator.of(Gains), "GAINS")  # they come after STATS
     (gains,) = aggregator.of(Gains)
 
     assert gains.norms.unpack() == pytest.approx([norm / 4096.0 for norm in scaled])

@@ -180,12 +180,12 @@ def test_more_than_the_ring_has_is_refused() -> None:
 
 
 def test_values_of_several_devices_find_their_places() -> None:
-    """Each device's numbers lie one after the other; without room for one all are lost."""
-    first, second = (NumbersAtHand(array("d", each).tobytes()) for each in ([1, 2, 3], [4]))
-    values = Values([1, 1, 2], [([0, 2], first), ([1], second)])
+    """Wherever they begin among those of the device; without room for one all are lost."""
+    first, second = (NumbersAtHand(array("d", each).tobytes()) for each in ([9, 2, 3, 1], [4]))
+    values = Values([1, 1, 2], [({0: 3, 2: 1}, first), ({1: 0}, second)])
     assert values.ready()
     assert not values.is_lost
     assert values.read() == [[1.0], [4.0], [2.0, 3.0]]
 
-    lost = Values([1, 1, 2], [([0, 2], first), ([1], None)])
+    lost = Values([1, 1, 2], [({0: 3, 2: 1}, first), ({1: 0}, None)])
     assert lost.is_lost

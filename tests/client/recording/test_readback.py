@@ -20,29 +20,17 @@ from gradwatch._pending.numbers import NumbersAtHand
 from gradwatch._pending.ring import ABSENT
 from gradwatch._recording import readback
 from gradwatch._recording.readback import Readback
-from gradwatch._statistics.devices import pack
 from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.far_memory import take_as_far
 from tests.support.late_memory import LateMemory
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LateMemory]]:
     """All numbers go through a ring, to which they come late; the memory of each that was made."""
-    made: list[LateMemory] = []
-
-    def new(size: int) -> LateMemory:
-        made.append(LateMemory(size))
-        return made[-1]
-
-    def copy(self: Readback, values: Any) -> Any:
-        packed = pack(values)
-        return self._find_ring(packed.numel()).copy(packed)
-
-    monkeypatch.setattr(readback, "_idle", [])
-    monkeypatch.setattr(readback, "_new_memory", new)
-    monkeypatch.setattr(Readback, "_copy", copy)
+    made = take_as_far(monkeypatch)
     yield made
     for memory in made:
         memory.deliver()
@@ -188,9 +176,9 @@ def test_nothing_is_copied_inside_a_graph_capture(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     faults = Faults()
-    packed: Any = types.SimpleNamespace(device=torch.device("cuda"))
+    captured: Any = types.SimpleNamespace(device=torch.device("cuda"), numel=lambda: 1)
 
-    assert Readback(faults)._copy_from_device(packed) is None
+    assert Readback(faults).start([captured]).is_lost
     assert faults.counts["capture"] == 1
 
 

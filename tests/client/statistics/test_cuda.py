@@ -106,6 +106,48 @@ def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -
     assert len(aggregator.stats(3)) == 3
 
 
+@pytest.mark.parametrize("settings", [{"local": True}, {"blocks": None}, {"activations": True}, {}])
+def test_hooks_inside_a_capture_leave_it_whole(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """G4: of several ranks, so that the probe is there as well; replays and eager steps agree."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+    batch = torch.ones(8, 64, device="cuda")
+    if "blocks" in settings:
+        settings = {"blocks": [model[0], model[2]]}
+    watch = attach(model, **settings)
+
+    def step() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        model(batch).square().mean().backward()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+        watch.collect()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        step()
+    for _ in range(3):
+        batch.mul_(1.5)
+        graph.replay()
+        watch.collect()
+    step()
+    watch.collect()
+    eager, *replayed, last = aggregator.stats(5)
+    norms = [aggregator.layers(stats)["2.bias"] for stats in replayed]
+
+    assert watch.stats()["faults"] == 0
+    assert aggregator.layers(last) == pytest.approx(aggregator.layers(replayed[-1]), rel=1e-4)
+    assert aggregator.layers(eager) != pytest.approx(aggregator.layers(replayed[0]), rel=1e-4)
+    assert len(set(norms)) == 3
+
+
 def test_a_capture_while_numbers_are_on_their_way_is_not_broken(
     aggregator: Any, attach: Any
 ) -> None:

@@ -6,8 +6,12 @@ On a machine with a GPU the same tests run on it.
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
-from collections.abc import Sequence
+import mmap
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -160,6 +164,24 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(exact)
 
 
+@pytest.mark.parametrize(
+    ("warp_size", "hip", "expected"),
+    [(32, None, 32), (64, "6.4", 64), (32, "6.4", 32), (None, None, 32), (None, "6.4", 64)],
+)
+def test_a_program_has_as_many_threads_on_any_device(
+    monkeypatch: pytest.MonkeyPatch, warp_size: int | None, hip: str | None, expected: int
+) -> None:
+    """Of ROCm's, which are wider, there are half as many warps; older torch does not say (G24)."""
+    known = {"multi_processor_count": 304} | ({"warp_size": warp_size} if warp_size else {})
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(**known)
+    )
+    monkeypatch.setattr(torch.version, "hip", hip)
+    size = plans.DeviceSize.of(torch.device("cuda", 0))
+
+    assert size == plans.DeviceSize(304, expected)
+
+
 def test_small_tensors_share_a_program() -> None:
     """Many of them, in few programs, each tensor in one (G14)."""
     tensors, size = 2000, plans.DeviceSize(multiprocessors=10)
@@ -203,6 +225,77 @@ def test_what_is_split_covers_each_element_once() -> None:
     assert list(ends.values()) == numels
 
 
+HUGE = 2**31 + 5
+"""Elements: of 2 bytes each they reach beyond what 32 bits count, in elements and in bytes."""
+
+
+@pytest.fixture
+def huge(tmp_path: Path) -> Iterator[torch.Tensor]:
+    """A tensor of that size of which only what is written to takes memory."""
+    if DEVICE.type == "cuda":
+        if torch.cuda.mem_get_info()[0] < 3 * HUGE:
+            pytest.skip("needs 6 GB of memory on the device")
+        yield torch.zeros(HUGE, dtype=torch.bfloat16, device=DEVICE)
+        return
+    with (tmp_path / "huge").open("w+b") as file:
+        file.truncate(2 * HUGE + 2)
+        with mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as mapped:
+            made = torch.frombuffer(mapped, dtype=torch.bfloat16)
+            yield made[1:]  # at an address that is no multiple of 16
+            del made
+
+
+@pytest.mark.slow
+def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
+    huge: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the programs that have them; the interpreter would take hours for the others."""
+    places = [0, 2**30 - 1, 2**30, 2**31 - 1, 2**31, HUGE - 1]
+    values = [3.0, 4.0, 12.0, 84.0, 132.0, 12.0]
+    for place, value in zip(places, values, strict=True):
+        huge[place] = value
+    size = plans.DeviceSize.of(DEVICE)
+    if DEVICE.type == "cpu":
+        size = plans.DeviceSize(multiprocessors=1024)
+    plan = plans.Plan([HUGE], [torch.bfloat16], DEVICE, size)
+    (launch,) = plan._launches
+    programs = plan._programs[: launch.num_programs + 1].tolist()
+    segments = plan._segments[: 5 * programs[-1]].view(-1, 5).tolist()
+    if DEVICE.type == "cpu":
+        # Where vectors begin in memory decides which of two neighbours reads an element.
+        needed = [
+            number
+            for number, (first, last) in enumerate(itertools.pairwise(programs))
+            if any(
+                begin - 16 <= place < end + 16
+                for _, begin, end, *_ in segments[first:last]
+                for place in places
+            )
+        ]
+        assert len(places) // 2 <= len(needed) <= 2 * len(places)
+        chosen = [plans._Launch("bf16", number, 1) for number in needed]
+        monkeypatch.setattr(plan, "_launches", chosen)
+        plan._partials.zero_()
+        plan._partials[3] = torch.tensor(
+            [
+                0.0 if number in needed else end - begin
+                for number, (first, last) in enumerate(itertools.pairwise(programs))
+                for _, begin, end, *_ in segments[first:last]
+            ],
+            dtype=torch.float64,
+        )
+    found = plan.run([huge.data_ptr()])[:, 0].tolist()
+
+    assert found == [
+        pytest.approx(math.hypot(*values)),
+        sum(values),
+        max(values),
+        HUGE - len(places),
+        0.0,
+        0.0,
+    ]
+
+
 def test_what_is_written_lies_where_it_was_asked_for() -> None:
     """In the rows of a larger buffer, from which it is sent."""
     buffer = torch.full((6, 10), -1.0, dtype=torch.float64, device=DEVICE)
@@ -231,6 +324,7 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
             made.append(given)
             super().__init__(*given)
 
+    assert not kernel.why_refused(DEVICE, torch.float32)  # which makes a plan of its own, once
     monkeypatch.setattr(addresses._Block, "send", watched)
     monkeypatch.setattr(kernel, "Plan", Watched)
     first = [torch.ones(1001, device=DEVICE), torch.full((77,), 2.0, device=DEVICE)]
@@ -246,20 +340,99 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
     assert norms[2] == pytest.approx([9009, 2772])
 
 
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="uploads what are no addresses")
+@pytest.mark.parametrize(("number", "room"), [(148, 512), (10_000, 8), (1_000_000, 4)])
+def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, number: int, room: int
+) -> None:
+    """With the device that far behind, what it is to read stays as it was (G22)."""
+    is_there: list[bool] = []
+    monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
+    kept = addresses.Addresses(number, DEVICE)
+    for step in range(room):
+        kept.update([step] * number)
+    for _ in range(3):
+        with pytest.raises(addresses.BehindError, match=f"{room} collections behind"):
+            kept.update([-1] * number)
+    assert sum(len(block._hosts) for block in kept._blocks) == room
+    assert room * 8 * number <= max(addresses.MAX_BYTES, addresses.MIN_UPLOADS * 8 * number)
+    assert kept.on_device[0].item() == kept.latest[0] == room - 1
+    is_there.append(True)
+    kept.update([7] * number)
+
+    assert sum(len(block._hosts) for block in kept._blocks) == room
+    assert kept.on_device[-1].item() == 7
+
+
+@pytest.mark.usefixtures("undecided")
+def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next path measures that one, rightly, and says so; then the kernel is back (G22)."""
+    is_there: list[bool] = []
+    monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
+    monkeypatch.setattr(addresses, "MAX_BYTES", 0)
+    steps = [[torch.full((4,), float(n), device=DEVICE)] for n in range(10)]
+    found = [cuda_statistics(gradients, (L2,)) for gradients in steps]
+    is_there.append(True)
+    found.append(cuda_statistics(steps[1], (L2,)))
+
+    assert [each.values[L2].item() for each in found] == [2.0 * n for n in (*range(10), 1)]
+    assert [each.path == "triton" for each in found] == [True] * 8 + [False] * 2 + [True]
+    assert ["collections behind" in each.declined for each in found] == [
+        each.path != "triton" for each in found
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", ["meta", "cpu"])
+def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:
+    """Under `torch.set_default_device` tables and results are where they are needed (G25)."""
+    gradients = [torch.full((5,), 2.0, device=DEVICE), torch.ones(70_001, device=DEVICE)]
+    with torch.device(elsewhere):
+        found = cuda_statistics(gradients, MEASURED_COLUMNS)
+        again = cuda_statistics([gradient * 2 for gradient in gradients], MEASURED_COLUMNS)
+
+    assert {found.path, again.path, found.declined + again.declined} == {"triton", ""}
+    assert found.values["l1"].tolist() == [10.0, 70_001.0]
+    assert again.values["l1"].tolist() == [20.0, 140_002.0]
+
+
 def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device may be many steps behind: each copy then has a block of its own (G15)."""
+    """The device may be many steps behind: each copy then has memory of its own (G15)."""
     done: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
     kept = addresses.Addresses(2, DEVICE)
-    for step in range(5):
+    steps = range(1, 5 * addresses.MAX_UPLOADS + 1)
+    for step in steps:
         kept.update([step, step])
         assert kept.on_device.tolist() == [step, step]
     assert len(kept._blocks) == 5
+    sent = [host.tolist() for block in kept._blocks for host in block._hosts]
+    assert sent == [[step, step] for step in steps]
     done.append(True)
     kept.update([7, 8])
 
     assert len(kept._blocks) == 5
     assert kept.on_device.tolist() == [7, 8]
+
+
+def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked before the first of them is written over, and not before (G16)."""
+    asked: list[bool] = []
+
+    def is_free(block: Any) -> bool:
+        asked.append(block.is_full)
+        return True
+
+    monkeypatch.setattr(addresses._Block, "is_free", is_free)
+    for number in (2, addresses.BLOCK_BYTES):
+        del asked[:]
+        kept = addresses.Addresses(number, DEVICE)
+        each = addresses.MAX_UPLOADS if number == 2 else 2
+        for step in range(1, 3 * each + 1):
+            kept.update([step] * number)
+        assert asked == [True, True]
+        assert len(kept._blocks) == 1
 
 
 class Wrapper(torch.Tensor):
@@ -283,6 +456,10 @@ class Wrapper(torch.Tensor):
         return func(*given, **(kwargs or {}))
 
 
+class OwnKind(torch.Tensor):
+    """A kind of tensor with an address, of which nobody knows what lies there."""
+
+
 def emptied() -> torch.Tensor:
     gradient = torch.ones(5, device=DEVICE)
     gradient.untyped_storage().resize_(0)
@@ -294,6 +471,7 @@ def emptied() -> torch.Tensor:
     [
         pytest.param(lambda: Wrapper(torch.ones(5, device=DEVICE)), id="wrapper"),
         pytest.param(emptied, id="emptied"),
+        pytest.param(lambda: torch.ones(5, device=DEVICE).as_subclass(OwnKind), id="subclass"),
         pytest.param(lambda: torch.ones(4, 6, device=DEVICE)[:, ::2], id="gaps"),
         pytest.param(lambda: torch.ones(1, device=DEVICE).expand(9), id="expanded"),
         pytest.param(lambda: torch.ones(5, device=DEVICE).to(torch.float8_e4m3fn), id="float8"),

@@ -1,10 +1,8 @@
 """What the CUDA kernels compile to, and what a call asks of the driver. Without a GPU.
 
 Compiled ahead of time with the Triton that is installed, and with those in the folders that
-`GRADWATCH_TRITONS` names, parted by `:`, for instance
-
-    pip install --no-deps --target /tmp/triton-3.0 triton==3.0.0
-    GRADWATCH_TRITONS=/tmp/triton-3.0 scripts/test tests/client/statistics/test_kernel_compiled.py
+`GRADWATCH_TRITONS` names, parted by `:`. `scripts/versions` installs the oldest and the newest that
+go with a torch of the promised range, and names them there.
 """
 
 from __future__ import annotations
@@ -22,7 +20,14 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-TRITONS = ["", *filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":"))]
+FOLDERS: list[Any] = list(filter(None, os.environ.get("GRADWATCH_TRITONS", "").split(":")))
+WITHOUT_FOLDERS = pytest.param(
+    "none", marks=pytest.mark.skip(reason="scripts/versions: with the oldest and newest Triton too")
+)
+TRITONS = ["", *(FOLDERS or [WITHOUT_FOLDERS])]
+each_triton = pytest.mark.parametrize(
+    "triton", TRITONS, ids=lambda path: Path(path).name or "installed"
+)
 
 MOST_INSTRUCTIONS = {
     ("cuda", "fp32"): 140,
@@ -36,6 +41,9 @@ MOST_INSTRUCTIONS = {
 }
 """For a tile of 8 kB, of each thread. With these an H100 would still wait for its memory: GPT-2's
 gradients are 60,742 tiles in float32, of 4 warps each."""
+
+MOST_REGISTERS = {"cuda": 102, "amd": 128}
+"""Of a thread: for 20 warps on a multiprocessor, and 4 waves on each of a compute unit's four."""
 
 
 def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, Any]]:
@@ -55,28 +63,39 @@ def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, 
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("triton", TRITONS, ids=lambda path: path or "installed")
+@each_triton
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120", "gfx942"])
 def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, triton: str) -> None:
-    """In the main loop every load; few instructions, and registers for 20 warps (G5, G10, G11)."""
-    if triton and arch in ("sm_120", "gfx942"):
-        pytest.skip("older versions do not know it, or need tools beside themselves")
+    """In the main loop every load; few instructions and registers (G5, G10, G11)."""
     found = output_of("kernel_code", arch, triton=triton)
+    kind = "amd" if arch.startswith("gfx") else "cuda"
 
-    assert [code["format"] for code in found] == ["fp16", "bf16", "fp32", "fp64", ""]
+    formats = ["fp16", "bf16", "fp32", "fp64"]
+    assert [(code["kernel"], code["format"]) for code in found] == [
+        *(("reduce_segments", each) for each in formats),
+        ("combine_segments", ""),
+        *(("norm_parts", each) for each in formats),
+        ("combine_norms", ""),
+        ("keep_larger", ""),
+    ]
     for code in found:
-        # Where segments are combined some compilers put a number aside, outside of the loops.
-        assert code["spilled"] <= (0 if code["format"] else 16), code
-        assert code["registers"] <= 102, code
+        # Where segments are combined some compilers put a number aside, outside of the loops;
+        # Triton 3.9 puts one of 8 bytes aside in the kernel of one gradient.
+        most = {"reduce_segments": 0, "norm_parts": 8}.get(code["kernel"], 16)
+        assert code["spilled"] <= most, code
+        assert code["registers"] <= MOST_REGISTERS[kind], code
         if code["format"]:
-            assert code["wide_loads"] == code["loads"] == 4, code
-            kind = "amd" if arch.startswith("gfx") else "cuda"
-            assert 0 < code["instructions"] <= MOST_INSTRUCTIONS[kind, code["format"]], code
+            tiles = code["loads"] / 4  # two at a time, where a compiler unrolls the loop
+            assert tiles in (1, 2), code
+            assert code["wide_loads"] == code["loads"], code
+            per_tile = code["instructions"] / tiles
+            assert 0 < per_tile <= MOST_INSTRUCTIONS[kind, code["format"]], code
 
 
-def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely() -> None:
-    """Whatever the set of layers is, and before the first step (G16, G17, G18)."""
-    (found,) = output_of("kernel_launches", "1")
+@each_triton
+def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: str) -> None:
+    """Whatever the set of layers is, and before the first step (G16, G17, G18, G19)."""
+    (found,) = output_of("kernel_launches", "1", triton=triton)
 
     # The first of them compiles the kernel that combines as well.
     assert found["variants"] == {
@@ -85,5 +104,18 @@ def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely() -> Non
         "float32": [1, 0],
         "float64": [1, 0],
     }
-    assert found["one"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 2}
-    assert found["two"] == {"event query": 1, "copy": 1, "event record": 1, "launch": 3}
+    # Those of hooks: to put norms together, and to keep the larger one, beside that which reduces.
+    assert found["norm_variants"] == {
+        "float16": [3, 0],
+        "bfloat16": [1, 0],
+        "float32": [1, 0],
+        "float64": [1, 0],
+    }
+    assert found["local"] == {"launch": 148 + 1}
+    assert found["local, two passes"] == {"launch": 3 * 148 + 1}
+    assert found["blocks"] == {"launch": 48 + 1}
+    for dtypes, num_launches, most in (("one", 2, 6), ("two", 3, 9)):
+        in_steps = [{**calls, "capture query": 0} for calls in found[dtypes]]
+        assert max(sum(calls.values()) for calls in in_steps) <= most
+        usual = {"copy": 2, "torch.copy_": 1, "launch": num_launches, "capture query": 0}
+        assert in_steps.count(usual) == len(in_steps) * 3 // 4

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
@@ -383,52 +382,6 @@ def test_flats_cover_a_tensor_without_gaps_and_without_a_copy_where_there_is_non
         pieces = list(flats(tensor))
         assert all(piece.is_contiguous() and piece.dim() == 1 for piece in pieces)
         assert sorted(torch.cat(pieces).tolist()) == sorted(tensor.reshape(-1).tolist())
-
-
-class Allocations(TorchDispatchMode):
-    """The largest tensor that any operation makes, in bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
-        self.largest = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        storages = {arg.untyped_storage().data_ptr() for arg in _tensors((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
-        for made in _tensors(result):
-            storage = made.untyped_storage()
-            if storage.data_ptr() not in storages:
-                self.largest = max(self.largest, storage.nbytes())
-        return result
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spoiled", [False, True])
-@pytest.mark.parametrize("view", [lambda g: g, lambda g: g[:, 1:], lambda g: g.T[::2]])
-@pytest.mark.parametrize("name", ["rows", "foreach", "public"])
-def test_extra_memory_is_bounded_whatever_the_size_of_the_gradient(
-    name: str, view: Callable[[torch.Tensor], torch.Tensor], spoiled: bool
-) -> None:
-    """No temporary of 16 MB even where all statistics of 64 MB are asked for (row A11)."""
-    gradient = torch.ones(4096, 4096)
-    if spoiled:
-        gradient[5, 5] = math.nan
-    with Allocations() as seen:
-        PATHS[name]([view(gradient)], MEASURED_COLUMNS)
-
-    assert 0 < seen.largest <= 16 << 20
 
 
 def test_the_path_on_this_device_is_the_best_one() -> None:

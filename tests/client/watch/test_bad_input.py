@@ -19,6 +19,7 @@ from gradwatch._transport.spill import MIN_SPILL_BYTES
 from gradwatch._watch.arguments import LAST_STEP, check_devices
 from gradwatch._watch.attach import MIN_BUFFER_BYTES
 from tests.support.descriptors import descriptors
+from tests.support.elsewhere import module_on
 
 MODEL = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
@@ -316,13 +317,20 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["mps", "xpu", "hpu"])
 def test_a_model_on_a_device_that_is_not_supported_is_refused(kind: str) -> None:
-    """G24: in one line, which names the layer. There is none of these here."""
-    parameter = SimpleNamespace(device=torch.device(kind, 0))
-    layers: Any = [SimpleNamespace(name="head.weight", parameter=parameter)]
+    """G24: in one line, which names the layer, before a thread or a hook is there."""
+    model = nn.ModuleDict({"head": module_on(kind)})
+    threads = threading.active_count()
     with pytest.raises(ValueError, match=rf"^model: head.weight is on {kind}:0; .* only") as caught:
-        check_devices(layers)
+        gradwatch.attach(model, run="test")
 
+    assert "\n" not in str(caught.value)
     assert ("float64" in str(caught.value)) == (kind == "mps")
-    for other in ("cpu", "cuda", "meta"):
-        parameter.device = torch.device(other)
-        check_devices(layers)
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "meta"])
+def test_a_model_on_other_devices_is_not(kind: str) -> None:
+    """G24: ROCm goes by the name of cuda; what is on meta is left out later, layer by layer."""
+    parameter = SimpleNamespace(device=torch.device(kind))
+    layers: Any = [SimpleNamespace(name="head.weight", parameter=parameter)]
+    check_devices(layers)

@@ -118,6 +118,61 @@ def test_float8_gradients_are_measured(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.fixture
+def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients go the way of those on a GPU: to the kernel, in Triton's interpreter."""
+    pytest.importorskip("triton")
+    from gradwatch._statistics import statistics as module
+
+    def measured(gradients: Any, columns: Any, out: Any) -> Any:
+        on_host = {each.device.type for each in gradients} == {"cpu"}
+        return module.cuda_statistics(gradients, columns, out if on_host else None)
+
+    monkeypatch.setattr(module, "_statistics", measured)
+
+
+@pytest.mark.usefixtures("_as_on_cuda")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
+@pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
+def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, columns: Any
+) -> None:
+    """G7: the kernel has the plain ones, the next path those that it can read, of each kind."""
+    threes = torch.full((3,), 3.0)
+    kinds: dict[str, Tensor] = {
+        "wrapper": TwoTensor(threes, threes),
+        "plain": threes,
+        "float8": threes.to(torch.float8_e4m3fn),
+        "quantized": torch.quantize_per_tensor(threes, 1.0, 0, torch.quint8),
+        "sparse": torch.sparse_coo_tensor(
+            torch.tensor([[0, 0, 2]]), threes, (9,), check_invariants=True
+        ),
+        "meta": torch.ones(3, device="meta"),
+        "gaps": torch.full((3, 2), 3.0)[:, 0],
+        "short": threes.bfloat16(),
+    }
+    model = nn.ParameterDict(
+        {name: nn.Parameter(kind, name != "quantized") for name, kind in kinds.items()}
+    )
+    watch = attach(model, columns=columns)
+    for _ in range(3):
+        for name, kind in kinds.items():
+            model[name].grad = kind
+        watch.collect()
+    sent = aggregator.stats(3)
+    norm = math.sqrt(27.0)
+    expected = dict.fromkeys(("plain", "float8", "gaps", "short"), norm)
+
+    for stats in sent:
+        assert aggregator.layers(stats) == pytest.approx(expected | {"sparse": math.sqrt(45.0)})
+        assert stats.labels["path"] == "triton"
+    odd = [line for line in caplog.messages if "odd gradient" in line]
+    assert ["layer meta, wrapper: " in line for line in odd] == [True, False]
+    assert "layer quantized: " in odd[1]
+    assert watch.stats()["faults"] == 2
+
+
 class OwnKind(Tensor):
     """A user's own kind of tensor, which has elements, and lets nobody compute with them."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch_wire import Gains
+from gradwatch_wire.columns import UNKNOWN
 
 EVERY = 4
 
@@ -93,6 +96,108 @@ def test_between_two_collected_steps_no_operation_is_added(
 
     assert [stats.step for stats in aggregator.stats(3)] == [0, EVERY, 2 * EVERY]
     assert [gains.step for gains in aggregator.of(Gains)] == [0, EVERY, 2 * EVERY]
+
+
+def frames_of(call: Callable[[], object]) -> int:
+    """How many functions of the client, and of what keeps Dynamo from it, a call runs."""
+    found = 0
+
+    def look(frame: Any, event: str, _: object) -> None:
+        nonlocal found
+        name = frame.f_globals.get("__name__") or ""
+        found += event == "call" and name.startswith(("gradwatch", "torch._dynamo"))
+
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Train a step."""
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
+@pytest.mark.parametrize("world", ["1", "2"])
+def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
+    attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], world: str
+) -> None:
+    """A hook on each parameter stays where it is, and is none of Python then."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", world)
+
+    def count(num_layers: int) -> list[int]:
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(num_layers)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+        watch = attach(model, optimizer, every=EVERY, run=f"of-{num_layers}", **settings)
+        found = [frames_of(lambda: trained(model, optimizer)) for _ in range(3 * EVERY)]
+        assert watch.stats()["faults"] == 0
+        return found[EVERY:]
+
+    few, many = count(8), count(40)
+    for number, (one, other) in enumerate(zip(few, many, strict=True)):
+        if number % EVERY in range(1, EVERY - 1):  # at the end of the last hooks are put back
+            assert other < one + 10 < 250, number  # of 64 parameters more
+        elif settings:
+            assert one + 64 < other, number
+
+
+def test_local_norms_are_there_in_each_step_that_is_due(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass between did not reach, or did, is forgotten; a layer that got nothing has 0."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = attach(model, optimizer, every=EVERY, local=True)
+    for number in range(2 * EVERY + 1):
+        blocks = model.blocks[1:] if number == EVERY else model.blocks
+        batch = torch.ones(1, 4)
+        for block in blocks:
+            batch = block(batch)
+        for parameter in model.parameters():  # what other ranks have left, with accumulation
+            parameter.grad = torch.ones_like(parameter)
+        batch.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watch.close()
+    sent = aggregator.stats(3)
+    norms = [aggregator.layers(stats, "local_l2") for stats in sent]
+
+    assert [stats.step for stats in sent] == [0, EVERY, 2 * EVERY]
+    assert norms[0] == norms[2]
+    assert min(norms[0].values()) > 0.0
+    assert norms[1]["blocks.0.weight"] == norms[1]["blocks.0.bias"] == 0.0
+    assert norms[1]["blocks.1.weight"] > 0.0
+
+
+def test_what_is_made_due_after_its_pass_is_unknown(
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hooks that did not look do not say that a layer got nothing."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = Chain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    watch = attach(model, optimizer, every=EVERY, local=True)
+    for number in range(3):
+        model(torch.ones(1, 4)).sum().backward()
+        if number == 1:
+            watch.annotate(step=EVERY)
+            model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watch.close()
+    sent = aggregator.stats(2)
+
+    assert [stats.step for stats in sent] == [0, EVERY]
+    assert set(aggregator.layers(sent[1], "local_l2").values()) == {UNKNOWN}
 
 
 def test_gains_are_those_of_the_collected_step(aggregator: Any, attach: Any) -> None:

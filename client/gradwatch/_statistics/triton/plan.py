@@ -136,7 +136,7 @@ class Plan:
         self._num_split = len(layout.split) // 3
         self._num_partials = layout.num_partials
         tables = (layout.programs, layout.segments, layout.split)
-        self._programs, self._segments, self._split = _upload(tables, device)
+        self._programs, self._segments, self._split = upload(tables, device)
         shape = NUM_ROWS, max(layout.num_partials, 1)
         self._partials = torch.empty(shape, dtype=torch.float64, device=device)
         self._addresses = Addresses(len(numels), device)
@@ -161,6 +161,9 @@ class Plan:
 
         Returns:
             What was written, a row per statistic in the order of `ROW_COLUMNS`.
+
+        Raises:
+            BehindError: If there is no memory to upload addresses from; nothing is launched then.
         """
         if out is None:
             out = torch.empty(NUM_ROWS, self._num_tensors, dtype=torch.float64, device=self._device)
@@ -194,7 +197,7 @@ class Plan:
         )
 
 
-def _upload(tables: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
+def upload(tables: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     """Return each table as int64 on the device, beginning at the same alignment in each plan."""
     padded = [(len(table) // _PADDING + 1) * _PADDING for table in tables]
     on_host = torch.zeros(

@@ -171,6 +171,56 @@ def _reduced(  # type: ignore[no-untyped-def]
     )
 
 
+@triton.jit
+def segment_statistics(address, begin, end, numel, FORMAT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the numbers of a segment, float64 each.
+
+    Args:
+        address: Of the tensor's first element.
+        begin: First element of the segment, a multiple of those in a vector.
+        end: Behind its last one, as many as there are or such a multiple.
+        numel: Elements of the tensor.
+        FORMAT: Of the elements: fp16, bf16, fp32 or fp64.
+
+    Returns:
+        Its norm, the same without rounding to subnormal numbers (minus 2^600 times the norm where
+        that is so small), l1, the largest magnitude, and the numbers of zeros, NaN and Inf.
+    """
+    ITEM_BYTES: tl.constexpr = 8 if FORMAT == "fp64" else (4 if FORMAT == "fp32" else 2)
+    PER_VECTOR: tl.constexpr = 16 // ITEM_BYTES
+    WORDS_PER_VECTOR: tl.constexpr = 2 if FORMAT == "fp64" else 4
+    # Segments begin where vectors do, but for the first of a tensor.
+    unaligned = ((0 - address) & 15) // ITEM_BYTES
+    low = tl.where(begin > 0, tl.minimum(begin + unaligned, numel), 0)
+    high = tl.minimum(end + unaligned, numel)
+    count = (high - low).to(tl.int32)
+    num_front = tl.where(begin > 0, 0, tl.minimum(unaligned, high)).to(tl.int32)
+    num_vectors = (count - num_front) // PER_VECTOR
+    num_behind = count - num_front - num_vectors * PER_VECTOR
+    num_words = num_vectors * WORDS_PER_VECTOR
+    address += low * ITEM_BYTES
+    squares, sums, peak, zeros, infs = _reduced(
+        address, num_front, num_words, num_behind, 1.0, FORMAT, False
+    )
+    norm = tl.sqrt(squares)
+    unrounded = norm
+    nans = infs
+    least = 3.0549363634996047e-151 if FORMAT == "fp64" else 9.094947017729282e-13  # 2^-40
+    quick = (squares < float("inf")) & (sums < float("inf")) & ((peak >= least) | (peak == 0.0))
+    if quick == 0:
+        factor, inverse = factor_of(peak)
+        squares, sums, peak, nans, infs = _reduced(
+            address, num_front, num_words, num_behind, factor, FORMAT, True
+        )
+        norm = tl.sqrt(squares)
+        # In a partial result no rounding to subnormal numbers: a minus says that it is scaled.
+        unrounded = tl.where(inverse < 1.0, -norm, norm * inverse)
+        norm = norm * inverse
+        sums = sums * inverse
+    zeros = zeros.to(tl.float64)
+    return norm, unrounded, sums, peak, zeros, nans.to(tl.float64), infs.to(tl.float64)
+
+
 @triton.jit(do_not_specialize=["first_program", "out", "out_stride", "num_partials"])
 def reduce_segments(  # type: ignore[no-untyped-def]
     addresses,
@@ -197,47 +247,15 @@ def reduce_segments(  # type: ignore[no-untyped-def]
         out_stride: From one row of `out` to the next.
         FORMAT: Of the elements: fp16, bf16, fp32 or fp64.
     """
-    ITEM_BYTES: tl.constexpr = 8 if FORMAT == "fp64" else (4 if FORMAT == "fp32" else 2)
-    PER_VECTOR: tl.constexpr = 16 // ITEM_BYTES
-    WORDS_PER_VECTOR: tl.constexpr = 2 if FORMAT == "fp64" else 4
     program = programs + first_program + tl.program_id(0)
     for segment in range(tl.load(program), tl.load(program + 1)):
         own = segments + segment * 5
         address = tl.load(addresses + tl.load(own))
-        begin = tl.load(own + 1)
-        numel = tl.load(own + 3)
-        # Segments begin where vectors do, but for the first of a tensor.
-        unaligned = ((0 - address) & 15) // ITEM_BYTES
-        low = tl.where(begin > 0, tl.minimum(begin + unaligned, numel), 0)
-        high = tl.minimum(tl.load(own + 2) + unaligned, numel)
-        count = (high - low).to(tl.int32)
-        num_front = tl.where(begin > 0, 0, tl.minimum(unaligned, high)).to(tl.int32)
-        num_vectors = (count - num_front) // PER_VECTOR
-        num_behind = count - num_front - num_vectors * PER_VECTOR
-        num_words = num_vectors * WORDS_PER_VECTOR
-        address += low * ITEM_BYTES
-        squares, sums, peak, zeros, infs = _reduced(
-            address, num_front, num_words, num_behind, 1.0, FORMAT, False
+        begin, end = tl.load(own + 1), tl.load(own + 2)
+        norm, unrounded, sums, peak, zeros, nans, infs = segment_statistics(
+            address, begin, end, tl.load(own + 3), FORMAT
         )
-        norm = tl.sqrt(squares)
-        unrounded = norm
-        nans = infs
-        least = 3.0549363634996047e-151 if FORMAT == "fp64" else 9.094947017729282e-13  # 2^-40
-        quick = (squares < float("inf")) & (sums < float("inf")) & ((peak >= least) | (peak == 0.0))
-        if quick == 0:
-            factor, inverse = factor_of(peak)
-            squares, sums, peak, nans, infs = _reduced(
-                address, num_front, num_words, num_behind, factor, FORMAT, True
-            )
-            norm = tl.sqrt(squares)
-            # In a partial result no rounding to subnormal numbers: a minus says that it is scaled.
-            unrounded = tl.where(inverse < 1.0, -norm, norm * inverse)
-            norm = norm * inverse
-            sums = sums * inverse
         place = tl.load(own + 4)
-        zeros = zeros.to(tl.float64)
-        nans = nans.to(tl.float64)
-        infs = infs.to(tl.float64)
         if place < 0:
             row = partials + (-1 - place)
             store_row(row, num_partials, unrounded, sums, peak, zeros, nans, infs, False)

@@ -44,7 +44,7 @@ def why_refused(device: torch.device, dtype: torch.dtype) -> str:
     causes = _refused
     if (device, dtype) not in causes:
         try:
-            with _on(device):
+            with on(device):
                 Plan([0], [dtype], device, DeviceSize.of(device)).warm_up()
             causes[device, dtype] = ""
         except Exception as error:  # of Triton, of a compiler, of the driver
@@ -59,13 +59,17 @@ def is_readable(gradient: Tensor) -> bool:
 
     A subclass of Tensor need not have its elements where `data_ptr` says, nor any there.
     """
+    return is_plain_dense(gradient) and not why_refused(gradient.device, gradient.dtype)
+
+
+def is_plain_dense(gradient: Tensor) -> bool:
+    """Tell whether its elements lie without gaps behind `data_ptr`, in a dtype of the kernel."""
     return (
         type(gradient) in _PLAIN
         and gradient.layout is torch.strided
         and gradient.dtype in FORMATS
         and (not gradient.numel() or bool(gradient.data_ptr()))
         and is_packed(gradient)
-        and not why_refused(gradient.device, gradient.dtype)
     )
 
 
@@ -85,11 +89,11 @@ def triton_statistics(
         KeyError: If there is no such column.
     """
     device = gradients[0].device
-    with _lock, _on(device):
+    with _lock, on(device):
         plan, addresses = _find(gradients, device)
         values = plan.run(addresses, out)
     rows = dict(zip(ROW_COLUMNS, values.unbind(), strict=True))
-    return {name: rows[name] for name in columns}
+    return rows if columns == ROW_COLUMNS else {name: rows[name] for name in columns}
 
 
 class _Plans:
@@ -155,7 +159,7 @@ def _kinds(gradients: Sequence[Tensor]) -> list[object]:
 _plans: Final[dict[tuple[torch.device, int], _Plans]] = {}
 
 
-def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, list[int]]:
+def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, Sequence[int]]:
     """Return the plan for gradients, and their addresses."""
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     plans = _plans.get((device, stream))
@@ -163,7 +167,10 @@ def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, list
         plans = _plans[device, stream] = _Plans()
     plan = plans.find(gradients, device)
     addresses = list(map(Tensor.data_ptr, gradients))
-    if addresses != plan.addresses and 0 in addresses:
+    known = plan.addresses
+    if addresses == known:
+        return plan, known
+    if not all(addresses):
         _refuse(gradients)
     return plan, addresses
 
@@ -177,7 +184,7 @@ def _refuse(gradients: Sequence[Tensor]) -> None:
             raise UnreadableError(msg)
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
+def on(device: torch.device) -> AbstractContextManager[object]:
     """Make a device the current one: Triton launches there."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()

@@ -1,0 +1,119 @@
+"""What a measurement takes of memory at its highest: 16 MB at most, whatever the gradients are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwatch._statistics.foreach import foreach_statistics, public_statistics
+from gradwatch._statistics.rows import row_statistics
+from gradwatch._statistics.statistics import Path, cuda_statistics
+from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.peak_memory import PeakMemory
+
+pytest.importorskip("triton")
+
+from gradwatch._statistics.triton import plan as plans
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")]
+
+PROMISED = 16 << 20
+"""Bytes; `docs/statistics.md` says so."""
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+FLOAT8 = torch.float8_e4m3fn
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda gradient: gradient,
+    "with gaps": lambda gradient: gradient[:, 1:],
+    "turned, with gaps": lambda gradient: gradient.T[::2],
+}
+
+
+class Launches:
+    """Takes the place of a kernel: what it reads and writes is there, and it makes nothing."""
+
+    def __init__(self) -> None:
+        self.programs = 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        self.programs += math.prod(grid)
+        return lambda *_, **__: None
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """The kernels are launched on nothing: Triton's interpreter would take minutes."""
+    made = Launches()
+    monkeypatch.setattr(plans, "reduce_segments", made)
+    monkeypatch.setattr(plans, "combine_segments", made)
+    return made
+
+
+def by_kernel(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
+    """The path of CUDA devices, with an ordinary gradient beside those of the test."""
+    found = cuda_statistics([torch.ones(1000), *gradients], columns)
+    assert (found.path, found.declined) == ("triton", "")
+    return found.values
+
+
+PATHS: dict[str, Path] = {
+    "rows": row_statistics,
+    "triton": by_kernel,
+    "foreach": foreach_statistics,
+    "public": public_statistics,
+}
+
+
+def test_memory_is_counted_while_it_is_there() -> None:
+    """Two tensors at once, of three; a view is none."""
+    with PeakMemory() as seen:
+        first = torch.ones(1000)
+        second = first + first.view(10, 100).view(-1)
+        del first
+        second *= 2
+        torch.cat([second, second])
+
+    assert (seen.peak, seen.largest) == (12_000, 8000)
+
+
+@pytest.mark.usefixtures("launches")
+@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [*DTYPES, FLOAT8], ids=str)
+@pytest.mark.parametrize("name", PATHS)
+def test_all_that_a_path_makes_has_room_in_16_mb(
+    name: str, dtype: torch.dtype, view: str, spoiled: bool
+) -> None:
+    """Of all at once, not of the largest alone; also of what the kernel leaves (row A11, G23)."""
+    if (name, dtype) == ("rows", FLOAT8):
+        pytest.skip("goes to the public functions, as on a GPU")
+    gradient = torch.ones(3000, 3000)
+    if spoiled:
+        gradient[5, 5] = math.nan
+    gradient = VIEWS[view](gradient.to(dtype))
+    with PeakMemory() as seen:
+        PATHS[name]([gradient], MEASURED_COLUMNS)
+
+    assert 0 < seen.peak <= PROMISED
+
+
+@pytest.mark.parametrize(
+    "numels",
+    [[525_000_000, *[64] * 10_000], [2**31 + 5], [50_257 * 768, *[768 * 3072] * 36]],
+    ids=["many and a huge one", "more than 2^31", "a model"],
+)
+def test_the_kernel_needs_little_beside_what_it_reads(
+    launches: Launches, numels: list[int]
+) -> None:
+    """Tables, parts and results of any set of layers, on a device as large as there are (G23)."""
+    with PeakMemory() as seen:
+        size = plans.DeviceSize(multiprocessors=160)
+        made = plans.Plan(numels, [torch.bfloat16] * len(numels), torch.device("cpu"), size)
+        made.run(list(range(16, 16 + 16 * len(numels), 16)))
+
+    assert launches.programs > 1000
+    assert 0 < seen.peak <= PROMISED
