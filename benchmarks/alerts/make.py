@@ -1,0 +1,247 @@
+"""Makes the set: trains every workload with every seed, and forks each run into faults.
+
+`python -m benchmarks.alerts.make DIRECTORY` takes minutes on two quiet cores. Runs that are there
+already are left as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from benchmarks.alerts.faults import FAULTS
+from benchmarks.alerts.faults.fault import Fault, Site, Unfit
+from benchmarks.alerts.labels import label, part_of
+from benchmarks.alerts.recorded import Recorded, Rows
+from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
+from benchmarks.alerts.split import split_of
+from benchmarks.alerts.store import write
+from benchmarks.alerts.training import Training
+from benchmarks.alerts.workloads import WORKLOADS
+
+DIRECTORY: Final = Path(".venv/alerts")
+SEEDS: Final = 4
+FAULTS_PER_RUN: Final = 8
+PROCESSES: Final = 2
+_MARGIN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made of one run.
+
+    Args:
+        name: Of the healthy run.
+        steps: Its steps.
+        forks: Names of the variants of its forks.
+        fork_steps: Steps of all of them.
+        seconds: How long it took.
+    """
+
+    name: str
+    steps: int
+    forks: tuple[str, ...]
+    fork_steps: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Fork:
+    variant: str
+    fault: Fault
+    rows: Rows
+
+
+def record(
+    training: Training, directory: Path, variants: Sequence[str], *, first: float = 0.3
+) -> Made:
+    """Train a healthy run and its forks, and write them.
+
+    Args:
+        training: The training, not begun.
+        directory: Where to.
+        variants: Names of the faults it is forked into, where they make sense.
+        first: Share of the run before which no fork begins.
+    """
+    began = time.perf_counter()
+    name = f"{training.name}-{training.seed}"
+    random = np.random.default_rng([training.seed, zlib.crc32(training.name.encode())])
+    order = find_order(training)
+    job = Job(training)
+    recorder = Recorder(job, order.names)
+    planned = _plan(variants, training.steps, first, random)
+    forks: list[_Fork] = []
+    healthy = Meddler()
+    for step in range(training.steps):
+        for variant in planned.get(step, ()):
+            site = Site(job.fork(), order.names, step, recorder.last_columns, random)
+            forks += _fork(variant, site, recorder, training.steps)
+        recorder.step(step, healthy)
+    rows = recorder.rows()
+    whole = _recorded(name, training, order, rows)
+    assert np.isfinite(rows.loss).all(), f"{name}: the healthy run diverged"
+    for fork in forks:
+        _write_fork(directory, whole, fork)
+    write(directory, whole)  # last: it says that the forks are there
+    return Made(
+        name=name,
+        steps=len(rows),
+        forks=tuple(fork.variant for fork in forks),
+        fork_steps=sum(len(fork.rows) for fork in forks),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _plan(
+    variants: Sequence[str], steps: int, first: float, random: np.random.Generator
+) -> dict[int, list[str]]:
+    planned: dict[int, list[str]] = {}
+    for variant in variants:
+        step = int(random.integers(int(first * steps), int(0.7 * steps)))
+        planned.setdefault(step, []).append(variant)
+    return planned
+
+
+def _fork(variant: str, site: Site, recorder: Recorder, steps: int) -> Iterator[_Fork]:
+    try:
+        fault = FAULTS[variant](site)
+    except Unfit:
+        return
+    own = Recorder(site.job, site.layers, recorder.seconds, recorder.attempt)
+    for step in range(site.step, min(site.step + fault.length, steps)):
+        own.step(step, fault)
+    yield _Fork(variant, fault, own.rows())
+
+
+def _recorded(name: str, training: Training, order: LayerOrder, rows: Rows) -> Recorded:
+    known = dict(training.named_parameters())
+    return Recorded(
+        name=name,
+        workload=training.name,
+        seed=training.seed,
+        world=training.world,
+        split=split_of(training.name, training.seed),
+        layers=order.names,
+        numel=tuple(known[layer].numel() for layer in order.names),
+        dtypes=tuple(str(known[layer].dtype).removeprefix("torch.") for layer in order.names),
+        is_ordered=order.is_ordered,
+        rows=rows,
+        forked_at=len(rows),
+        about={"about": training.about},
+    )
+
+
+def _write_fork(directory: Path, parent: Recorded, fork: _Fork) -> None:
+    first = fork.fault.step
+    healthy = part_of(parent.rows, first, len(fork.rows))
+    write(
+        directory,
+        Recorded(
+            name=f"{parent.name}+{fork.variant}",
+            workload=parent.workload,
+            seed=parent.seed,
+            world=parent.world,
+            split=parent.split,
+            layers=parent.layers,
+            numel=parent.numel,
+            dtypes=parent.dtypes,
+            is_ordered=parent.is_ordered,
+            rows=fork.rows,
+            fault=label(fork.variant, fork.fault, healthy, fork.rows),
+            parent=parent.name,
+            forked_at=first,
+            about=parent.about,
+        ),
+    )
+
+
+def variants_of(number: int, per_run: int = FAULTS_PER_RUN) -> list[str]:
+    """Return the faults of the run with this number: all have their turn."""
+    names = list(FAULTS)
+    return [names[(number * per_run + i) % len(names)] for i in range(min(per_run, len(names)))]
+
+
+def runs(seeds: int = SEEDS, only: str = "") -> list[tuple[str, int, list[str]]]:
+    """Return workload, seed and faults of all runs of the set."""
+    found = []
+    for seed in range(seeds):
+        for workload in WORKLOADS:
+            found.append((workload, seed, variants_of(len(found))))
+    return [each for each in found if only in each[0]]
+
+
+def make(
+    directory: Path,
+    *,
+    seeds: int = SEEDS,
+    only: str = "",
+    steps: int | None = None,
+    processes: int = PROCESSES,
+) -> Iterator[Made]:
+    """Make what is missing of the set.
+
+    Args:
+        directory: Where to; it is made.
+        seeds: Of each workload.
+        only: Workloads whose names contain this.
+        steps: Of the healthy runs, their own number by default.
+        processes: That work at the same time.
+
+    Yields:
+        What was made, run by run.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    todo = [
+        (directory, steps, *each)
+        for each in runs(seeds, only)
+        if not (directory / f"{each[0]}-{each[1]}.npz").exists()
+    ]
+    if processes == 1:
+        yield from map(_make_one, todo)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_make_one, todo)
+
+
+def _make_one(work: tuple[Path, int | None, str, int, list[str]]) -> Made:
+    directory, steps, workload, seed, variants = work
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.*")
+    return record(WORKLOADS[workload](seed, steps), directory, variants)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, nargs="?", default=DIRECTORY)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--processes", type=int, default=PROCESSES)
+    given = parser.parse_args()
+    began = time.perf_counter()
+    steps = forked = 0
+    for made in make(
+        given.directory,
+        seeds=given.seeds,
+        only=given.only,
+        steps=given.steps,
+        processes=given.processes,
+    ):
+        steps += made.steps
+        forked += made.fork_steps
+        print(f"{made.name}: {made.steps} steps, {made.seconds:.1f} s, {' '.join(made.forks)}")
+    print(f"{steps} healthy steps, {forked} in forks, {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
