@@ -52,11 +52,13 @@ def label(name: str, fault: Fault, healthy: Rows, bad: Rows) -> FaultLabel:
     """
     fault.check(healthy, bad)
     first = first_difference(healthy, bad)
-    assert first == fault.shows_after, f"{name}: shows after {first}, not {fault.shows_after} steps"
+    if fault.shows_after is not None:
+        stated = fault.shows_after
+        assert first == stated, f"{name}: shows after {first} steps, not {stated}"
     return FaultLabel(
         name=name,
         kind=fault.kind,
-        first_step=fault.step + fault.shows_after,
+        first_step=fault.step + (first or 0),
         last_step=fault.last_step,
         module=fault.module,
         layers=fault.layers,

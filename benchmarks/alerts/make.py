@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from benchmarks.alerts.faults import FAULTS
+from benchmarks.alerts.faults import ANYWHERE, FAULTS, RANKS, SCALER
 from benchmarks.alerts.faults.fault import Fault, Site, Unfit
 from benchmarks.alerts.labels import label, part_of
 from benchmarks.alerts.recorded import Recorded, Rows
@@ -31,9 +31,10 @@ from benchmarks.alerts.workloads import WORKLOADS
 
 DIRECTORY: Final = Path(".venv/alerts")
 SEEDS: Final = 4
-FAULTS_PER_RUN: Final = 8
+FAULTS_PER_RUN: Final = 6
+RARE_PER_RUN: Final = 3
+"""Of those that only fit trainings of several ranks, or with a scaler."""
 PROCESSES: Final = 2
-_MARGIN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,13 @@ def record(
     order = find_order(training)
     job = Job(training)
     recorder = Recorder(job, order.names)
-    planned = _plan(variants, training.steps, first, random)
+    planned: dict[int, list[str]] = {}
     forks: list[_Fork] = []
     healthy = Meddler()
     for step in range(training.steps):
+        if step == round(first * training.steps):
+            site = Site(job, order.names, step, recorder.last_columns, random)
+            planned = _plan(site, variants, training.steps)
         for variant in planned.get(step, ()):
             site = Site(job.fork(), order.names, step, recorder.last_columns, random)
             forks += _fork(variant, site, recorder, training.steps)
@@ -102,13 +106,19 @@ def record(
     )
 
 
-def _plan(
-    variants: Sequence[str], steps: int, first: float, random: np.random.Generator
-) -> dict[int, list[str]]:
+def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str]]:
+    """Choose the steps at which the run is forked, and into which of the faults that fit."""
     planned: dict[int, list[str]] = {}
+    left = {"ranks": RARE_PER_RUN, "scaler": RARE_PER_RUN, "": FAULTS_PER_RUN}
     for variant in variants:
-        step = int(random.integers(int(first * steps), int(0.7 * steps)))
-        planned.setdefault(step, []).append(variant)
+        try:
+            fault = FAULTS[variant](site)
+        except Unfit:
+            continue
+        if left[fault.needs]:
+            left[fault.needs] -= 1
+            step = int(site.random.integers(site.step, max(site.step + 1, round(0.7 * steps))))
+            planned.setdefault(step, []).append(variant)
     return planned
 
 
@@ -165,10 +175,18 @@ def _write_fork(directory: Path, parent: Recorded, fork: _Fork) -> None:
     )
 
 
-def variants_of(number: int, per_run: int = FAULTS_PER_RUN) -> list[str]:
-    """Return the faults of the run with this number: all have their turn."""
-    names = list(FAULTS)
-    return [names[(number * per_run + i) % len(names)] for i in range(min(per_run, len(names)))]
+def variants_of(number: int) -> list[str]:
+    """Return all faults in the order in which they are tried on the run with this number."""
+    return [
+        name
+        for some, per_run in ((ANYWHERE, FAULTS_PER_RUN), (RANKS, RARE_PER_RUN), (SCALER, 2))
+        for name in _rotated(list(some), number * per_run)
+    ]
+
+
+def _rotated(names: list[str], by: int) -> list[str]:
+    by %= len(names)
+    return names[by:] + names[:by]
 
 
 def runs(seeds: int = SEEDS, only: str = "") -> list[tuple[str, int, list[str]]]:

@@ -18,17 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.alerts.measuring import checked, measured
 from benchmarks.alerts.recorded import FloatArray, Rows
 from benchmarks.alerts.training import Training
 from gradwatch._faults import Faults
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._layers.layers import find_layers
-from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import COUNT_COLUMNS, L2, MEASURED_COLUMNS
+from gradwatch_wire.columns import COUNT_COLUMNS, L2, LINF, MEASURED_COLUMNS
 
 Gradients: TypeAlias = dict[str, Tensor]
 WEIGHTS_EVERY: Final = 100
+CHECK_EVERY: Final = 200
+"""Steps between two that are measured by the client, too, and compared."""
+
 _ORDER_STEPS: Final = 12
+_L2: Final = MEASURED_COLUMNS.index(L2)
+_LINF: Final = MEASURED_COLUMNS.index(LINF)
 _MAGNITUDES: Final = [i for i, name in enumerate(MEASURED_COLUMNS) if name not in COUNT_COLUMNS]
 
 
@@ -104,6 +109,7 @@ class LayerOrder:
 def find_order(training: Training) -> LayerOrder:
     """Let the client find the order of the layers on a copy of the training."""
     copied = training.fork()
+    copied.model.requires_grad_(True)  # what is frozen may be thawed
     layers = find_layers(copied.model, None, None)
     order = ForwardOrder([copied.model], layers, Faults())
     everything = tuple(range(len(layers)))
@@ -177,12 +183,13 @@ class Recorder:
     def _local(self, step: int, rank: int, meddler: Meddler) -> tuple[float, int, Gradients]:
         """Run the backward passes of a rank; return its loss, its samples and its gradients."""
         training = self.job.replicas[rank]
-        training.model.zero_grad(set_to_none=True)
+        for _, each in training.named_parameters():
+            each.grad = None
         total, samples = 0.0, 0
         for micro in range(training.accumulate):
             loss, size = training.micro_loss(step, rank, micro)
             loss = meddler.loss(self.job, step, rank, loss)
-            total, samples = total + float(loss), samples + size
+            total, samples = total + loss.item(), samples + size
             loss = loss / training.accumulate
             if training.scaler is not None:
                 loss = training.scaler.scale(loss)
@@ -201,7 +208,7 @@ class Recorder:
             present = [name in own for name in self.layers]
             given = [own[name] for name in self.layers if name in own]
             if given:
-                norms[rank, present] = statistics(given, (L2,)).values[L2].numpy()
+                norms[rank, present] = measured(given)[_L2]
         return norms if math.isnan(scale) else norms / scale
 
     def _reduce(
@@ -224,7 +231,9 @@ class Recorder:
                 self._own.append(values)
                 self._own_at.append((len(self._steps), rank))
             if all(training is not each for each in self.job.replicas[:rank]):
-                taken = _update(training, mine)
+                # Clipping writes to them: where there are several replicas each needs its own.
+                is_only = training is self.job.replicas[-1]
+                taken = _update(training, mine if is_only else _copied(mine))
                 if rank == 0:
                     row["taken"] = taken
 
@@ -233,16 +242,15 @@ class Recorder:
         places = [place for place, name in enumerate(self.layers) if name in gradients]
         if places:
             given = [gradients[self.layers[place]] for place in places]
-            found = statistics(given, MEASURED_COLUMNS).values
-            columns[:, places] = torch.stack([found[name] for name in MEASURED_COLUMNS]).numpy()
+            is_due = len(self._steps) % CHECK_EVERY == 0
+            columns[:, places] = checked(given) if is_due else measured(given)
         if not math.isnan(scale):
             columns[_MAGNITUDES] /= scale
         return columns
 
     def _digest(self, training: Training) -> FloatArray:
         known = dict(training.named_parameters())
-        found = statistics([known[name].detach() for name in self.layers], (L2, "linf")).values
-        return torch.stack([found[L2], found["linf"]]).numpy()
+        return measured([known[name].detach() for name in self.layers])[[_L2, _LINF]]
 
     @property
     def last_columns(self) -> FloatArray:
@@ -286,13 +294,15 @@ def _mean(own: list[Gradients]) -> Gradients:
     return mean
 
 
+def _copied(gradients: Gradients) -> Gradients:
+    return {name: each.clone() for name, each in gradients.items()}
+
+
 def _update(training: Training, gradients: Gradients) -> bool:
     """Let the optimizers step; return whether they did."""
     parameters: list[nn.Parameter] = []
     for name, each in training.named_parameters():
-        gradient = gradients.get(name)
-        # Its own copy: several replicas may have the same one, and clipping writes to it.
-        each.grad = None if gradient is None else gradient.detach().clone()
+        each.grad = gradients.get(name)
         parameters.append(each)
     scaler = training.scaler
     if scaler is None:

@@ -64,6 +64,7 @@ class Training(ABC):
         self.scaler: GradScaler | None = None
         self.rate_factor = 1.0
         self.spoil: Callable[[Batch], Batch] | None = None
+        self._named: list[tuple[str, nn.Parameter]] | None = None
         torch.manual_seed(1_000_003 * (seed + 1))
         self.build()
         self._first_rates = [
@@ -115,7 +116,9 @@ class Training(ABC):
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters with elements."""
-        return [(name, each) for name, each in self.model.named_parameters() if each.numel()]
+        if self._named is None:
+            self._named = [(n, each) for n, each in self.model.named_parameters() if each.numel()]
+        return self._named
 
     def is_resumed_at(self, step: int) -> bool:
         """Tell whether the job was stopped before this step, and begins anew here."""

@@ -54,9 +54,12 @@ class Fault(Meddler):
     rules: ClassVar[tuple[str, ...]]
     length: int = 100
     """Steps that a fork goes on for."""
-    shows_after: int = 0
-    """Steps from the cause to the first record whose gradients or loss it changes."""
+    shows_after: int | None = 0
+    """Steps from the cause to the first record whose gradients or loss it changes; None: it cannot
+    be said before."""
     is_gradual: bool = False
+    needs: ClassVar[str] = ""
+    """What only some trainings have: `ranks`, several of them, or `scaler`."""
     factor: float | None = None
     ranks: tuple[int, ...] = ()
     module: str | None = None
@@ -102,6 +105,8 @@ class Fault(Meddler):
         total = float(np.sqrt(np.nansum(l2**2)))
         fit = []
         for module, places in modules_of(site.layers).items():
+            if not module:
+                continue
             own = l2[list(places)]
             is_alive = bool(np.all(own > 0)) and float(np.sqrt(np.sum(own**2))) > 1e-3 * total
             is_matrix = any(known[site.layers[place]].ndim > 1 for place in places)

@@ -27,6 +27,9 @@ class NonfiniteGradient(Fault):
     def __init__(self, site: Site, value: float = math.nan) -> None:
         self._value = value
         super().__init__(site)
+        if site.job.training.scaler is not None:
+            # One skipped step is what a scaler does now and then: nobody can tell it from this.
+            self.kind, self.rules = "nonfinite_skipped", ("nonfinite", "skipped_steps")  # type: ignore[misc]
         self.last_step = self.step
         self.layers = (str(site.random.choice(self.layers)),)
 

@@ -39,3 +39,19 @@ class NoRate(Rate):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, 0.0)
+
+
+class RateRamp(Rate):
+    """It grows by 4 % per step."""
+
+    kind = "learning_rate_ramp"
+    rules = (*LOUD, "drift")
+    is_gradual = True
+    length = 200
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site, 1.04)
+
+    def before(self, job: Job, step: int) -> None:
+        for each in job.distinct:
+            each.rate_factor = float(self.factor or 1) ** (step - self.step + 1)

@@ -28,7 +28,7 @@ class Cnn(Training):
     about = "CNN with batch normalisation, SGD momentum, OneCycle, accumulation 2"
     worlds = (1, 2, 1, 1)
     accumulate = 2
-    default_steps = 2500
+    default_steps = 2000
 
     def build(self) -> None:
         self.model = nn.Sequential(

@@ -22,6 +22,7 @@ class Mlp(Training):
     name = "mlp"
     about = "MLP regression, SGD momentum, step decay"
     worlds = (1, 4, 2, 1)
+    default_steps = 4000
     batch_size = 32
 
     def build(self) -> None:
