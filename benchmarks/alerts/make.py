@@ -46,6 +46,7 @@ class Made:
         steps: Its steps.
         forks: Names of the variants of its forks.
         fork_steps: Steps of all of them.
+        refused: Forks that were not written, with what in their numbers is not as labelled.
         seconds: How long it took.
     """
 
@@ -53,6 +54,7 @@ class Made:
     steps: int
     forks: tuple[str, ...]
     fork_steps: int
+    refused: tuple[str, ...]
     seconds: float
 
 
@@ -94,14 +96,21 @@ def record(
     rows = recorder.rows()
     whole = _recorded(name, training, order, rows)
     assert np.isfinite(rows.loss).all(), f"{name}: the healthy run diverged"
+    written, refused = [], []
     for fork in forks:
-        _write_fork(directory, whole, fork)
+        try:
+            _write_fork(directory, whole, fork)
+        except AssertionError as error:
+            refused.append(f"{fork.variant}: {' '.join(str(error).split())}")
+        else:
+            written.append(fork)
     write(directory, whole)  # last: it says that the forks are there
     return Made(
         name=name,
         steps=len(rows),
-        forks=tuple(fork.variant for fork in forks),
-        fork_steps=sum(len(fork.rows) for fork in forks),
+        forks=tuple(fork.variant for fork in written),
+        fork_steps=sum(len(fork.rows) for fork in written),
+        refused=tuple(refused),
         seconds=time.perf_counter() - began,
     )
 
@@ -117,7 +126,8 @@ def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str
             continue
         if left[fault.needs]:
             left[fault.needs] -= 1
-            step = int(site.random.integers(site.step, max(site.step + 1, round(0.7 * steps))))
+            last = min(round(0.7 * steps), steps - fault.length)
+            step = int(site.random.integers(site.step, max(site.step + 1, last)))
             planned.setdefault(step, []).append(variant)
     return planned
 
@@ -258,6 +268,8 @@ def main() -> None:
         steps += made.steps
         forked += made.fork_steps
         print(f"{made.name}: {made.steps} steps, {made.seconds:.1f} s, {' '.join(made.forks)}")
+        for refused in made.refused:
+            print(f"  refused: {refused}")
     print(f"{steps} healthy steps, {forked} in forks, {time.perf_counter() - began:.0f} s")
 
 

@@ -55,6 +55,10 @@ class LabelsShuffled(_Spoiled):
     rules = (*LOUD, "drift")
     shows_after = None
 
+    def choose(self, site: Site) -> None:
+        if len(site.job.training.fork().batch(site.step, 0)[0]) < 2:
+            raise Unfit
+
     def spoil(self, batch: Batch) -> Batch:
         if len(batch) == 1:
             return (batch[0][:, torch.randperm(batch[0].shape[1])],)

@@ -112,7 +112,9 @@ class Fault(Meddler):
             is_matrix = any(known[site.layers[place]].ndim > 1 for place in places)
             if not (is_alive and is_matrix):
                 continue
-            if kinds and not isinstance(site.job.training.model.get_submodule(module), tuple(kinds)):
+            if kinds and not isinstance(
+                site.job.training.model.get_submodule(module), tuple(kinds)
+            ):
                 continue
             fit.append(module)
         if not fit:

@@ -30,7 +30,12 @@ def push(states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     common = (force + 0.05 * spin.square() * sin) / 1.1
     turning = (9.8 * sin - cos * common) / (0.5 * (4.0 / 3.0 - 0.1 * cos.square() / 1.1))
     pulling = common - 0.05 * turning * cos / 1.1
-    following = (x + 0.02 * speed, speed + 0.02 * pulling, angle + 0.02 * spin, spin + 0.02 * turning)
+    following = (
+        x + 0.02 * speed,
+        speed + 0.02 * pulling,
+        angle + 0.02 * spin,
+        spin + 0.02 * turning,
+    )
     after = torch.stack(following, 1)
     return after, (after[:, 0].abs() > 2.4) | (after[:, 2].abs() > 0.21)
 

@@ -106,9 +106,7 @@ class Contrastive(Training):
 
     def build(self) -> None:
         self.views = torch.randn(2, 6, 12)
-        self.model = nn.ModuleDict(
-            {"left": perceptron(12, 24, 8), "right": perceptron(12, 24, 8)}
-        )
+        self.model = nn.ModuleDict({"left": perceptron(12, 24, 8), "right": perceptron(12, 24, 8)})
         self.optimizers = [torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)]
 
     def batch(self, step: int, rank: int) -> Batch:

@@ -53,7 +53,9 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width) if norm else nn.Identity()
         self.attention = Attention(width)
         self.norm2 = nn.LayerNorm(width) if norm else nn.Identity()
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

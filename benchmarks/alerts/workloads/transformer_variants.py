@@ -81,9 +81,7 @@ class GptScaled(Gpt):
         tokens = batch[0]
         with torch.autocast("cpu", torch.float16):
             logits = self.model(tokens[:, :-1])
-        return nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), tokens[:, 1:].flatten()
-        )
+        return nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
 
 class _Adapted(nn.Module):
