@@ -11,11 +11,13 @@
         for entry in entries(recorded):     # what the log of an aggregator would hold
             alerts = state.apply(entry)
 
-A run is either healthy (`recorded.fault is None`, every step of it counts as healthy) or a fork: the
-steps of its healthy parent up to `recorded.forked_at`, and from there on what the fault made of it.
+A run is either healthy (`recorded.fault is None`, every step of it counts as healthy) or a fork:
+the steps of its healthy parent up to `recorded.forked_at`, and from there on what the fault made
+of it.
 `recorded.fault` says what was done and where, and which rules are right to tell. Everything in it
 was asserted on the recorded numbers when the fork was made (`labels.py`).
 
 `entries(parent)` and `entries(fork)` are the same entry for entry up to the fork, so that the state
-before it can be kept and used for all forks: `entries(fork, from_step=fork.forked_at)` gives the rest.
+before it can be kept and used for all forks: `entries(fork, from_step=fork.forked_at)` gives the
+rest.
 """

@@ -77,7 +77,8 @@ def first_difference(healthy: Rows, bad: Rows) -> int | None:
     for name in ("columns", "present", "trainable", "loss", "local_l2"):
         one = getattr(healthy, name)[:steps].reshape(steps, -1)
         other = getattr(bad, name)[:steps].reshape(steps, -1)
-        differs |= ~((one == other) | ((one != one) & (other != other))).all(1)
+        both_nan = np.isnan(one.astype(np.float64)) & np.isnan(other.astype(np.float64))
+        differs |= ~((one == other) | both_nan).all(1)
     differs[bad.own_at[:, 0]] = True
     found = np.flatnonzero(differs)
     return int(found[0]) if len(found) else None

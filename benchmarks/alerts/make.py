@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.alerts.faults import ANYWHERE, FAULTS, RANKS, SCALER
-from benchmarks.alerts.faults.fault import Fault, Site, Unfit
+from benchmarks.alerts.faults.fault import Fault, Site, UnfitError
 from benchmarks.alerts.labels import label, part_of
 from benchmarks.alerts.recorded import Recorded, Rows
 from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
@@ -122,7 +122,7 @@ def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str
     for variant in variants:
         try:
             fault = FAULTS[variant](site)
-        except Unfit:
+        except UnfitError:
             continue
         if left[fault.needs]:
             left[fault.needs] -= 1
@@ -135,7 +135,7 @@ def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str
 def _fork(variant: str, site: Site, recorder: Recorder, steps: int) -> Iterator[_Fork]:
     try:
         fault = FAULTS[variant](site)
-    except Unfit:
+    except UnfitError:
         return
     own = Recorder(site.job, site.layers, recorder.seconds, recorder.attempt)
     for step in range(site.step, min(site.step + fault.length, steps)):
@@ -201,7 +201,7 @@ def _rotated(names: list[str], by: int) -> list[str]:
 
 def runs(seeds: int = SEEDS, only: str = "") -> list[tuple[str, int, list[str]]]:
     """Return workload, seed and faults of all runs of the set."""
-    found = []
+    found: list[tuple[str, int, list[str]]] = []
     for seed in range(seeds):
         for workload in WORKLOADS:
             found.append((workload, seed, variants_of(len(found))))

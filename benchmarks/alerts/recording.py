@@ -1,7 +1,8 @@
 """Trains with one or several ranks in one process, and writes down what a client would measure.
 
-Ranks: each draws its own data and has its own gradients, which are averaged, as DDP does. As long as
-all replicas are bit for bit the same they are one object; a fault that makes one differ splits them.
+Ranks: each draws its own data and has its own gradients, which are averaged, as DDP does. As long
+as all replicas are bit for bit the same they are one object; a fault that makes one differ splits
+them.
 The statistics are those of the client, read where the client reads them: after the reduction,
 before clipping, the loss scale divided out.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -263,7 +264,7 @@ class Recorder:
         layers, world = len(self.layers), len(self.job.replicas)
         steps = self._steps
 
-        def stacked(name: str, dtype: Callable[..., Any] = np.float64) -> Any:
+        def stacked(name: str, dtype: Any = np.float64) -> Any:
             return np.array([row[name] for row in steps], dtype=dtype)
 
         return Rows(

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.alerts.recorded import FloatArray, Recorded
+from benchmarks.alerts.recorded import FloatArray, IntArray, Recorded
 from gradwatch_server.core.entries import Body, Entry, Lost, Opened, Received
 from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record, Stats
 from gradwatch_wire.columns import (
@@ -69,7 +69,7 @@ class _Session:
         self._seq += 1
         return Received(Envelope(session=self.id, seq=self._seq, low=1, record=record))
 
-    def manifest(self, places: FloatArray, key: bytes) -> tuple[int, Manifest | None]:
+    def manifest(self, places: IntArray, key: bytes) -> tuple[int, Manifest | None]:
         """Return the id for a set of layers, and its manifest if it is new, as the client does."""
         known = self._manifests.get(key)
         if known is not None:

@@ -84,7 +84,9 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     known = {**facts, "split": Split(facts["split"])}
     known |= {name: tuple(facts[name]) for name in _TUPLES}
     if facts["fault"] is not None:
-        fault = {k: tuple(v) if isinstance(v, list) else v for k, v in facts["fault"].items()}
+        fault: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in facts["fault"].items()
+        }
         known["fault"] = FaultLabel(**fault)
     return known
 

@@ -88,7 +88,7 @@ class Training(ABC):
         del done
         return 1.0
 
-    def after_step(self, step: int) -> None:
+    def after_step(self, step: int) -> None:  # noqa: B027 - most do nothing
         """Do what belongs to a step besides, such as to copy weights to a target network."""
 
     # What the recorder calls

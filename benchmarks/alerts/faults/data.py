@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.alerts.faults.fault import LOUD, Fault, Site, Unfit
+from benchmarks.alerts.faults.fault import LOUD, Fault, Site, UnfitError
 from benchmarks.alerts.recorded import Rows
 from benchmarks.alerts.recording import Job
 from benchmarks.alerts.training import Batch
@@ -41,7 +41,7 @@ class BadData(_Spoiled):
 
     def choose(self, site: Site) -> None:
         if not site.job.training.fork().batch(site.step, 0)[0].is_floating_point():
-            raise Unfit
+            raise UnfitError
 
     def spoil(self, batch: Batch) -> Batch:
         return batch[0] * float(self.factor or 1), *batch[1:]
@@ -57,7 +57,7 @@ class LabelsShuffled(_Spoiled):
 
     def choose(self, site: Site) -> None:
         if len(site.job.training.fork().batch(site.step, 0)[0]) < 2:
-            raise Unfit
+            raise UnfitError
 
     def spoil(self, batch: Batch) -> Batch:
         if len(batch) == 1:

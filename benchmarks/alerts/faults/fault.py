@@ -17,7 +17,7 @@ LOUD: Final = ("spike", "exploding", "loss", "nonfinite")
 """Rules that are right about something that makes norms or the loss jump."""
 
 
-class Unfit(Exception):
+class UnfitError(Exception):
     """The fault makes no sense in this training."""
 
 
@@ -47,11 +47,11 @@ class Fault(Meddler):
         site: Where it is put.
 
     Raises:
-        Unfit: If it makes no sense there.
+        UnfitError: If it makes no sense there.
     """
 
-    kind: ClassVar[str]
-    rules: ClassVar[tuple[str, ...]]
+    kind: str
+    rules: tuple[str, ...]
     length: int = 100
     """Steps that a fork goes on for."""
     shows_after: int | None = 0
@@ -77,7 +77,7 @@ class Fault(Meddler):
         """Choose module, rank and the like.
 
         Raises:
-            Unfit: If there is none.
+            UnfitError: If there is none.
         """
 
     def check(self, healthy: Rows, bad: Rows) -> None:
@@ -98,7 +98,7 @@ class Fault(Meddler):
         """Choose a module all of whose layers have a gradient, and one of them a matrix.
 
         Raises:
-            Unfit: If there is none.
+            UnfitError: If there is none.
         """
         l2 = site.columns[MEASURED_COLUMNS.index("l2")]
         known = dict(site.job.training.named_parameters())
@@ -118,17 +118,17 @@ class Fault(Meddler):
                 continue
             fit.append(module)
         if not fit:
-            raise Unfit
+            raise UnfitError
         return str(site.random.choice(fit))
 
     def choose_rank(self, site: Site) -> int:
         """Choose one of several ranks.
 
         Raises:
-            Unfit: If there is only one.
+            UnfitError: If there is only one.
         """
         if len(site.job.replicas) < 2:
-            raise Unfit
+            raise UnfitError
         return int(site.random.integers(len(site.job.replicas)))
 
     def places(self) -> list[int]:

@@ -19,7 +19,7 @@ class GradientScaled(OnReduced):
     """
 
     kind = "spike"
-    rules = LOUD
+    rules: tuple[str, ...] = LOUD
 
     def __init__(self, site: Site, factor: float, *, once: bool = False) -> None:
         self.factor: float = factor
@@ -84,14 +84,14 @@ class Drift(GradientScaled):
     """
 
     kind = "drift"
-    rules = ("drift", *LOUD)
+    rules: tuple[str, ...] = ("drift", *LOUD)
     is_gradual = True
 
     def __init__(self, site: Site, growth: float, length: int) -> None:
         self.length = length
         super().__init__(site, growth)
         if growth < 1:
-            self.rules = ("drift", "vanishing")  # type: ignore[misc]
+            self.rules = ("drift", "vanishing")
 
     def multiplier(self, step: int) -> float:
         return float(self.factor) ** (step - self.step + 1)

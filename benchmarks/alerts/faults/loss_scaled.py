@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from benchmarks.alerts.faults.fault import LOUD, Fault, Site, Unfit, expect
+from benchmarks.alerts.faults.fault import LOUD, Fault, Site, UnfitError, expect
 from benchmarks.alerts.recorded import Rows
 from benchmarks.alerts.recording import Job
 
@@ -22,7 +22,7 @@ class LossScaled(Fault):
 
     def choose(self, site: Site) -> None:
         if site.job.training.scaler is not None:
-            raise Unfit  # the scale is found anew, and then nothing is large
+            raise UnfitError  # the scale is found anew, and then nothing is large
 
     def loss(self, job: Job, step: int, rank: int, loss: Tensor) -> Tensor:
         return loss * float(self.factor or 1)

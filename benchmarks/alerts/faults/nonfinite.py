@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class NonfiniteGradient(Fault):
     """
 
     kind = "nonfinite"
-    rules = ("nonfinite",)
+    rules: tuple[str, ...] = ("nonfinite",)
     length = 40
 
     def __init__(self, site: Site, value: float = math.nan) -> None:
@@ -29,7 +30,7 @@ class NonfiniteGradient(Fault):
         super().__init__(site)
         if site.job.training.scaler is not None:
             # One skipped step is what a scaler does now and then: nobody can tell it from this.
-            self.kind, self.rules = "nonfinite_skipped", ("nonfinite", "skipped_steps")  # type: ignore[misc]
+            self.kind, self.rules = "nonfinite_skipped", ("nonfinite", "skipped_steps")
         self.last_step = self.step
         self.layers = (str(site.random.choice(self.layers)),)
 
@@ -49,7 +50,7 @@ class NonfiniteGradient(Fault):
         (own,) = self.places()
         counts = bad.column("nans")[0] + bad.column("infs")[0]
         assert counts[own] == 1, "not one element is non-finite"
-        assert counts.sum() == 1, "other layers are, too"
+        assert np.nansum(counts) == 1, "other layers are, too"
 
 
 class NonfiniteLoss(Fault):

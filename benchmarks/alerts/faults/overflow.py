@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.alerts.faults.fault import Fault, Site, Unfit
+from benchmarks.alerts.faults.fault import Fault, Site, UnfitError
 from benchmarks.alerts.recorded import Rows
 from benchmarks.alerts.recording import Gradients, Job
 
@@ -26,7 +26,7 @@ class Overflow(Fault):
 
     def choose(self, site: Site) -> None:
         if site.job.training.scaler is None:
-            raise Unfit
+            raise UnfitError
         self.module = self.choose_module(site)
 
     def local(self, job: Job, step: int, rank: int, gradients: Gradients) -> None:

@@ -16,7 +16,7 @@ class Rate(Fault):
     """
 
     kind = "learning_rate"
-    rules = LOUD
+    rules: tuple[str, ...] = LOUD
     shows_after = 1
 
     def __init__(self, site: Site, factor: float) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
-from benchmarks.alerts.faults.fault import Fault, Site, Unfit
+from benchmarks.alerts.faults.fault import Fault, Site, UnfitError
 from benchmarks.alerts.recorded import Rows
 from benchmarks.alerts.recording import Job
 from gradwatch_wire.columns import MEASURED_COLUMNS
@@ -29,18 +31,19 @@ class _Bias(Fault):
 
     def choose(self, site: Site) -> None:
         zeros = site.columns[MEASURED_COLUMNS.index("zeros")]
+        sizes = {name: p.numel() for name, p in site.job.training.named_parameters()}
         fit = []
         for name, each in site.job.training.model.named_modules():
             if isinstance(each, nn.Sequential):
-                for place, (one, after) in enumerate(zip(each, each[1:], strict=False)):
+                for place, (_, after) in enumerate(pairwise(each)):
                     own = ".".join(part for part in (name, str(place)) if part)
-                    bias = getattr(one, "bias", None)
-                    if isinstance(after, self.activation) and bias is not None:
-                        layer = site.layers.index(f"{own}.weight")
-                        if zeros[layer] < 0.3 * one.weight.numel():
-                            fit.append(own)
+                    if not isinstance(after, self.activation) or f"{own}.bias" not in site.layers:
+                        continue
+                    layer = site.layers.index(f"{own}.weight")
+                    if zeros[layer] < 0.3 * sizes[f"{own}.weight"]:
+                        fit.append(own)
         if not fit:
-            raise Unfit
+            raise UnfitError
         self.module = str(site.random.choice(fit))
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ class WeightCorrupted(Fault):
     """
 
     kind = "weight_corrupted"
-    rules = LOUD
+    rules: tuple[str, ...] = LOUD
     shows_after = None
 
     def __init__(self, site: Site, factor: float = 1000.0) -> None:

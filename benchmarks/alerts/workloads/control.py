@@ -1,4 +1,4 @@
-"""Reinforcement learning on a cart-pole of our own: policy gradient, and TD with a target network."""
+"""A cart-pole of our own: policy gradient, and TD learning with a target network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class PolicyGradient(Training):
     default_steps = 1500
 
     def build(self) -> None:
-        self.model = nn.ModuleDict({"policy": perceptron(4, 24, 2), "critic": perceptron(4, 24, 1)})
+        self.policy, self.critic = perceptron(4, 24, 2), perceptron(4, 24, 1)
+        self.model = nn.ModuleDict({"policy": self.policy, "critic": self.critic})
         self.optimizers = [torch.optim.Adam(self.model.parameters(), lr=3e-3, fused=True)]
         self.states = 0.05 * torch.randn(_CARTS, 4)
 
@@ -57,7 +58,7 @@ class PolicyGradient(Training):
     def batch(self, step: int, rank: int) -> Batch:
         states, actions, ends = [], [], []
         for _ in range(_HORIZON):
-            left, right = self.model["policy"](self.states).unbind(1)
+            left, right = self.policy(self.states).unbind(1)
             chosen = (torch.rand(_CARTS) < (right - left).sigmoid()).float()
             after, fallen = push(self.states, chosen)
             states.append(self.states)
@@ -65,7 +66,7 @@ class PolicyGradient(Training):
             ends.append(fallen)
             self.states = torch.where(fallen.unsqueeze(1), 0.05 * torch.randn(_CARTS, 4), after)
         returns = []
-        value = self.model["critic"](self.states).squeeze(1)
+        value = self.critic(self.states).squeeze(1)
         for fallen in reversed(ends):
             value = torch.where(fallen, 0.0, 1.0 + _DISCOUNT * value)
             returns.append(value)
@@ -73,11 +74,12 @@ class PolicyGradient(Training):
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         states, actions, returns = batch
-        values = self.model["critic"](states).squeeze(1)
-        logits = self.model["policy"](states)
+        values = self.critic(states).squeeze(1)
+        logits = self.policy(states)
         gains = (returns - values).detach()
         entropy = nn.functional.cross_entropy(logits, actions.long(), reduction="none")
-        return (entropy * gains).mean() + 0.1 * nn.functional.mse_loss(values, returns)
+        loss: Tensor = (entropy * gains).mean() + 0.1 * nn.functional.mse_loss(values, returns)
+        return loss
 
 
 class TdLearning(Training):

@@ -24,8 +24,9 @@ class Gan(Training):
     about = "GAN on 8 Gaussians, Adam"
 
     def build(self) -> None:
+        self.generator, self.discriminator = perceptron(4, 24, 24, 2), perceptron(2, 24, 24, 1)
         self.model = nn.ModuleDict(
-            {"generator": perceptron(4, 24, 24, 2), "discriminator": perceptron(2, 24, 24, 1)}
+            {"generator": self.generator, "discriminator": self.discriminator}
         )
         self.optimizers = [
             torch.optim.Adam(self.model.parameters(), lr=1e-3, betas=(0.5, 0.999), fused=True)
@@ -36,14 +37,15 @@ class Gan(Training):
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         real, noise = batch
-        generator, discriminator = self.model["generator"], self.model["discriminator"]
-        fake = generator(noise)
+        discriminator = self.discriminator
+        fake = self.generator(noise)
         judged = discriminator(torch.cat([real, fake.detach()])).squeeze(1)
         truth = torch.cat([torch.ones(32), torch.zeros(32)])
         criterion = nn.functional.binary_cross_entropy_with_logits
         fixed = {name: each.detach() for name, each in discriminator.named_parameters()}
         fooled = torch.func.functional_call(discriminator, fixed, (fake,)).squeeze(1)
-        return criterion(judged, truth) + criterion(fooled, torch.ones(32))
+        loss: Tensor = criterion(judged, truth) + criterion(fooled, torch.ones(32))
+        return loss
 
 
 class Vae(Training):
@@ -54,9 +56,8 @@ class Vae(Training):
 
     def build(self) -> None:
         self.mixing = torch.randn(2, 8)
-        self.model = nn.ModuleDict(
-            {"encoder": perceptron(8, 24, 6), "decoder": perceptron(3, 24, 8)}
-        )
+        self.encoder, self.decoder = perceptron(8, 24, 6), perceptron(3, 24, 8)
+        self.model = nn.ModuleDict({"encoder": self.encoder, "decoder": self.decoder})
         self.optimizers = [torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)]
 
     def batch(self, step: int, rank: int) -> Batch:
@@ -64,11 +65,12 @@ class Vae(Training):
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         inputs, noise = batch
-        mean, log_variance = self.model["encoder"](inputs).chunk(2, 1)
-        made = self.model["decoder"](mean + noise * (0.5 * log_variance).exp())
+        mean, log_variance = self.encoder(inputs).chunk(2, 1)
+        made = self.decoder(mean + noise * (0.5 * log_variance).exp())
         divergence = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum()
         weight = min(1.0, 3 * step / self.steps)
-        return nn.functional.mse_loss(made, inputs, reduction="sum") + weight * divergence
+        loss: Tensor = nn.functional.mse_loss(made, inputs, reduction="sum") + weight * divergence
+        return loss
 
 
 class Diffusion(Training):
@@ -106,7 +108,8 @@ class Contrastive(Training):
 
     def build(self) -> None:
         self.views = torch.randn(2, 6, 12)
-        self.model = nn.ModuleDict({"left": perceptron(12, 24, 8), "right": perceptron(12, 24, 8)})
+        self.left, self.right = perceptron(12, 24, 8), perceptron(12, 24, 8)
+        self.model = nn.ModuleDict({"left": self.left, "right": self.right})
         self.optimizers = [torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)]
 
     def batch(self, step: int, rank: int) -> Batch:
@@ -116,8 +119,8 @@ class Contrastive(Training):
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         normalize = nn.functional.normalize
-        left = normalize(self.model["left"](batch[0]), dim=1)
-        right = normalize(self.model["right"](batch[1]), dim=1)
+        left = normalize(self.left(batch[0]), dim=1)
+        right = normalize(self.right(batch[1]), dim=1)
         logits = left @ right.T / 0.1
         same = torch.arange(len(logits))
         entropy = nn.functional.cross_entropy

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +14,7 @@ from benchmarks.alerts.training import Batch, Training, step_decay
 def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Return linear layers with an activation between them."""
     layers: list[nn.Module] = []
-    for into, out in zip(widths, widths[1:], strict=False):
+    for into, out in pairwise(widths):
         layers += [nn.Linear(into, out), activation()]
     return nn.Sequential(*layers[:-1])
 
@@ -21,7 +24,7 @@ class Mlp(Training):
 
     name = "mlp"
     about = "MLP regression, SGD momentum, step decay"
-    worlds = (1, 4, 2, 1)
+    worlds: ClassVar[tuple[int, ...]] = (1, 4, 2, 1)
     default_steps = 4000
     batch_size = 32
 

@@ -1,4 +1,4 @@
-"""Recurrent networks: an LSTM on the grammar, and an RNN that counts, on longer and longer words."""
+"""An LSTM on the grammar, and an RNN that counts in longer and longer sequences."""
 
 from __future__ import annotations
 

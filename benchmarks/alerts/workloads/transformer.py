@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -62,7 +64,8 @@ class Block(nn.Module):
         attended = self.dropout(self.attention(self.norm1(x)))
         x = x + attended if self.residual else attended
         made = self.dropout(self.mlp(self.norm2(x)))
-        return x + made if self.residual else made
+        result: Tensor = x + made if self.residual else made
+        return result
 
 
 class LanguageModel(nn.Module):
@@ -107,8 +110,8 @@ class Gpt(Training):
 
     name = "gpt"
     about = "transformer with residuals and LayerNorm, AdamW, warm-up and cosine, clip 1, dropout"
-    worlds = (1, 4, 2, 1)
-    clip = 1.0
+    worlds: ClassVar[tuple[int, ...]] = (1, 4, 2, 1)
+    clip: float | None = 1.0
     default_steps = 1500
 
     def build(self) -> None:

@@ -1,4 +1,4 @@
-"""Transformers without residuals, with other optimizers and precision, with adapters and experts."""
+"""Transformers without residuals, in other precision, with adapters and with experts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ class _Experts(nn.Module):
         for number, expert in enumerate(self.experts):
             mine = (chosen == number).nonzero().squeeze(1)
             made = made.index_add(0, mine, expert(flat[mine]))  # all zeros where none is sent
-        return x + (weight.unsqueeze(1) * made).view_as(x)
+        result: Tensor = x + (weight.unsqueeze(1) * made).view_as(x)
+        return result
 
 
 class MixtureOfExperts(Training):
