@@ -142,6 +142,7 @@ class Recorder:
         self.layers = layers
         self.seconds = seconds
         self.attempt = attempt
+        self._earlier = np.empty((0, len(layers)))
         self._steps: list[dict[str, Any]] = []
         self._own: list[FloatArray] = []
         self._own_at: list[tuple[int, int]] = []
@@ -169,6 +170,7 @@ class Recorder:
         row["loss"] = [loss for loss, _, _ in found]
         row["batch_size"] = [size for _, size, _ in found]
         locals_ = [gradients for _, _, gradients in found]
+        row["earlier_l2"] = self._earlier
         row["local_l2"] = self._local_norms(locals_, row["loss_scale"])
         self._reduce(step, row, locals_, meddler)
         for each in job.distinct:
@@ -187,6 +189,7 @@ class Recorder:
         for _, each in training.named_parameters():
             each.grad = None
         total, samples = 0.0, 0
+        earlier: list[FloatArray] = []
         for micro in range(training.accumulate):
             loss, size = training.micro_loss(step, rank, micro)
             loss = meddler.loss(self.job, step, rank, loss)
@@ -195,9 +198,15 @@ class Recorder:
             if training.scaler is not None:
                 loss = training.scaler.scale(loss)
             loss.backward()
-        gradients = {
-            name: each.grad for name, each in training.named_parameters() if each.grad is not None
-        }
+            gradients = {
+                name: each.grad
+                for name, each in training.named_parameters()
+                if each.grad is not None
+            }
+            if micro < training.accumulate - 1:
+                earlier.append(self._norms(gradients))
+        # With several ranks these are local, and nobody sees them: `accumulate` is for one.
+        self._earlier = np.array(earlier).reshape(-1, len(self.layers))
         meddler.local(self.job, step, rank, gradients)
         return total / training.accumulate, samples, gradients
 
@@ -206,11 +215,15 @@ class Recorder:
             return np.empty((0, len(self.layers)))
         norms = np.full((len(gradients), len(self.layers)), math.nan)
         for rank, own in enumerate(gradients):
-            present = [name in own for name in self.layers]
-            given = [own[name] for name in self.layers if name in own]
-            if given:
-                norms[rank, present] = measured(given)[_L2]
+            norms[rank] = self._norms(own)
         return norms if math.isnan(scale) else norms / scale
+
+    def _norms(self, gradients: Gradients) -> FloatArray:
+        norms = np.full(len(self.layers), math.nan)
+        given = [gradients[name] for name in self.layers if name in gradients]
+        if given:
+            norms[[name in gradients for name in self.layers]] = measured(given)[_L2]
+        return norms
 
     def _reduce(
         self, step: int, row: dict[str, Any], own: list[Gradients], meddler: Meddler
@@ -279,6 +292,7 @@ class Recorder:
             loss_scale=stacked("loss_scale"),
             taken=stacked("taken", np.bool_),
             local_l2=stacked("local_l2"),
+            earlier_l2=stacked("earlier_l2"),
             seconds=stacked("seconds"),
             attempt=stacked("attempt", np.int64),
             weights=np.array(self._weights).reshape(-1, world, 2, layers),

@@ -7,6 +7,7 @@ them with what `attach` sends); times are those of the recording.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,6 +19,9 @@ from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record
 from gradwatch_wire.columns import (
     COUNT_COLUMNS,
     INFS,
+    L2,
+    L2_MAX,
+    L2_MEAN,
     LOCAL_L2,
     MEASURED_COLUMNS,
     NANS,
@@ -29,6 +33,7 @@ from gradwatch_wire.names import EventName, Label, LayerOrder, Point, Reduction,
 
 START_NS: Final = 1_763_000_000 * 10**9
 SECOND_NS: Final = 10**9
+_L2: Final = MEASURED_COLUMNS.index(L2)
 _NONFINITE: Final = [MEASURED_COLUMNS.index(NANS), MEASURED_COLUMNS.index(INFS)]
 
 
@@ -102,7 +107,7 @@ class _Writer:
         self._own = {(step, rank): i for i, (step, rank) in enumerate(self._rows.own_at.tolist())}
         reduction = Reduction.NONE if recorded.world == 1 else Reduction.MEAN
         self._labels = {
-            Label.POINT.value: Point.BACKWARD.value,
+            Label.POINT.value: Point.COLLECT.value,
             Label.REDUCTION.value: reduction.value,
             Label.SCALED.value: False,
             Label.PATH.value: "rows",
@@ -162,6 +167,13 @@ class _Writer:
         if step and rows.attempt[step - 1] == rows.attempt[step]:
             seconds = float(rows.seconds[step] - rows.seconds[step - 1])
             scalars[Scalar.STEP_TIME_S.value] = seconds
+        if rows.earlier_l2.shape[1]:
+            passes = np.vstack([rows.earlier_l2[step][:, places], values[_L2]])
+            columns[L2_MAX] = _column(L2_MAX, np.max(passes, axis=0))
+            columns[L2_MEAN] = _column(L2_MEAN, np.mean(passes, axis=0))
+            is_bad = not np.isfinite(passes).all()
+            scalars[Scalar.COLLECTIONS.value] = float(len(passes))
+            scalars[Scalar.FIRST_NONFINITE_STEP.value] = float(step) if is_bad else math.nan
         if rows.local_l2.shape[1]:
             local = rows.local_l2[step, rank, places]
             columns[LOCAL_L2] = Column("<f8", np.nan_to_num(local, nan=np.nan).tobytes())

@@ -48,6 +48,7 @@ class Training(ABC):
     """Number of ranks by seed, in turns."""
     default_steps: ClassVar[int] = 3000
     accumulate: int = 1
+    """Micro-batches per step; only with one rank."""
     clip: float | None = None
     resumes_at: tuple[float, ...] = ()
     """Shares of the run at which it is stopped and resumed, as a new attempt."""

@@ -26,7 +26,6 @@ class Cnn(Training):
 
     name = "cnn_batchnorm"
     about = "CNN with batch normalisation, SGD momentum, OneCycle, accumulation 2"
-    worlds = (1, 2, 1, 1)
     accumulate = 2
     default_steps = 2000
 
