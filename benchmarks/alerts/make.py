@@ -1,15 +1,14 @@
 """Makes the set: trains every workload with every seed, and forks each run into faults.
 
-`python -m benchmarks.alerts.make DIRECTORY` takes minutes on two quiet cores. Runs that are there
-already are left as they are.
+`scripts/bench alerts` takes minutes on two quiet cores. Runs that are there already are left as
+they are.
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import multiprocessing
 import time
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,13 @@ import torch
 
 from benchmarks.alerts.faults import ANYWHERE, FAULTS, RANKS, SCALER
 from benchmarks.alerts.faults.fault import Fault, Site, UnfitError
+from benchmarks.alerts.gloo import RUNS as GLOO_RUNS
+from benchmarks.alerts.gloo import record_gloo
 from benchmarks.alerts.labels import label, part_of
 from benchmarks.alerts.recorded import Recorded, Rows
 from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
 from benchmarks.alerts.split import split_of
-from benchmarks.alerts.store import write
+from benchmarks.alerts.store import SUFFIX, write
 from benchmarks.alerts.training import Training
 from benchmarks.alerts.workloads import WORKLOADS
 
@@ -35,6 +36,8 @@ FAULTS_PER_RUN: Final = 6
 RARE_PER_RUN: Final = 3
 """Of those that only fit trainings of several ranks, or with a scaler."""
 PROCESSES: Final = 2
+GLOO_STEPS: Final = 600
+QUICK_STEPS: Final = 420
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,7 @@ def make(
     todo = [
         (directory, steps, *each)
         for each in runs(seeds, only)
-        if not (directory / f"{each[0]}-{each[1]}.npz").exists()
+        if not (directory / f"{each[0]}-{each[1]}{SUFFIX}").exists()
     ]
     if processes == 1:
         yield from map(_make_one, todo)
@@ -244,34 +247,36 @@ def make(
 def _make_one(work: tuple[Path, int | None, str, int, list[str]]) -> Made:
     directory, steps, workload, seed, variants = work
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message=".*lr_scheduler.*")
     return record(WORKLOADS[workload](seed, steps), directory, variants)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, nargs="?", default=DIRECTORY)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    given = parser.parse_args()
+def make_gloo(directory: Path, only: str = "") -> Iterator[Made]:
+    """Make what is missing of the runs with real processes, and yield it."""
+    for workload, seed in GLOO_RUNS:
+        name = f"gloo_{workload}-{seed}"
+        if only not in name or (directory / f"{name}{SUFFIX}").exists():
+            continue
+        began = time.perf_counter()
+        write(directory, record_gloo(workload, seed, GLOO_STEPS))
+        yield Made(name, GLOO_STEPS, (), 0, (), time.perf_counter() - began)
+
+
+def run(*, directory: Path = DIRECTORY, only: str = "", quick: bool = False) -> None:
+    """Make what is missing and print it.
+
+    Args:
+        directory: Where the runs are.
+        only: Workloads whose names contain this.
+        quick: One seed of short runs, to see that it works.
+    """
     began = time.perf_counter()
     steps = forked = 0
-    for made in make(
-        given.directory,
-        seeds=given.seeds,
-        only=given.only,
-        steps=given.steps,
-        processes=given.processes,
-    ):
+    seeds, length = (1, QUICK_STEPS) if quick else (SEEDS, None)
+    further = () if quick else make_gloo(directory, only)
+    for made in itertools.chain(make(directory, seeds=seeds, only=only, steps=length), further):
         steps += made.steps
         forked += made.fork_steps
         print(f"{made.name}: {made.steps} steps, {made.seconds:.1f} s, {' '.join(made.forks)}")
         for refused in made.refused:
             print(f"  refused: {refused}")
     print(f"{steps} healthy steps, {forked} in forks, {time.perf_counter() - began:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

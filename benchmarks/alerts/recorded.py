@@ -73,7 +73,7 @@ class Rows:
         taken: (steps,) whether the optimizer stepped; False: the scaler skipped it.
         local_l2: (steps, world, layers) norms before the ranks were reduced, NaN where absent;
             `world` is 0 in a run of one rank, where there is no such column.
-        earlier_l2: (steps, passes, layers) l2 after each micro-batch but the last, NaN where absent.
+        earlier_l2: (steps, passes, layers) l2 after each micro-batch but the last, NaN if none.
         seconds: (steps,) since the run began, when the record came in.
         attempt: (steps,) number of the attempt, from 0: it changes where the job was resumed.
         weights: (digests, ranks, 2, layers) l2 and linf of the weights of each rank after a step.

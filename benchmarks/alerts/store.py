@@ -57,7 +57,7 @@ class Collection:
         self._directory = directory
         self.names = sorted(path.name.removesuffix(SUFFIX) for path in directory.glob("*" + SUFFIX))
         if not self.names:
-            msg = f"{directory}: no recorded runs; `scripts/bench alerts --record` makes them"
+            msg = f"{directory}: no recorded runs; `scripts/bench alerts` makes them"
             raise FileNotFoundError(msg)
         self._read = lru_cache(maxsize=4)(self._read_own)  # a parent is asked for by all its forks
 

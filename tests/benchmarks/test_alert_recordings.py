@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.alerts.faults import FAULTS
 from benchmarks.alerts.faults.fault import Fault, Site
+from benchmarks.alerts.gloo import record_gloo
 from benchmarks.alerts.labels import is_harmful, label, part_of
 from benchmarks.alerts.make import record
 from benchmarks.alerts.make import runs as all_runs
@@ -213,7 +214,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_runs_says_what_makes_them(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="--record"):
+    with pytest.raises(FileNotFoundError, match="scripts/bench alerts"):
         Collection(tmp_path)
 
 
@@ -314,3 +315,22 @@ def test_every_fault_is_what_it_says_somewhere(variant: str, tmp_path: Path) -> 
     fault = Collection(tmp_path).read(f"{workload}-{seed}+{variant}").fault
     assert fault is not None
     assert fault.name == variant
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workload", "seed"), [("mlp", 1), ("gpt", 2)])
+def test_simulated_ranks_have_the_numbers_of_real_ones(workload: str, seed: int) -> None:
+    """DDP over gloo with a process per rank, and the ranks that are simulated in one."""
+    steps = 12
+    real, simulated = record_gloo(workload, seed, steps), trained(workload, seed, steps)
+    assert real.world == simulated.world > 1
+    order = [simulated.layers.index(name) for name in real.layers]
+    ours = simulated.rows
+    np.testing.assert_allclose(
+        real.rows.columns[:, :3], ours.columns[:, :3, order], rtol=1e-3, atol=1e-7
+    )
+    np.testing.assert_allclose(real.rows.local_l2, ours.local_l2[:, :, order], rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(real.rows.loss, ours.loss, rtol=1e-4)
+    assert (real.rows.lr == ours.lr).all()
+    state, _ = fold(entries(real))
+    assert state.runs[real.name].current.num_frames == steps

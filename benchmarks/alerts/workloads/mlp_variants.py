@@ -108,9 +108,7 @@ class Scaled(Mlp):
 
     def build(self) -> None:
         super().build()
-        self.optimizers = [
-            torch.optim.AdamW(self.model.parameters(), lr=2e-3)
-        ]  # unfused: the scaler does not call it
+        self.optimizers = [torch.optim.AdamW(self.model.parameters(), lr=2e-3)]
         self.scaler = GradScaler("cpu", init_scale=2.0**28, growth_interval=250)
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:

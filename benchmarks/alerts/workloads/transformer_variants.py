@@ -74,9 +74,7 @@ class GptScaled(Gpt):
 
     def build(self) -> None:
         self.model = LanguageModel(16, 1)
-        self.optimizers = [
-            torch.optim.AdamW(self.model.parameters(), lr=3e-3)
-        ]  # unfused: the scaler does not call it
+        self.optimizers = [torch.optim.AdamW(self.model.parameters(), lr=3e-3)]
         self.scaler = GradScaler("cpu", init_scale=2.0**22, growth_interval=300)
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
