@@ -52,6 +52,7 @@ def label(name: str, fault: Fault, healthy: Rows, bad: Rows) -> FaultLabel:
     """
     fault.check(healthy, bad)
     first = first_difference(healthy, bad)
+    assert (first is not None) == fault.is_in_numbers, f"{name}: differs after {first} steps"
     if fault.shows_after is not None:
         stated = fault.shows_after
         assert first == stated, f"{name}: shows after {first} steps, not {stated}"

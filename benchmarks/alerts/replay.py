@@ -46,9 +46,10 @@ def entries(recorded: Recorded, from_step: int = 0) -> Iterator[Entry]:
     """
     writer = _Writer(recorded)
     for step in range(len(recorded.rows)):
-        made = writer.step(step)
-        if step >= from_step:
-            yield from made
+        if step < from_step:
+            writer.skip(step)
+        else:
+            yield from writer.step(step)
     yield from writer.end()
 
 
@@ -66,13 +67,13 @@ class _Session:
             job=f"{attempt}",
         )
         self._recorded = recorded
-        self._seq = 0
+        self.seq = 0
         self._num_made = 0
         self._manifests: dict[bytes, int] = {}
 
     def envelope(self, record: Record) -> Received:
-        self._seq += 1
-        return Received(Envelope(session=self.id, seq=self._seq, low=1, record=record))
+        self.seq += 1
+        return Received(Envelope(session=self.id, seq=self.seq, low=1, record=record))
 
     def manifest(self, places: IntArray, key: bytes) -> tuple[int, Manifest | None]:
         """Return the id for a set of layers, and its manifest if it is new, as the client does."""
@@ -118,13 +119,22 @@ class _Writer:
         bodies: list[Body] = []
         if rows.attempt[step] != self._attempt:
             bodies += self._attach(int(rows.attempt[step]))
-        bodies_of_ranks = [self._rank(step, session) for session in self._sessions]
-        if not bodies_of_ranks:
-            return ()
-        for own in bodies_of_ranks:
-            bodies += own
+        for session in self._sessions:
+            bodies += self._rank(step, session)
         self._last_ns = START_NS + round(float(rows.seconds[step]) * SECOND_NS)
         return [Entry(self._last_ns, body) for body in bodies]
+
+    def skip(self, step: int) -> None:
+        """Go on as after `step`, without making its entries."""
+        rows = self._rows
+        if rows.attempt[step] != self._attempt:
+            list(self._attach(int(rows.attempt[step])))
+        key = rows.present[step]
+        if not key.any():
+            return
+        for session in self._sessions:
+            _, manifest = session.manifest(np.flatnonzero(key), key.tobytes())
+            session.seq += 1 + (manifest is not None) + (not rows.taken[step])
 
     def end(self) -> Iterator[Entry]:
         for session in self._sessions:

@@ -58,6 +58,8 @@ class Fault(Meddler):
     """Steps from the cause to the first record whose gradients or loss it changes; None: it cannot
     be said before."""
     is_gradual: bool = False
+    is_in_numbers: bool = True
+    """Whether gradients or losses differ; a gap in time does not show in them."""
     needs: ClassVar[str] = ""
     """What only some trainings have: `ranks`, several of them, or `scaler`."""
     factor: float | None = None

@@ -19,6 +19,7 @@ class Stall(Fault):
     rules = ("run_stalled",)
     length = 40
     shows_after = None
+    is_in_numbers = False
 
     def __init__(self, site: Site, seconds: float = 2400.0) -> None:
         self.seconds = seconds
