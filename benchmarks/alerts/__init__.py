@@ -18,6 +18,9 @@ of it.
 was asserted on the recorded numbers when the fork was made (`labels.py`).
 
 `entries(parent)` and `entries(fork)` are the same entry for entry up to the fork, so that the state
-before it can be kept and used for all forks: `entries(fork, from_step=fork.forked_at)` gives the
-rest.
+before it can be kept (`copy.deepcopy(state)`) and used for all forks: `entries(fork,
+from_step=fork.forked_at)` gives the rest.
+
+What is not there: BEATs, as the log has none, so that a `stall` is a gap in time and nothing else;
+outputs of modules (`attach(activations=...)`); and several optimizers, whose records come in parts.
 """

@@ -188,6 +188,6 @@ def _rows(by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
         earlier_l2=np.empty((steps, 0, layers)),
         seconds=(times - times[0]) / 1e9,
         attempt=np.zeros(steps, dtype=np.int64),
-        weights=np.empty((0, world, 2, layers)),
+        weights=np.empty((0, world, 3, layers)),
         weights_at=np.empty(0, dtype=np.int64),
     )

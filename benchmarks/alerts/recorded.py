@@ -76,7 +76,8 @@ class Rows:
         earlier_l2: (steps, passes, layers) l2 after each micro-batch but the last, NaN if none.
         seconds: (steps,) since the run began, when the record came in.
         attempt: (steps,) number of the attempt, from 0: it changes where the job was resumed.
-        weights: (digests, ranks, 2, layers) l2 and linf of the weights of each rank after a step.
+        weights: (digests, ranks, 3, layers) of the weights of each rank after a step: l2, linf, and
+            the sum of the bits of all elements as whole numbers, modulo 2^53.
         weights_at: (digests,) index of that step.
     """
 

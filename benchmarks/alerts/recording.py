@@ -264,7 +264,8 @@ class Recorder:
 
     def _digest(self, training: Training) -> FloatArray:
         known = dict(training.named_parameters())
-        return measured([known[name].detach() for name in self.layers])[[_L2, _LINF]]
+        weights = [known[name].detach() for name in self.layers]
+        return np.vstack([measured(weights)[[_L2, _LINF]], [_bits(each) for each in weights]])
 
     @property
     def last_columns(self) -> FloatArray:
@@ -295,9 +296,15 @@ class Recorder:
             earlier_l2=stacked("earlier_l2"),
             seconds=stacked("seconds"),
             attempt=stacked("attempt", np.int64),
-            weights=np.array(self._weights).reshape(-1, world, 2, layers),
+            weights=np.array(self._weights).reshape(-1, world, 3, layers),
             weights_at=np.array(self._weights_at, dtype=np.int64),
         )
+
+
+def _bits(weight: Tensor) -> float:
+    """Return the sum of the elements' bits, which is exact in any order."""
+    whole = weight.contiguous().view(torch.int16 if weight.itemsize == 2 else torch.int32)
+    return float(int(whole.long().sum()) % 2**53)
 
 
 def _mean(own: list[Gradients]) -> Gradients:

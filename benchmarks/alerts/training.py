@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -164,8 +164,3 @@ def restarts(done: float, cycles: int = 4, last: float = 0.01) -> float:
     """Fall along half a cosine in each cycle, and begin anew (SGDR)."""
     along = done * cycles % 1.0
     return last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * along))
-
-
-def state_of(training: Training) -> dict[str, Any]:
-    """Return the weights by name, copied."""
-    return {name: each.detach().clone() for name, each in training.named_parameters()}

@@ -31,7 +31,7 @@ class Click(Training):
 
     name = "click"
     about = "click model, rare categories, a field that is mostly empty, Adagrad"
-    worlds = (1, 4, 2, 1)
+    worlds = (4, 1, 2, 1)
 
     def build(self) -> None:
         self.model = _ClickModel()

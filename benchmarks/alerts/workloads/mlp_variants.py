@@ -34,7 +34,7 @@ class SummedLoss(Mlp):
 
     name = "mlp_summed_loss"
     about = "MLP regression, summed loss, Adam, short last batches"
-    worlds = (1, 2)
+    worlds = (2, 4, 1)
     batch_size = 64
 
     def build(self) -> None:
@@ -164,7 +164,7 @@ class Resumed(Mlp):
 
     name = "mlp_resumed"
     about = "MLP regression, Adam, resumed twice, every other seed without optimizer state"
-    worlds = (1, 2)
+    worlds = (2, 1)
     resumes_at = (0.25, 0.8)
 
     def build(self) -> None:

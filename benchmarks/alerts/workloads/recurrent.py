@@ -26,7 +26,7 @@ class Lstm(Training):
 
     name = "lstm"
     about = "LSTM language model, Adam, clip 0.5, rare tokens"
-    worlds = (1, 2)
+    worlds = (2, 1)
     clip = 0.5
     default_steps = 2000
 

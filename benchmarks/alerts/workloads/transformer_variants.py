@@ -36,7 +36,7 @@ class Unnormalised(Gpt):
 
     name = "gpt_no_norm"
     about = "transformer with residuals, without normalisation, SGD momentum, clip 1, OneCycle"
-    worlds = (1, 2)
+    worlds = (2, 1)
     clip = 1.0
 
     def build(self) -> None:
@@ -70,7 +70,7 @@ class GptScaled(Gpt):
 
     name = "gpt_scaler"
     about = "transformer, float16 autocast, GradScaler, AdamW, clip 1"
-    worlds = (1, 2)
+    worlds = (2, 1)
 
     def build(self) -> None:
         self.model = LanguageModel(16, 1)
@@ -209,7 +209,7 @@ class CnnRestarted(Training):
 
     name = "cnn_groupnorm"
     about = "CNN with group normalisation, bfloat16 autocast, AdamW, restarts (SGDR)"
-    worlds = (1, 1, 2)
+    worlds = (2, 1)
     default_steps = 2000
 
     def build(self) -> None:
