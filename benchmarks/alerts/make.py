@@ -6,6 +6,7 @@ they are.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import time
@@ -167,25 +168,15 @@ def _recorded(name: str, training: Training, order: LayerOrder, rows: Rows) -> R
 def _write_fork(directory: Path, parent: Recorded, fork: _Fork) -> None:
     first = fork.fault.step
     healthy = part_of(parent.rows, first, len(fork.rows))
-    write(
-        directory,
-        Recorded(
-            name=f"{parent.name}+{fork.variant}",
-            workload=parent.workload,
-            seed=parent.seed,
-            world=parent.world,
-            split=parent.split,
-            layers=parent.layers,
-            numel=parent.numel,
-            dtypes=parent.dtypes,
-            is_ordered=parent.is_ordered,
-            rows=fork.rows,
-            fault=label(fork.variant, fork.fault, healthy, fork.rows),
-            parent=parent.name,
-            forked_at=first,
-            about=parent.about,
-        ),
+    recorded = dataclasses.replace(
+        parent,
+        name=f"{parent.name}+{fork.variant}",
+        rows=fork.rows,
+        fault=label(fork.variant, fork.fault, healthy, fork.rows),
+        parent=parent.name,
+        forked_at=first,
     )
+    write(directory, recorded)
 
 
 def variants_of(number: int) -> list[str]:
