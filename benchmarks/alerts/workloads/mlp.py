@@ -27,6 +27,7 @@ class Mlp(Training):
     worlds: ClassVar[tuple[int, ...]] = (1, 4, 2, 1)
     default_steps = 4000
     batch_size = 32
+    noise = 0.1
 
     def build(self) -> None:
         width = (24, 32, 48, 40)[self.seed % 4]
@@ -37,7 +38,7 @@ class Mlp(Training):
     def batch(self, step: int, rank: int) -> Batch:
         inputs = torch.randn(self.batch_size, 12)
         outputs = self.teacher(inputs)
-        return inputs, outputs + 0.1 * torch.randn_like(outputs)
+        return inputs, outputs + self.noise * torch.randn_like(outputs)
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         inputs, targets = batch

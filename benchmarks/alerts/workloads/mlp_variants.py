@@ -19,10 +19,11 @@ class BatchOfOne(Mlp):
     about = "MLP regression, batch size 1, SGD momentum"
     worlds = (1,)
     batch_size = 1
+    noise = 0.0
 
     def build(self) -> None:
         super().build()
-        self.optimizers = [torch.optim.SGD(self.model.parameters(), lr=2e-3, momentum=0.9)]
+        self.optimizers = [torch.optim.SGD(self.model.parameters(), lr=1e-2, momentum=0.9)]
 
     def schedule(self, done: float) -> float:
         del done

@@ -149,20 +149,20 @@ class MixtureOfExperts(Training):
     """Experts to which no token is sent in a step have a gradient of zeros."""
 
     name = "moe"
-    about = "top-1 mixture of 4 experts, language model, AdamW; experts idle at times"
+    about = "top-1 mixture of 6 experts, language model, AdamW; experts idle at times"
     default_steps = 2000
 
     def build(self) -> None:
         self.model = nn.Sequential(
             nn.Embedding(VOCABULARY, 16),
-            _Experts(16, 4),
+            _Experts(16, 6),
             nn.LayerNorm(16),
             nn.Linear(16, VOCABULARY),
         )
         self.optimizers = [torch.optim.AdamW(self.model.parameters(), lr=3e-3, fused=True)]
 
     def batch(self, step: int, rank: int) -> Batch:
-        return (sentences(4, 8),)
+        return (sentences(3, 8),)
 
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         return next_token_loss(self.model, batch[0])
