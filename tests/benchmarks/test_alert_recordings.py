@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -91,7 +91,17 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
 # What is recorded is what a client sends
 
 
-@pytest.mark.parametrize("workload", ["mlp", "mlp_scaler", "mlp_thawed", "gpt", "cnn_batchnorm"])
+SLOW: Final = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "mlp",
+        "mlp_scaler",
+        *(pytest.param(name, marks=SLOW) for name in ("mlp_thawed", "gpt", "cnn_batchnorm")),
+    ],
+)
 def test_the_records_are_those_of_the_client(workload: str, attach: Any, aggregator: Any) -> None:
     recorded = trained(workload)
     training = WORKLOADS[workload](0, STEPS)
@@ -143,6 +153,7 @@ def test_the_quick_statistics_are_those_of_the_client() -> None:
     assert columns[5].tolist() == [0, 0, 3, 0]
 
 
+@pytest.mark.slow
 def test_every_record_can_be_sent(runs: Collection) -> None:
     """Through the real codec, which refuses what is not allowed."""
     for name in runs.names:
@@ -160,6 +171,7 @@ def fold(some: Iterator[Any], state: State | None = None) -> tuple[State, list[A
     return state, [alert for entry in some for alert in state.apply(entry)]
 
 
+@pytest.mark.slow
 def test_the_core_takes_every_record(runs: Collection) -> None:
     for name in runs.names:
         recorded = runs.read(name)
@@ -171,6 +183,7 @@ def test_the_core_takes_every_record(runs: Collection) -> None:
         assert all(session.num_unresolved == 0 for session in state.sessions.values())
 
 
+@pytest.mark.slow
 def test_a_nan_is_told_where_it_is(runs: Collection) -> None:
     recorded = runs.read("mlp-0+nan_gradient")
     fault = recorded.fault
@@ -181,6 +194,7 @@ def test_a_nan_is_told_where_it_is(runs: Collection) -> None:
     assert first.origin.layer in fault.layers
 
 
+@pytest.mark.slow
 def test_a_fork_is_its_parent_up_to_the_fault(runs: Collection) -> None:
     for name in runs.names:
         fork = runs.read(name)
@@ -195,6 +209,7 @@ def test_a_fork_is_its_parent_up_to_the_fault(runs: Collection) -> None:
         assert whole[len(before) :] == rest or "nan" in name  # NaN is not itself
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_attempts(runs: Collection) -> None:
     recorded = runs.read("mlp_resumed-0")
     bodies = [entry.body for entry in entries(recorded)]
@@ -235,6 +250,7 @@ def test_simulated_ranks_have_the_gradients_of_all_their_data() -> None:
 # Labels
 
 
+@pytest.mark.slow
 def test_labels_hold_what_was_done(runs: Collection) -> None:
     scaled = runs.read("mlp-0+module_x30")
     fault = scaled.fault
