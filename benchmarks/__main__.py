@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -131,6 +132,18 @@ def loops(
     _run("loops.table", only=only, write=write)
 
 
+@app.command()
+def alerts(
+    directory: Annotated[
+        Path, typer.Option(help="Where the recorded runs are, or will be.")
+    ] = Path(".venv/alerts"),
+    only: Annotated[str, typer.Option(help="Workloads whose name contains this.")] = "",
+    quick: Quick = False,
+) -> None:
+    """The labelled trainings that alerts are judged by: makes those that are missing."""
+    _run("alerts.make", directory=directory, only=only, quick=quick)
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""
@@ -138,7 +151,7 @@ def all_(quick: Quick = False) -> None:
         _run(name, quick=quick)
 
 
-def _run(name: str, **options: float | str) -> None:
+def _run(name: str, **options: float | str | Path) -> None:
     with console.status(name):  # minutes may pass; shown on a terminal only
         import_module(f"benchmarks.{name}").run(**options)
 
