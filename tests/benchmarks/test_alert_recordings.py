@@ -31,7 +31,8 @@ from gradwatch_server.core.state import State
 from gradwatch_wire import Event, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
-STEPS = 40
+STEPS: Final = 40
+SLOW: Final = pytest.mark.slow
 
 
 def trained(workload: str, seed: int = 0, steps: int = STEPS) -> Recorded:
@@ -89,9 +90,6 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
 
 
 # What is recorded is what a client sends
-
-
-SLOW: Final = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
