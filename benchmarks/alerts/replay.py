@@ -44,13 +44,19 @@ def entries(recorded: Recorded, from_step: int = 0) -> Iterator[Entry]:
         recorded: The run.
         from_step: Leave out what came before the records of this step.
     """
+    for _, own in steps(recorded, from_step):
+        yield from own
+
+
+def steps(recorded: Recorded, from_step: int = 0) -> Iterator[tuple[int, Sequence[Entry]]]:
+    """Yield each step with its entries, and what ends the run as if it were a step more."""
     writer = _Writer(recorded)
     for step in range(len(recorded.rows)):
         if step < from_step:
             writer.skip(step)
         else:
-            yield from writer.step(step)
-    yield from writer.end()
+            yield step, writer.step(step)
+    yield len(recorded.rows), list(writer.end())
 
 
 class _Session:
