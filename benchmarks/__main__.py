@@ -139,9 +139,28 @@ def alerts(
     ] = Path(".venv/alerts"),
     only: Annotated[str, typer.Option(help="Workloads whose name contains this.")] = "",
     quick: Quick = False,
+    judge_only: Annotated[
+        bool, typer.Option("--judge-only", help="Make no runs: judge those that are there.")
+    ] = False,
+    false_alarms: Annotated[
+        bool, typer.Option("--false-alarms", help="List those on the runs to tune on.")
+    ] = False,
+    missed: Annotated[
+        bool, typer.Option("--missed", help="List the faults that were missed there.")
+    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/.")] = False,
 ) -> None:
-    """The labelled trainings that alerts are judged by: makes those that are missing."""
-    _run("alerts.make", directory=directory, only=only, quick=quick)
+    """Rules beside those that people use today, over labelled trainings, which it makes first."""
+    _run(
+        "alerts.evaluate",
+        directory=directory,
+        only=only,
+        quick=quick,
+        judge_only=judge_only,
+        write=write,
+        list_false=false_alarms,
+        list_missed=missed,
+    )
 
 
 @app.command(name="all")

@@ -47,6 +47,7 @@ class Collection:
         directory: Where `write` put them.
 
     Attributes:
+        directory: The same.
         names: Of all runs, each parent before its forks.
 
     Raises:
@@ -54,7 +55,7 @@ class Collection:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self.names = sorted(path.name.removesuffix(SUFFIX) for path in directory.glob("*" + SUFFIX))
         if not self.names:
             msg = f"{directory}: no recorded runs; `scripts/bench alerts` makes them"
@@ -74,7 +75,7 @@ class Collection:
         return dataclasses.replace(own, rows=_joined(before, own.forked_at, own.rows))
 
     def _read_own(self, name: str) -> Recorded:
-        with np.load(self._directory / f"{name}{SUFFIX}") as file:
+        with np.load(self.directory / f"{name}{SUFFIX}") as file:
             facts = json.loads(file[_ABOUT].tobytes())
             rows = Rows(**{array: file[array] for array in _ROW_ARRAYS})
         return Recorded(rows=rows, **_facts(facts))

@@ -27,8 +27,8 @@ SAMPLES: Final = 100
 class Megatron(Peer):
     """All three checks, on each rank."""
 
-    name: ClassVar[str] = "Megatron-LM"
-    about: ClassVar[str] = "local norm or loss ≥ 10 × the largest of the first 100, NaN, Inf"
+    name: ClassVar[str] = "Megatron"
+    about: ClassVar[str] = "local norm or loss 10 times the largest of the first 100, NaN or Inf"
     ends: ClassVar[bool] = True
 
     def hits(self, series: Series) -> Iterator[Finding]:
@@ -44,9 +44,9 @@ class Megatron(Peer):
 
 
 def large(values: FloatArray) -> BoolArray:
-    """Return (steps, ranks) where the values of each rank are unexpectedly large."""
+    """Return (steps, ranks) where the values of each rank are finite and unexpectedly large."""
     with np.errstate(invalid="ignore"):
         largest = np.fmax.reduce(values[:SAMPLES], axis=0, initial=0.0)
-        found: BoolArray = values >= FACTOR * largest
+        found: BoolArray = np.isfinite(values) & (values >= FACTOR * largest)
     found[:SAMPLES] = False
     return found

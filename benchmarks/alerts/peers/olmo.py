@@ -27,7 +27,7 @@ class OlmoCore(Peer):
     """Both series."""
 
     name: ClassVar[str] = "OLMo-core"
-    about: ClassVar[str] = "total norm or loss > mean + 6 σ of the last 128"
+    about: ClassVar[str] = "total norm or loss 6 deviations above the mean of the last 128"
 
     def hits(self, series: Series) -> Iterator[Finding]:
         for rule, values in (("spike", series.norm), ("loss", series.loss.mean(1))):

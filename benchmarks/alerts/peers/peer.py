@@ -26,12 +26,12 @@ class Peer(ABC):
 
     @abstractmethod
     def hits(self, series: Series) -> Iterable[Finding]:
-        """Yield what it says of each step, the hits of each of its rules in their order."""
+        """Yield what it says of each step, in any order."""
 
     def findings(self, series: Series) -> list[Finding]:
         """Return the alerts that a person would get of a run, in the order of their steps."""
-        hits = self.hits(series)
-        return sorted(_first_of_each(hits) if self.ends else hits, key=lambda each: each.step)
+        hits = sorted(self.hits(series), key=lambda each: each.step)
+        return list(_first_of_each(hits)) if self.ends else hits
 
 
 def _first_of_each(hits: Iterable[Finding]) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ THRESHOLD: Final = 1e-7
 class SageMaker(Peer):
     """Both rules."""
 
-    name: ClassVar[str] = "SageMaker Debugger"
+    name: ClassVar[str] = "SageMaker"
     about: ClassVar[str] = "a tensor's mean |g| < 1e-7, or NaN or Inf in it"
     ends: ClassVar[bool] = True
 
