@@ -46,8 +46,8 @@ def check_replay(aggregator: Aggregator, committed: Iterable[Entry]) -> None:
     expected = expected_events(alerts)
     require(stored == expected, "a replay gives the same alerts", stored, expected)
     fired = [own for _, own in stored if own["state"] == "firing"]
-    began = [own["id"] for own in fired if own["raised_step"] is None]
-    require(len(began) == len(set(began)), "an alert fires once", began)
+    told = [(own["id"], (own["update"] or {"number": 0})["number"]) for own in fired]
+    require(len(told) == len(set(told)), "an alert fires once, and tells what is new once", told)
 
 
 def views_of(state: State) -> list[Any]:

@@ -128,7 +128,7 @@ class Aggregator(Process):
     def is_finished(self, cursor: int) -> bool:
         """Tell whether all ranks have ended and no alert event comes after a cursor."""
         ranks = self.get(f"/runs/{RUN}/health")["ranks"]
-        ended = all(rank["state"] == "ended" for rank in ranks)
+        ended = all(rank["state"] in ("ended", "failed") for rank in ranks)
         return ended and not self.get(f"/alerts?after={cursor}")
 
 

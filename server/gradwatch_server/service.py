@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
+from gradwatch_server.api.connections import Connection
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
@@ -137,6 +138,7 @@ def _access_policy(
 def _http_config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=Connection,
         ssl_certfile=settings.http_tls_cert,
         ssl_keyfile=settings.http_tls_key,
         log_config=None,

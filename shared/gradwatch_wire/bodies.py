@@ -280,7 +280,8 @@ def _read_event(b: Reader) -> Event:
 
 
 def _beat(r: Beat) -> Body:
-    return {"last_step": r.last_step, "since_s": float(r.since_s), "counters": dict(r.counters)}
+    body = {"last_step": r.last_step, "since_s": float(r.since_s), "counters": dict(r.counters)}
+    return body if r.training is None else {**body, "training": r.training}
 
 
 def _read_beat(b: Reader) -> Beat:
@@ -288,6 +289,7 @@ def _read_beat(b: Reader) -> Beat:
         last_step=b.integer("last_step", -1, MAX_STEP, -1),
         since_s=b.number("since_s", 0.0),
         counters=b.map("counters", MAX_SCALARS, _counter),
+        training=b.flag("training") if b.has("training") else None,
     )
 
 

@@ -61,24 +61,42 @@ def nonfinite_kind(value: float) -> str | None:
     return "nan" if math.isnan(value) else "inf"
 
 
-class Status(StrEnum):
-    """Status of a run, the worst that holds."""
+class Phase(StrEnum):
+    """Where a run is in its life; `failed` is an end by an exception, `lost` one without BYE."""
 
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Status(StrEnum):
+    """How well a run is, also after its end: the worst that holds. The worst is the last."""
+
+    UNKNOWN = "unknown"
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    CRITICAL = "critical"
-    STALLED = "stalled"
     INCOMPLETE = "incomplete"
-    ENDED = "ended"
-    UNKNOWN = "unknown"
+    STALLED = "stalled"
+    CRITICAL = "critical"
+
+    def is_at_least(self, other: Status) -> bool:
+        """Tell whether this one is *other* or worse."""
+        order = list(Status)
+        return order.index(self) >= order.index(other)
 
 
 class RankState(StrEnum):
-    """State of a rank: a sign of life lately, none lately, ended by BYE, or lost without one."""
+    """State of a rank: a sign of life lately, none lately, ended by BYE, failed, or lost.
+
+    One that failed said in its BYE that it ended with an exception; one that is lost said none.
+    """
 
     ALIVE = "alive"
     SILENT = "silent"
     ENDED = "ended"
+    FAILED = "failed"
     LOST = "lost"
 
 

@@ -36,6 +36,10 @@ class Reader:
             raise ProtocolError(expected="this key", got="nothing", where=where)
         return value, where
 
+    def has(self, key: str) -> bool:
+        """Tell whether a key is there."""
+        return key in self._body
+
     def integer(self, key: str, low: int, high: int, default: object = _MISSING) -> int:
         """Return an integer of low..high."""
         return checked_int(*self._get(key, default), low, high)

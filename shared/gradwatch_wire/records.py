@@ -195,13 +195,15 @@ class Beat:
 
     Args:
         last_step: Last collected step, -1 before the first.
-        since_s: Seconds since it was collected.
+        since_s: Seconds since it was collected; before the first, since the attach.
         counters: The client's own counters.
+        training: Whether the model is in training mode, None if it does not say.
     """
 
     last_step: int = -1
     since_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
+    training: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,7 +135,11 @@ class Aggregator:
             report: dict[str, Any] = answer.json()
             ranks = report.get("ranks", [])
             is_over = len(ranks) == report.get("world")
-            return report if is_over and all(r["state"] == "ended" for r in ranks) else None
+            return (
+                report
+                if is_over and all(r["state"] in ("ended", "failed") for r in ranks)
+                else None
+            )
 
         report = wait_until(ended, f"all ranks of {run} have ended")
         assert report is not None

@@ -164,6 +164,8 @@ class Peer:
         """Wait until all, or all up to a number, is acknowledged."""
         while True:
             answer = self.receive()
+            if isinstance(answer, Welcome):  # to a HELLO that was said again, because it was slow
+                continue
             assert isinstance(answer, Ack), answer
             if answer.acked >= (self.seq if upto is None else upto):
                 return answer

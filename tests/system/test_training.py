@@ -63,7 +63,8 @@ def test_gradients_out_of_range_on_all_ranks_fire_and_stay_firing_to_the_end(
 
     health = aggregator.health_of_ended("range")
 
-    assert health["status"] == "ended"
+    assert health["phase"] == "ended"
+    assert health["status"] == {"exploding": "critical", "vanishing": "degraded"}[rule]
     (alert,) = health["alerts"]["items"]
     assert (alert["rule"], alert["state"], alert["first_step"]) == (rule, "firing", 20)
     assert alert["origin"]["ranks"] == [0, 1]
@@ -218,7 +219,7 @@ def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
 
 
 @pytest.mark.parametrize("environ", [{"GRADWATCH_SESSION_TIMEOUT_S": "1"}])
-def test_a_killed_worker_shows_as_lost_and_the_run_as_incomplete(
+def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
     aggregator: Aggregator, train: Train
 ) -> None:
     """It sent no BYE; the aggregator gives up on it after the session timeout."""
@@ -227,7 +228,9 @@ def test_a_killed_worker_shows_as_lost_and_the_run_as_incomplete(
     job.ranks[0].wait(PATIENCE_S)
     wait_until(lambda: _state(aggregator, "killed") == "lost", "the rank is lost")
 
-    assert aggregator.health("killed")["status"] == "incomplete"
+    health = aggregator.health("killed")
+    assert (health["phase"], health["status"]) == ("lost", "critical")
+    assert [alert["rule"] for alert in health["alerts"]["items"]] == ["rank_lost"]
 
 
 def test_a_relaunched_run_is_a_new_attempt(aggregator: Aggregator, train: Train) -> None:

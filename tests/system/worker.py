@@ -27,6 +27,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fault-step", type=int, default=20)
     parser.add_argument("--fault-rank", type=int, default=0)
     parser.add_argument("--kill-at", type=int, default=-1)
+    parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--hold-at", type=int, default=-1, help="wait there for a line on stdin")
     parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
     parser.add_argument("--more", action="store_true", help="blocks, groups, local norms")
@@ -43,6 +44,9 @@ def interrupt(args: argparse.Namespace, step: int, rank: int) -> None:
     """Die, or wait for a line, where the arguments say so."""
     if step == args.kill_at and rank == args.fault_rank:
         os.kill(os.getpid(), signal.SIGKILL)
+    if step == args.raise_at and rank == args.fault_rank:
+        msg = "as told"
+        raise RuntimeError(msg)
     if step == args.hold_at:
         say("holding")
         sys.stdin.readline()

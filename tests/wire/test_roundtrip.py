@@ -231,6 +231,16 @@ def test_an_alert_nests_as_deep_as_the_limit_and_no_deeper() -> None:
         wire.decode(wire.encode(deeper))
 
 
+@pytest.mark.parametrize("training", [None, True, False])
+def test_a_beat_says_whether_the_model_trains_or_nothing(training: bool | None) -> None:
+    """The key is optional: what does not know it reads the rest."""
+    sent = wire.Beat(last_step=3, since_s=0.5, training=training)
+    frames = wire.encode(wire.Envelope(session=SESSION, record=sent))
+
+    assert wire.decode(frames).record == sent
+    assert (b"training" in frames[1]) is (training is not None)
+
+
 def test_integers_in_place_of_floats_are_sent_as_floats() -> None:
     """`scalars={"lr": 1}` passes a type checker, so it must not be refused by the aggregator."""
     sent = (

@@ -40,6 +40,7 @@ class Sender(threading.Thread):
         on_alert: Callable[[dict[str, Json]], object] | None,
         key: ClientKey | None = None,
         spill: Spill | None = None,
+        is_training: Callable[[], bool | None] | None = None,
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
         self.session = session
@@ -53,6 +54,8 @@ class Sender(threading.Thread):
         self._counterpart = Counterpart(endpoint, has_key=key is not None, faults=faults)
         self._connection: Connection | None = None
         self._driver = SessionDriver(session, time.monotonic())
+        if is_training is not None:
+            self._driver.is_training = is_training
         self._bye: Bye | None = None
         self._has_said_bye = False
         self._closing = threading.Event()

@@ -53,6 +53,7 @@ from gradwatch._watch.endpoint import find_endpoint
 from gradwatch._watch.identity import Identity, find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.scalers import find_scaler
+from gradwatch._watch.training_mode import TrainingMode
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
@@ -125,7 +126,7 @@ def attach(
             and the largest and the mean norm of each layer over all of them.
         local: Also measure each layer's gradient on this rank before DDP reduces it, so that a bad
             rank has a name. Costs a norm per parameter in the backward pass.
-        on_alert: Called with each alert of this run, in the background thread.
+        on_alert: Called with each event of an alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
         spill: Directory for records that are not acknowledged yet, so that they outlive this
@@ -186,7 +187,8 @@ def attach(
     with ExitStack() as undo:  # what raises here leaves nothing behind
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
         session = Session(session_id, hello, Outbox(buffer_bytes, files))
-        sender = Sender(session, target, faults, on_alert, key, files)
+        mode = TrainingMode(modules)
+        sender = Sender(session, target, faults, on_alert, key, files, mode.is_training)
         hookable = not config.is_autograd_compiled
         order = ForwardOrder(modules, layers, faults)
         undo.callback(order.close)

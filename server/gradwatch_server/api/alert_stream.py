@@ -1,22 +1,104 @@
 """Alert events as they are stored, for any number of subscribers.
 
-A subscriber is only woken; the events it reads from the store, by cursor, so that a slow one misses
-none and delays nobody.
+A subscriber is only woken. The newest events lie in memory, read and encoded once for all of them;
+what is older a subscriber reads from the store by cursor. So a slow one misses none and delays
+nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Final
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
-from gradwatch_server.storage.store import AlertEvent, AlertEventReader
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, AlertEventReader
 
 PING_S: Final = 15.0
 """Longest time without a message, so that neither end takes the connection for dead."""
+
+MAX_RECENT_BYTES: Final = 4 << 20
+"""Size of the newest events, encoded, that are kept in memory for all subscribers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """An alert event as it is sent.
+
+    Args:
+        cursor: That of the event.
+        run: Name of the run.
+        silenced: Whether a silence keeps it from those who did not ask for such.
+        data: Its text as a server-sent event.
+    """
+
+    cursor: int
+    run: str
+    silenced: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a subscriber wants to see.
+
+    Args:
+        run: Only events of this run; None for all.
+        silenced: Whether also those that a silence keeps.
+    """
+
+    run: str | None = None
+    silenced: bool = False
+
+    def takes(self, event: StreamEvent) -> bool:
+        """Tell whether an event is wanted."""
+        return self.run in (None, event.run) and (self.silenced or not event.silenced)
+
+
+def describe_event(event: AlertEvent) -> dict[str, Any]:
+    """Return an alert event as the API shows it."""
+    return {"cursor": event.cursor, **event.alert}
+
+
+def encode_event(event: AlertEvent) -> StreamEvent:
+    """Return an alert event as it is sent."""
+    text = f"id: {event.cursor}\ndata: {json.dumps(describe_event(event))}\n\n"
+    return StreamEvent(event.cursor, event.run, bool(event.alert.get("silenced")), text.encode())
+
+
+class RecentEvents:
+    """The newest events, without a gap, up to a number of bytes."""
+
+    def __init__(self, cursor: int) -> None:
+        self.after = cursor  # it has all events after this one, up to `newest`
+        self.newest = cursor
+        self._events: deque[StreamEvent] = deque()
+        self._num_bytes = 0
+
+    def extend(self, events: Iterable[StreamEvent]) -> None:
+        """Add events, and drop the oldest of what is too much."""
+        for event in events:
+            self._events.append(event)
+            self._num_bytes += len(event.data)
+            self.newest = event.cursor
+        while self._num_bytes > MAX_RECENT_BYTES:
+            dropped = self._events.popleft()
+            self._num_bytes -= len(dropped.data)
+            self.after = dropped.cursor
+
+    def since(self, cursor: int) -> list[StreamEvent]:
+        """Return the events after *cursor*, oldest first."""
+        found: list[StreamEvent] = []
+        for event in reversed(self._events):
+            if event.cursor <= cursor:
+                break
+            found.append(event)
+        return found[::-1]
 
 
 class AlertStream:
@@ -26,6 +108,10 @@ class AlertStream:
         self._alert_events = alert_events
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
+        self._num_woken = 0
+        self._num_read = -1  # how often it had been woken when the recent events were read
+        self._recent: RecentEvents | None = None
+        self._reading = asyncio.Lock()
         self._closed = False
 
     def start(self) -> None:
@@ -44,6 +130,7 @@ class AlertStream:
         self.wake()
 
     def _wake(self) -> None:
+        self._num_woken += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -55,19 +142,46 @@ class AlertStream:
         newest = await run_in_threadpool(self._alert_events.newest)
         return cursor if cursor <= newest else 0
 
-    async def follow(self, cursor: int, run: str | None) -> AsyncIterator[AlertEvent | None]:
-        """Yield the events after *cursor*, then each new one, until `close`.
+    async def follow(self, cursor: int, wanted: Wanted) -> AsyncIterator[StreamEvent | None]:
+        """Yield the wanted events after *cursor*, then each new one, until `close`.
 
         None says that there was nothing for `PING_S`.
         """
         while not self._closed:
             changed = self._changed
-            events = await run_in_threadpool(self._alert_events.after, cursor, run)
+            events = await self._after(cursor, wanted.run)
             for event in events:
-                yield event
+                if wanted.takes(event):
+                    yield event
                 cursor = event.cursor
             if not events:
                 try:
                     await asyncio.wait_for(changed.wait(), PING_S)
                 except TimeoutError:
                     yield None
+
+    async def _after(self, cursor: int, run: str | None) -> list[StreamEvent]:
+        """Return the next events after *cursor*, none if there are none yet; also of other runs."""
+        recent = await self._read_recent()
+        if cursor >= recent.after:
+            return recent.since(cursor)
+        page = await run_in_threadpool(self._page, cursor, run)
+        return page or recent.since(recent.after)
+
+    async def _read_recent(self) -> RecentEvents:
+        """Return the newest events, with all that were stored before this call."""
+        async with self._reading:
+            if self._recent is None:
+                self._recent = RecentEvents(await run_in_threadpool(self._alert_events.newest))
+            recent = self._recent
+            woken = self._num_woken
+            while self._num_read != woken:
+                events = await run_in_threadpool(self._page, recent.newest)
+                recent.extend(events)
+                if len(events) < PAGE_EVENTS:
+                    self._num_read = woken
+            return recent
+
+    def _page(self, cursor: int, run: str | None = None) -> list[StreamEvent]:
+        """Read a page of the store, in any thread; of one run or of all."""
+        return [encode_event(event) for event in self._alert_events.after(cursor, run)]

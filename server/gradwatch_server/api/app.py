@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
@@ -36,6 +37,7 @@ def make_app(
         version=__version__,
         summary="Which layer on which rank went wrong at which step.",
         lifespan=lifespan,
+        dependencies=[Depends(refuse_unknown)],
         default_response_class=problems.Json,
         docs_url=None,  # its page loads scripts from a CDN; /openapi.json has it all
         redoc_url=None,

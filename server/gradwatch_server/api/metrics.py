@@ -16,7 +16,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_wire.health import AlertState, RankState, Severity, Status
+from gradwatch_wire.health import AlertState, Phase, RankState, Severity, Status
 
 MAX_LABELLED_RUNS: Final = 50
 """Runs with numbers of their own, the last active ones: Prometheus keeps each as a time series."""
@@ -78,13 +78,22 @@ def _runs(published: PublishedState, now_ns: int) -> Iterator[Metric]:
     yield _by(
         "gradwatch_ranks", "Ranks of the current attempts by state.", "state", ranks, RankState
     )
+    phases = Counter(report["phase"] for report in reports)
+    yield _by("gradwatch_runs_in_phase", "Runs by phase.", "phase", phases, Phase)
     firing = Counter(
         alert["severity"]
         for report in reports
+        if report["phase"] in (Phase.WAITING, Phase.RUNNING)
         for alert in report["alerts"]["items"]
         if alert["state"] == AlertState.FIRING
     )
-    yield _by("gradwatch_alerts_firing", "Firing alerts by severity.", "severity", firing, Severity)
+    yield _by(
+        "gradwatch_alerts_firing",
+        "Firing alerts by severity, of runs that have not ended.",
+        "severity",
+        firing,
+        Severity,
+    )
     yield from _labelled(views[:MAX_LABELLED_RUNS], reports)
 
 

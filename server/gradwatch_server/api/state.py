@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Request
 
@@ -15,9 +16,13 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.storage.store import AlertEventReader
+
+COMMAND_TIMEOUT_S: Final = 10.0
+"""Time that the engine has to do what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +59,41 @@ class ApiState:
         """Return the engine's time, nanoseconds since the epoch."""
         return self.engine.clock.now_ns()
 
-    def run(self, name: str) -> RunView:
-        """Return a run.
+    async def command(self, command: Command) -> Any:
+        """Have the engine do something; return what it answers once that is in the log.
 
         Raises:
-            HTTPException: 404, if there is none of this name.
+            HTTPException: As the command says; 503 if the engine cannot write, or is too slow.
+        """
+        if self.published.fault is not None:
+            raise HTTPException(503, self.published.fault)
+        try:
+            future = asyncio.wrap_future(self.engine.commands.submit(command))
+            return await asyncio.wait_for(future, COMMAND_TIMEOUT_S)
+        except CommandError as error:
+            raise HTTPException(error.status, error.detail) from error
+        except TimeoutError as error:
+            detail = "the engine did not answer in time; it is not known whether this was done"
+            raise HTTPException(503, self.published.fault or detail) from error
+
+    def run(self, name: str, attempt: int | None = None) -> RunView:
+        """Return a run at its current attempt, or at another one.
+
+        Raises:
+            HTTPException: 404, if there is none of this name, or no such attempt is kept.
         """
         runs = self.published.runs
         view = runs.get(name)
         if view is None:
             known = ", ".join(sorted(runs)[:5]) or "none yet"
             raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
-        return view
+        if attempt is None:
+            return view
+        found = view.of_attempt(attempt)
+        if found is None:
+            kept = ", ".join(str(own.attempt) for own in (*view.others, view))
+            raise HTTPException(404, f"no attempt {attempt} of run {name[:80]!a}; kept are {kept}")
+        return found
 
     def newest_runs(self) -> list[RunView]:
         """Return all runs, the last active one first."""

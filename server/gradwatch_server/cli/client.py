@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,6 +19,8 @@ RECONNECT_S: Final = 1.0
 
 _SILENCE_S: Final = 45.0
 """A stream that says nothing this long is connected anew: three times the interval of its pings."""
+
+_PAGE_EVENTS: Final = 1000
 
 _UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 """UnicodeError: a host name that cannot be one."""
@@ -35,15 +37,42 @@ def get(url: str, path: str) -> Any:
     Raises:
         GradwatchError: If there is none, or it answers with an error.
     """
+    return ask("GET", url, path)
+
+
+def ask(method: str, url: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """Return the JSON that the aggregator at *url* answers, None if it answers nothing.
+
+    Raises:
+        GradwatchError: If there is none, or it answers with an error.
+    """
+    address = url.rstrip("/") + path
     try:
-        response = httpx.get(url.rstrip("/") + path, timeout=10.0, trust_env=False, **credentials())
+        response = httpx.request(
+            method, address, json=body, timeout=15.0, trust_env=False, **credentials()
+        )
     except _UNREACHABLE as error:
         raise _no_answer(url, error) from error
     _check(response)
+    if response.status_code == httpx.codes.NO_CONTENT:
+        return None
     try:
         return response.json()
     except ValueError as error:
         raise _not_an_aggregator(url) from error
+
+
+def past_events(url: str, run: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the alert events that are kept, of one run or of all, oldest first.
+
+    Raises:
+        GradwatchError: If the aggregator cannot be reached, or answers with an error.
+    """
+    query = "" if run is None else f"&run={quote(run, safe='')}"
+    seen = 0
+    while page := get(url, f"/alerts?after={seen}&limit={_PAGE_EVENTS}{query}"):
+        yield from page
+        seen = page[-1]["cursor"]
 
 
 def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,8 @@ Url = Annotated[
     str,
     typer.Option("--url", envvar="GRADWATCH_URL", help="HTTP address of the aggregator."),
 ]
+By = Annotated[str | None, typer.Option(help="Who you are.", show_default="the name of the user")]
+Comment = Annotated[str, typer.Option(help="Why.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 
 

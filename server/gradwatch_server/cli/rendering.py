@@ -14,7 +14,7 @@ console: Final = Console()
 
 COLOURS: Final = {
     Status.HEALTHY: "green",
-    Status.ENDED: "blue",
+    Status.UNKNOWN: "blue",
     Status.CRITICAL: "bold red",
     Severity.WARNING: "yellow",
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_wire import Envelope, Hello
 
 
@@ -44,8 +45,43 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """What a BEAT of a session said.
+
+    Args:
+        session: The session.
+        last_step: The last step that it collected, -1 before the first.
+        since_s: Seconds since then, or since it attached.
+        training: Whether the model is in training mode; None if it does not say.
+    """
+
+    session: bytes
+    last_step: int
+    since_s: float
+    training: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """Sessions that sent no record for some seconds are alive, and this is how far they are.
+
+    Written about once a second for all of them together, each every few seconds.
+    """
+
+    progress: tuple[Progress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The aggregator takes in messages again, having been away: started anew, or held up.
+
+    What it waits for it waits for anew: nobody could reach it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. Written about once a second while a frame waits for a rank."""
+    """Time passed. Written once a second while a frame waits for a rank, or a rank is not heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +99,37 @@ class Forgotten:
     attempts: int
 
 
-Body: TypeAlias = Opened | Received | Gap | Lost | Tick | RulesSet | Forgotten
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Somebody knows of an alert that fires."""
+
+    run: str
+    attempt: int
+    alert_id: str
+    by: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceAdded:
+    """Alerts that fit are not told from here on, until it ends."""
+
+    silence: Silence
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceRemoved:
+    """A silence ends before its time."""
+
+    silence_id: str
+
+
+Request: TypeAlias = Acknowledged | SilenceAdded | SilenceRemoved
+"""What people ask of the aggregator."""
+
+Body: TypeAlias = (
+    Opened | Received | Gap | Lost | Beats | Resumed | Tick | RulesSet | Forgotten | Request
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,49 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
+from gradwatch_server.core.packing import pack_integer
+
 MAX_RANGES: Final = 32
 """Ranges kept per session, the newest."""
+
+
+class RecentCount:
+    """Counts what happened while the frames of the window closed: older events do not count."""
+
+    def __init__(self, frames: int) -> None:
+        """Begin at none.
+
+        Args:
+            frames: How many frames the window holds.
+        """
+        self.frames = frames
+        self._counts: deque[list[int]] = deque()  # frames closed by then, and how many
+        self._total = 0
+
+    def add(self, num_frames: int, count: int = 1) -> None:
+        """Count what happened when so many frames had closed."""
+        if self._counts and self._counts[-1][0] == num_frames:
+            self._counts[-1][1] += count
+        else:
+            self._counts.append([num_frames, count])
+        self._total += count
+        self.value(num_frames)
+
+    def value(self, num_frames: int) -> int:
+        """Return how many there were within the window that ends at *num_frames* frames."""
+        while self._counts and self._counts[0][0] <= num_frames - self.frames:
+            self._total -= self._counts.popleft()[1]
+        return self._total
+
+    def state_dict(self) -> list[list[int | str]]:
+        """Return plain data."""
+        return [[number, pack_integer(count)] for number, count in self._counts]
+
+    def load_state_dict(self, state: Iterable[Iterable[Any]]) -> None:
+        """Take up what `state_dict` described."""
+        for number, count in state:
+            self._counts.append([number, int(count)])
+            self._total += int(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,46 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
 from gradwatch_wire.session.replayed import is_replayed
 
+MAX_LIVE: Final = 8
+"""Attempts of a run that are judged at the same time, the newest."""
+
 
 @dataclass(slots=True)
 class Run:
-    """A named run: its attempts, the last of which is current, and its totals."""
+    """A named run: its attempts, of which the newest that lives is current, and its totals."""
 
     name: str
     created_ns: int
     attempts: list[Attempt] = field(default_factory=list)
     num_stored: int = 0
     num_lost: int = 0
+    _judged: list[Attempt] = field(default_factory=list)
+    _num_known: int = 0  # attempts that there were when these were found
+
+    @property
+    def judged(self) -> Sequence[Attempt]:
+        """The attempts that are not retired, oldest first."""
+        if self._num_known != len(self.attempts):
+            self._judged = [own for own in self.attempts if not own.retired]
+            self._num_known = len(self.attempts)
+        return self._judged
+
+    @property
+    def live(self) -> Sequence[Attempt]:
+        """The attempts that live, oldest first.
+
+        One of which nothing was heard since another began is taken for that one's past, although
+        it may not yet be known that it was killed.
+        """
+        newest = self._newest.started_ns
+        return [
+            own
+            for own in self.judged
+            if own.lives and not own.replayed and (own.heard_ns > newest or own is self._newest)
+        ]
 
     @property
     def current(self) -> Attempt:
-        """The newest attempt."""
+        """The newest attempt that lives; if none does, the one that was heard of last."""
+        newest = self._newest
+        if newest.lives or len(self.judged) < 2:
+            return newest
+        live = self.live
+        if live:
+            return live[-1]
+        own = [own for own in self.judged if own.replayed == newest.replayed]
+        return max(own or [newest], key=lambda one: (one.heard_ns, one.number))
+
+    @property
+    def _newest(self) -> Attempt:
         # What comes from a spill file is of the past: the training that runs stays current.
-        return next((own for own in reversed(self.attempts) if not own.replayed), self.attempts[-1])
+        judged = self.judged or self.attempts[-1:]
+        return next((own for own in reversed(judged) if not own.replayed), judged[-1])
 
     def attempt_of(self, session: Session) -> Attempt:
         """Return the attempt that a session belongs to."""
         newest = self.attempts[-1]
         if newest.number == session.attempt:  # so it is for nearly every record
             return newest
-        return next(own for own in reversed(self.attempts) if own.number == session.attempt)
+        return self.attempts[bisect_left(self.attempts, session.attempt, key=_number)]
 
     def find(self, hello: Hello) -> Attempt | None:
         """Return the attempt that a new session belongs to, None if that is another one."""
-        if not self.attempts:
-            return None
-        candidates = reversed(self.attempts) if is_replayed(hello) else [self.current]
-        return next((own for own in candidates if not own.is_another(hello)), None)
+        candidates = self.attempts if is_replayed(hello) else self.judged
+        return next((own for own in reversed(candidates) if not own.is_another(hello)), None)
+
+    def begin(self, attempt: Attempt, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Add an attempt, and retire those that no longer live."""
+        if attempt.replayed and any(not own.replayed for own in self.judged):
+            yield from attempt.retire(now_ns, rules)
+        else:
+            rest = [own for own in self.judged if own.lives and own.replayed == attempt.replayed]
+            rest.sort(key=lambda own: own.heard_ns)
+            kept = rest[-MAX_LIVE + 1 :]
+            for own in self.judged:
+                if own not in kept:
+                    yield from own.retire(now_ns, rules)
+        self.attempts.append(attempt)
+        self._num_known = 0
+
+    def succeed(self, attempt: Attempt, hello: Hello, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Note that a rank attached again: what earlier attempts miss of it has come back."""
+        if attempt.replayed:
+            return
+        for own in self.attempts[-MAX_LIVE - 1 :]:
+            session = own.sessions.get(hello.rank)
+            same_job = own.job.partition("/")[0] == hello.job.partition("/")[0]
+            if own.number < attempt.number and session and (same_job or not own.lives):
+                session.is_replaced = True
+                if own.is_troubled:
+                    own.revision += 1
+                    yield from own.judge_liveness(now_ns, rules)
+
+    def touched_by_open(self) -> set[int]:
+        """Return the numbers of the attempts that a new session may change."""
+        return {own.number for own in (*self.judged, *self.attempts[-MAX_LIVE - 1 :])}
+
+    def forget(self, attempts: int) -> list[Session]:
+        """Let go of the attempts up to a number, and return their sessions."""
+        gone = [own for own in self.attempts if own.number <= attempts]
+        self.attempts = [own for own in self.attempts if own.number > attempts]
+        self._num_known = 0
+        return [session for own in gone for session in own.sessions.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data of all but the attempts."""
@@ -60,3 +138,7 @@ class Run:
             num_stored=int(state["num_stored"]),
             num_lost=int(state["num_lost"]),
         )
+
+
+def _number(attempt: Attempt) -> int:
+    return attempt.number

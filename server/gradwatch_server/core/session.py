@@ -16,11 +16,18 @@ from gradwatch_wire.columns import L2
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import EventName
 
+EXCEPTION: Final = "exception"
+"""What the BYE of a rank says that ended with one."""
+
 MAX_MANIFEST_LAYERS = 1 << 20
 """Layers of all manifests together that a session may name; the oldest manifests are dropped."""
 
 _HELLO: Final = ("rank", "world", "host", "pid", "versions", "job")
 _PROGRESS: Final = ("last_skipped", "last_step", "reason")
+_LIVENESS: Final = (
+    *("heard_ns", "stepped_ns", "lost_ns", "is_replaced", "is_from_files"),
+    *("beat_step", "behind_frames"),
+)
 _COUNTERS: Final = ("acked", "num_stored", "num_lost", "num_unresolved", "num_skipped")
 
 
@@ -46,7 +53,7 @@ class Session:
         id: 16 bytes.
         hello: What it said of itself.
         attempt: Number of the attempt that it belongs to.
-        last_ns: When its last record was received, nanoseconds since the epoch.
+        last_ns: When the log has its last sign of life, nanoseconds since the epoch.
         state: Whether it lives.
         acked: Highest sequence number below which nothing is missing or not declared lost.
         num_stored: Records stored.
@@ -58,6 +65,14 @@ class Session:
         reason: What its BYE said, empty before.
         manifests: Manifest id to what it declared.
         losses: What it lost.
+        heard_ns: Its last sign of life in the log, or when the aggregator could be reached again.
+        stepped_ns: When it took its last step, as far as is known; before, when it attached.
+        lost_ns: When it was taken for lost, 0 unless it was and gave no sign of life since. What is
+            sent in its place from files is none.
+        is_replaced: Whether its rank attached again, in a later attempt.
+        is_from_files: Whether it is sent from spill files by now.
+        beat_step: The last step that it told of in a BEAT since the last statistics, else -1.
+        behind_frames: Frames in a row that closed two steps or more ahead of it.
     """
 
     id: bytes
@@ -75,6 +90,39 @@ class Session:
     reason: str = ""
     manifests: dict[int, DeclaredManifest] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    heard_ns: int = 0
+    stepped_ns: int = 0
+    lost_ns: int = 0
+    is_replaced: bool = False
+    is_from_files: bool = False
+    beat_step: int = -1
+    behind_frames: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin to count from now."""
+        self.heard_ns = self.heard_ns or self.last_ns
+        self.stepped_ns = self.stepped_ns or self.last_ns
+
+    def note_sign(self, now_ns: int) -> None:
+        """Note a sign of life."""
+        self.heard_ns = now_ns
+        if not self.is_from_files:
+            self.lost_ns, self.is_replaced = 0, False
+
+    def note_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
+        """Note the last step that a BEAT tells of, and how long ago it was, if that is known."""
+        self.last_ns = now_ns
+        known = max(self.last_step, self.beat_step)
+        then_ns = now_ns - round((since_s or 0.0) * 1e9)
+        if step > known:  # its statistics are on their way
+            self.beat_step, self.stepped_ns = step, then_ns
+        elif since_s:
+            self.stepped_ns = min(self.stepped_ns, then_ns)
+
+    def wait_anew(self, now_ns: int) -> None:
+        """Count from now: nobody could reach the aggregator before."""
+        self.heard_ns = max(self.heard_ns, now_ns)
+        self.stepped_ns = max(self.stepped_ns, now_ns)
 
     def declare(self, number: int, manifest: DeclaredManifest) -> None:
         """Note what a manifest declared; the oldest are dropped when they name too many layers."""
@@ -119,7 +167,7 @@ class Session:
             "versions": dict(self.hello.versions),
             "last_ns": self.last_ns,
             "state": str(self.state),
-            **{name: getattr(self, name) for name in _PROGRESS},
+            **{name: getattr(self, name) for name in (*_PROGRESS, *_LIVENESS)},
             "losses": self.losses.state_dict(),
             "counters": [pack_integer(getattr(self, name)) for name in _COUNTERS],
             "manifests": [
@@ -139,6 +187,10 @@ class Session:
             setattr(session, name, int(value))
         for name in _PROGRESS:
             setattr(session, name, state[name])
+        for name in _LIVENESS:
+            setattr(session, name, state.get(name, getattr(session, name)))
+        if session.state is RankState.ENDED and session.reason == EXCEPTION:
+            session.state = RankState.FAILED  # which earlier versions did not tell apart
         session.losses = Losses.from_state_dict(state.get("losses", ()))
         for number, layout, ordered in state["manifests"]:
             session.manifests[number] = DeclaredManifest(layouts[layout], ordered)

@@ -7,13 +7,18 @@ from collections.abc import Callable, Sequence
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import (
+    Acknowledged,
+    Beats,
     Entry,
     Forgotten,
     Gap,
     Lost,
     Opened,
     Received,
+    Resumed,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.core.state import State
@@ -67,7 +72,15 @@ class Applier:
                 self.publisher.note_changed([sessions[envelope.session].hello.run])
             case Opened(session, _) | Gap(session, _, _) | Lost(session):
                 self.publisher.note_changed([sessions[session].hello.run])
-            case Tick() | RulesSet():
+            case Beats(progress):
+                known = (sessions.get(own.session) for own in progress)
+                self.publisher.note_changed({own.hello.run for own in known if own is not None})
+            case Tick() | Resumed() | RulesSet():
+                self.publisher.note_changed(self.state.runs)
+            case Acknowledged(run=run):
+                self.publisher.note_changed({run} & self.state.runs.keys())
+            case SilenceAdded() | SilenceRemoved():
+                self._published.silences = tuple(self.state.silences)
                 self.publisher.note_changed(self.state.runs)
 
     def _forget(self, gone: Forgotten) -> None:

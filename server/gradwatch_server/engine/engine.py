@@ -21,6 +21,7 @@ from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import alert_event, tell_ranks
 from gradwatch_server.engine.batch import Batch
+from gradwatch_server.engine.commands import Commands
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
@@ -78,6 +79,7 @@ class Engine(threading.Thread):
         super().__init__(name="gradwatch-engine")
         self.clock = clock
         self.published = PublishedState()
+        self.commands = Commands()
         self.metrics = EngineMetrics()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
         self._http_url = http_url
@@ -92,10 +94,6 @@ class Engine(threading.Thread):
         self._withheld = False  # whether alerts were applied that are not stored
         self._recover(rules, window_steps)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
-        self._intake = Intake(
-            ingest, self._state, self._tracker, self.published, self.metrics, self.boot_id
-        )
-        self._applier.on_forgotten = self._intake.forget
         self._housekeeping = Housekeeping(
             self._state,
             self.published,
@@ -103,6 +101,16 @@ class Engine(threading.Thread):
             session_timeout_s=session_timeout_s,
             runs_max_age_s=self._retention.runs_max_age_s,
         )
+        self._intake = Intake(
+            ingest,
+            self._state,
+            self._tracker,
+            self.published,
+            self.metrics,
+            self.boot_id,
+            self._housekeeping.beat,
+        )
+        self._applier.on_forgotten = self._intake.forget
 
     def _recover(self, rules: Rules, window_steps: int) -> None:
         self._applier = recover(
@@ -138,6 +146,7 @@ class Engine(threading.Thread):
             self.published.fault = "the engine failed; see the log"
             self._on_failure()
         finally:
+            self.commands.close()
             self._publish()
 
     def _round(self) -> None:
@@ -147,14 +156,17 @@ class Engine(threading.Thread):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
         now_ns = self.clock.now_ns()
+        self._housekeeping.wake(now_ns, batch)
         self._housekeeping.add(now_ns, batch)
         self._add_rules(now_ns, batch)
+        self.commands.take(self._state, now_ns, batch)
         if batch.lines and not self._append(batch.lines):
             return
         self._acknowledge(batch)
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._apply_all(batch.lines)
+        self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
         if not self._withheld:
             self._checkpointer.work(self.clock.now_ns(), self._state)
@@ -172,7 +184,9 @@ class Engine(threading.Thread):
         )
 
     def _take(self, message: Message, batch: Batch) -> None:
-        self._intake.take(message, self.clock.now_ns(), batch)
+        now_ns = self.clock.now_ns()
+        self._housekeeping.wake(now_ns, batch)
+        self._intake.take(message, now_ns, batch)
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""

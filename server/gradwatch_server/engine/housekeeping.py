@@ -1,10 +1,11 @@
-"""Housekeeping: what the passing of time puts into the log."""
+"""Housekeeping: what the passing of time puts into the log, and what BEATs said meanwhile."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.core.entries import Lost, Tick
+from gradwatch_server.core.entries import Beats, Lost, Progress, Resumed, Tick
+from gradwatch_server.core.liveness import LOGGED_AFTER_S, SIGN_EVERY_S
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.published import PublishedState
@@ -12,6 +13,12 @@ from gradwatch_server.storage.retention import long_ended
 from gradwatch_wire.health import RankState
 
 TICK_NS: Final = 1_000_000_000
+WATCH_NS: Final = 5_000_000_000
+"""How often time passes in the log while a rank that lives is not heard of."""
+
+AWAY_NS: Final = 3_000_000_000
+"""The engine was held up if it looked at nothing this long; a round takes some 50 ms."""
+
 FORGET_NS: Final = 60_000_000_000
 """How often it is looked whether a run ended long ago."""
 
@@ -32,7 +39,30 @@ class Housekeeping:
         self._published = published
         self._session_timeout_ns = int(session_timeout_s * 1e9)
         self._runs_max_age_s = runs_max_age_s
-        self._ticked_ns = self._forgot_ns = now_ns
+        self._ticked_ns = self._forgot_ns = self._watched_ns = now_ns
+        self._awake_ns = 0  # it was away before it began
+        self._beats: dict[bytes, Progress] = {}  # what each session said last
+
+    def wake(self, now_ns: int, batch: Batch) -> None:
+        """Note that the engine works, and in the log if it had not for a while.
+
+        Nobody could reach it then: no rank is late or silent for that.
+        """
+        away_ns, self._awake_ns = now_ns - self._awake_ns, now_ns
+        if away_ns <= AWAY_NS or not self._concerned():
+            return
+        batch.add(now_ns, Resumed())
+        for session in self._state.sessions.values():
+            if session.state is RankState.ALIVE:
+                self._published.last_seen[session.id] = now_ns
+
+    def _concerned(self) -> bool:
+        runs = self._state.runs.values()
+        return any(own.lives or own.waiting for run in runs for own in run.judged)
+
+    def beat(self, progress: Progress) -> None:
+        """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""
+        self._beats[progress.session] = progress
 
     def add(self, now_ns: int, batch: Batch) -> None:
         """Add what is due to a batch; something is once a second."""
@@ -41,9 +71,37 @@ class Housekeeping:
         self._ticked_ns = now_ns
         for session in self._silent(now_ns):
             batch.add(now_ns, Lost(session))
-        if any(run.current.waiting for run in self._state.runs.values()):
+        self._add_beats(now_ns, batch)
+        if self._is_watching(now_ns):
+            self._watched_ns = now_ns
             batch.add(now_ns, Tick())
         self._add_forgotten(now_ns, batch)
+
+    def _add_beats(self, now_ns: int, batch: Batch) -> None:
+        """Put what was said by sessions that sent nothing else lately into one entry."""
+        due: list[Progress] = []
+        sessions = self._state.sessions
+        for session_id in list(self._beats):
+            session = sessions.get(session_id)
+            if session is None or session.state is not RankState.ALIVE:
+                del self._beats[session_id]
+            elif now_ns - session.heard_ns >= SIGN_EVERY_S * 1e9:
+                due.append(self._beats.pop(session_id))
+        if due:
+            batch.add(now_ns, Beats(tuple(due)))
+
+    def _is_watching(self, now_ns: int) -> bool:
+        """Tell whether time is to pass: a frame waits, or a rank that lives is not heard of."""
+        runs = self._state.runs.values()
+        if any(own.waiting for run in runs for own in run.judged):
+            return True
+        if now_ns - self._watched_ns < WATCH_NS:
+            return False
+        silent_ns = now_ns - round(LOGGED_AFTER_S * 1e9)
+        return any(
+            session.state is RankState.ALIVE and session.heard_ns < silent_ns
+            for session in self._state.sessions.values()
+        )
 
     def _silent(self, now_ns: int) -> list[bytes]:
         """Return the sessions that gave no sign of life for the session timeout."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradwatch_server.core.entries import Gap, Opened, Received
+from collections.abc import Callable
+
+from gradwatch_server.core.entries import Gap, Opened, Progress, Received
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.admission import Admission
@@ -13,6 +15,7 @@ from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
 from gradwatch_wire import Ack, Beat, Hello
 from gradwatch_wire.health import RankState
+from gradwatch_wire.session.replayed import as_replayed, is_replayed
 
 
 class Intake:
@@ -26,6 +29,7 @@ class Intake:
         published: PublishedState,
         metrics: EngineMetrics,
         boot_id: bytes,
+        on_beat: Callable[[Progress], None],
     ) -> None:
         self.peers: dict[bytes, bytes] = {}  # session -> peer that last spoke for it
         self._ingest = ingest
@@ -34,6 +38,7 @@ class Intake:
         self._published = published
         self._metrics = metrics
         self._boot_id = boot_id
+        self._on_beat = on_beat
         self._admission = Admission(ingest, state, tracker)
 
     def take(self, message: Message, now_ns: int, batch: Batch) -> None:
@@ -60,6 +65,7 @@ class Intake:
             return False
         if isinstance(record, Beat):
             self._revive(session, now_ns, batch)
+            self._on_beat(Progress(session, record.last_step, record.since_s, record.training))
             batch.answer(session, message.peer)
         elif type(record) in RECORD_KINDS:
             self._check(message, now_ns, batch)
@@ -73,7 +79,7 @@ class Intake:
         """Open the session if it is new; return False if it was refused."""
         session = message.envelope.session
         if session in self._tracker:
-            self._revive(session, now_ns, batch)
+            self._return(session, hello, now_ns, batch)
         elif self._admission.admits(message, hello):
             self._tracker.open(session)
             batch.add(now_ns, Opened(session, hello), message.raw)
@@ -81,6 +87,17 @@ class Intake:
             return False
         batch.answers[session] = Answer(message.peer, welcome=True)
         return True
+
+    def _return(self, session: bytes, hello: Hello, now_ns: int, batch: Batch) -> None:
+        """Note in the log that a known session goes on: after silence, or from files from now."""
+        known = self._state.sessions.get(session)
+        if known is None:
+            return
+        from_files = is_replayed(hello)
+        changed = known.state is RankState.ALIVE and known.is_from_files != from_files
+        if known.state is RankState.LOST or changed:
+            shown = as_replayed(known.hello) if from_files else known.hello
+            batch.add(now_ns, Opened(session, shown))
 
     def _check(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Log a record if it is the next one of its session, and what is lost before it."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_run
 from gradwatch_server.engine.unmatched import UnmatchedRules
@@ -24,6 +25,7 @@ class PublishedState:
         runs: Name to snapshot of each run; the mapping is replaced, never changed.
         rules: Those in force.
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
+        silences: Those that there are, also some that ended.
         fault: Why nothing is taken in just now, None if all is well.
         cursor: That of the newest alert event.
         num_duplicates: Records that came again, since the start.
@@ -33,6 +35,7 @@ class PublishedState:
     runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     rules: Rules = field(default_factory=Rules)
     last_seen: dict[bytes, int] = field(default_factory=dict)
+    silences: tuple[Silence, ...] = ()
     fault: str | None = None
     cursor: int = 0
     num_duplicates: int = 0
@@ -64,7 +67,11 @@ class Publisher:
         self._published.rules = state.rules
         if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
             return
-        views = {name: view_run(state.runs[name], state.rules) for name in self._changed}
+        before = self._published.runs
+        views = {
+            name: view_run(state.runs[name], state.rules, before.get(name))
+            for name in self._changed
+        }
         self._published.runs = MappingProxyType({**self._published.runs, **views})
         self._unmatched.look(views.values(), state.rules)
         self._changed.clear()

@@ -36,6 +36,7 @@ def recover(
         state = checkpointer.restore(window_steps)
         applier = Applier(state, checkpointer, Publisher(published), published)
         published.cursor = _catch_up(applier, store, rules, clock)
+        published.silences = tuple(state.silences)
         return applier
 
     try:
@@ -71,7 +72,7 @@ def _catch_up(applier: Applier, store: Store, rules: Rules, clock: Clock) -> int
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:
     sessions = applier.state.sessions.values()
-    clock.catch_up(max((session.last_ns for session in sessions), default=0))
+    clock.catch_up(max((max(own.last_ns, own.heard_ns) for own in sessions), default=0))
     # While the aggregator was down no rank could reach it, which makes none of them lost.
     now_ns = clock.now_ns()
     alive = (session.id for session in sessions if session.state is RankState.ALIVE)

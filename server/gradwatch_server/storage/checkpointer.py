@@ -7,13 +7,20 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry, Forgotten, RulesSet
+from gradwatch_server.core.alerting.silences import Silences
+from gradwatch_server.core.entries import (
+    Entry,
+    Forgotten,
+    RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
+)
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import (
@@ -59,10 +66,10 @@ class _Unsaved:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What is saved of a run: its current attempt, and the frames that its window had."""
+    """What is saved of a run: its newest attempt, and the frames that the windows had."""
 
-    attempt: int
-    num_frames: int
+    newest: int
+    num_frames: Mapping[int, int]
 
 
 class Checkpointer:
@@ -79,7 +86,9 @@ class Checkpointer:
         self._forgotten: dict[str, int] = {}  # as saved
         self._absent: list[str] = []  # runs with frames that are not filled in yet
         self._rules: list[tuple[int, dict[str, Any]]] = [(0, {})]
+        self._silences: list[tuple[int, list[dict[str, Any]]]] = [(0, [])]
         self._position = Position()
+        self._restored = 0  # the place of the checkpoint that was read
         self._target = 0  # the place up to which all is being saved
         self._began_ns = clock.now_ns()
         self._rest_until_ns = 0
@@ -99,11 +108,14 @@ class Checkpointer:
         for run in state.runs.values():
             for attempt in run.attempts:
                 state.sessions.update((own.id, own) for own in attempt.sessions.values())
+                attempt.active_alerts.silences = state.silences
             if run.name not in saved.resized:
                 self._saved[run.name] = _saved_of(run)
         behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
         rules = {} if saved.damaged else saved.position.rules
-        self._position = Position(saved.position.offset, rules, behind)
+        silences = () if saved.damaged else saved.position.silences
+        self._position = Position(saved.position.offset, rules, behind, silences)
+        self._restored = saved.position.offset
         self._store.log.skip_to(saved.position.offset)
         in_order = sorted(behind.items(), key=lambda item: item[1])
         self._unsaved = {name: _Unsaved(offset) for name, offset in in_order}
@@ -112,6 +124,8 @@ class Checkpointer:
         self._absent = list(reversed(state.runs))
         self._rules = [(self._position.start, dict(rules))]
         state.rules = Rules.from_log(rules)
+        state.silences.replace(silences)
+        self._silences = [(self._position.start, state.silences.state_dict())]
         return state
 
     def tail(self, state: State) -> Iterator[tuple[int, Entry, Sequence[str]]]:
@@ -120,6 +134,11 @@ class Checkpointer:
         for offset, entry in self._store.log.entries(position.start):
             if offset > position.offset or isinstance(entry.body, RulesSet):
                 yield offset, entry, ()
+                continue
+            if isinstance(entry.body, SilenceAdded | SilenceRemoved):
+                behind = position.behind
+                ahead = [n for n in state.runs if behind.get(n, position.offset) >= offset]
+                yield offset, entry, ahead
                 continue
             names = {name for name, _ in state.concerns(entry)}
             passed_over += not names
@@ -137,8 +156,12 @@ class Checkpointer:
         body = entry.body
         if isinstance(body, RulesSet):
             self._rules.append((offset, dict(body.rules)))
+        if isinstance(body, SilenceAdded | SilenceRemoved):
+            self._silences.append((offset, _silences_after(body, state.silences)))
         for name, attempt in state.concerns(entry):
-            unsaved = self._unsaved.setdefault(name, _Unsaved(offset - 1))
+            # At a start an entry may come again that the run, as it is saved, has already.
+            own = max(offset - 1, self._restored)
+            unsaved = self._unsaved.setdefault(name, _Unsaved(own))
             unsaved.attempts.add(attempt)
         if isinstance(body, Forgotten) and body.run in state.runs:
             self._gone += [
@@ -225,10 +248,10 @@ class Checkpointer:
 
     def _encode(self, run: Run) -> RunSave:
         change = self._change(run)
-        if self._absent:
-            window = run.current.window
-            absent = set(window.absent()) & set(window.changed(change.since))
-            fill_window(self._store.state, run, absent)
+        for attempt in run.judged if self._absent else ():
+            window = attempt.window
+            changed = window.changed(change.since.get(attempt.number, 0))
+            fill_window(self._store.state, attempt, set(window.absent()).intersection(changed))
         return encode_change(change)
 
     def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
@@ -240,19 +263,19 @@ class Checkpointer:
     def _change(self, run: Run) -> Change:
         saved = self._saved.get(run.name)
         if saved is None:
-            return Change(run, run.attempts, 0, whole=True)
+            return Change(run, run.attempts, {}, whole=True)
         touched = self._unsaved[run.name].attempts
         attempts = [
-            own for own in run.attempts if own.number >= saved.attempt or own.number in touched
+            own for own in run.attempts if own.number > saved.newest or own.number in touched
         ]
-        since = saved.num_frames if saved.attempt == run.current.number else 0
-        return Change(run, attempts, since, whole=False)
+        return Change(run, attempts, saved.num_frames, whole=False)
 
     def _position_without(self, saved: Sequence[str]) -> Position:
         rest = {n: own.offset for n, own in self._unsaved.items() if n not in set(saved)}
         start = Position(self._store.log.last_offset, {}, rest).start
         rules = [plain for offset, plain in self._rules if offset <= start][-1]
-        return Position(self._store.log.last_offset, rules, rest)
+        silences = [plain for offset, plain in self._silences if offset <= start][-1]
+        return Position(self._store.log.last_offset, rules, rest, silences)
 
     def _note_saved(self, saved: Sequence[str], position: Position, state: State) -> None:
         for name in saved:
@@ -267,6 +290,8 @@ class Checkpointer:
             (position.start, dict(position.rules)),
             *(own for own in self._rules if own[0] > position.start),
         ]
+        later = [own for own in self._silences if own[0] > position.start]
+        self._silences = [(position.start, [*map(dict, position.silences)]), *later]
         if self._failed:
             logger.warning("checkpoints can be written again")
             self._failed = False
@@ -275,10 +300,10 @@ class Checkpointer:
         """Fill in a slice of what the windows held before what was read at the start."""
         while self._absent:
             run = state.runs.get(self._absent[-1])
-            absent = run.current.window.absent() if run is not None else []
-            if run is not None and absent:
-                fill_window(self._store.state, run, absent[:FILL_CHUNKS])
-                return True
+            for attempt in run.judged if run is not None else ():
+                if absent := attempt.window.absent():
+                    fill_window(self._store.state, attempt, absent[:FILL_CHUNKS])
+                    return True
             self._absent.pop()
         return False
 
@@ -295,5 +320,18 @@ class Checkpointer:
         return False
 
 
+def _silences_after(
+    body: SilenceAdded | SilenceRemoved, silences: Silences
+) -> list[dict[str, Any]]:
+    """Return the silences, plain, as an entry that is about to be applied leaves them."""
+    after = Silences.from_state_dict(silences.state_dict())
+    if isinstance(body, SilenceAdded):
+        after.add(body.silence)
+    else:
+        after.remove(body.silence_id)
+    return after.state_dict()
+
+
 def _saved_of(run: Run) -> _Saved:
-    return _Saved(run.current.number, run.current.window.num_added)
+    frames = {own.number: own.window.num_added for own in run.judged}
+    return _Saved(run.attempts[-1].number, frames)

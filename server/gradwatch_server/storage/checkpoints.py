@@ -43,6 +43,7 @@ class Position:
     Args:
         offset: The newest entry at the time of the save.
         rules: The rules in force at `start`, plain.
+        silences: Those in force there, plain.
         behind: Run to the newest entry that its saved form has, of those that lack some; 0 for one
             that is not saved at all. All others are at `offset`.
     """
@@ -50,6 +51,7 @@ class Position:
     offset: int = 0
     rules: Mapping[str, Any] = field(default_factory=dict)
     behind: Mapping[str, int] = field(default_factory=dict)
+    silences: Sequence[Mapping[str, Any]] = ()
 
     @property
     def start(self) -> int:
@@ -83,13 +85,13 @@ class Change:
     Args:
         run: The run.
         attempts: Those of its attempts that changed.
-        since: How many frames the window of the current one had when it was last saved.
+        since: Attempt to how many frames its window had when it was last saved, 0 if not there.
         whole: Whether what is there of the run is to be replaced altogether.
     """
 
     run: Run
     attempts: Sequence[Attempt]
-    since: int
+    since: Mapping[int, int]
     whole: bool
 
 
@@ -167,7 +169,9 @@ def _load_run(name: str, saved: SavedRun) -> Run:
     run = Run.from_state_dict(name, _decode(saved.body))
     for number, body in saved.attempts.items():
         steps = [(chunk, unpack(_decode(own))) for chunk, own in saved.steps.get(number, ())]
-        run.attempts.append(Attempt.from_state_dict(name, _decode(body), steps))
+        state = _decode(body)
+        # Of one that is retired, what was saved of its window before may be there still.
+        run.attempts.append(Attempt.from_state_dict(name, state, () if state["retired"] else steps))
     if not run.attempts:
         msg = "no attempt is saved"
         raise DamagedError(msg)
@@ -175,39 +179,41 @@ def _load_run(name: str, saved: SavedRun) -> Run:
 
 
 def _fit_window(saved: SavedState, run: Run, window_steps: int) -> bool:
-    """Fill in what is needed of a run's window; tell whether it got another size."""
-    window = run.current.window
-    if window.capacity == window_steps:
-        fill_window(saved, run, window.absent()[:EAGER_CHUNKS])
-        return False
-    fill_window(saved, run, window.absent())
-    run.current.window = window.resized(window_steps)
-    return True
+    """Fill in what is needed of the windows of a run; tell whether one got another size."""
+    resized = False
+    for attempt in run.judged:
+        window = attempt.window
+        if window.capacity == window_steps:
+            fill_window(saved, attempt, window.absent()[:EAGER_CHUNKS])
+        else:
+            fill_window(saved, attempt, window.absent())
+            attempt.resize_window(window_steps)
+            resized = True
+    return resized
 
 
-def fill_window(saved: SavedState, run: Run, chunks: Collection[int]) -> None:
-    """Fill in chunks of a run's window. One that is damaged is empty, and logged.
+def fill_window(saved: SavedState, attempt: Attempt, chunks: Collection[int]) -> None:
+    """Fill in chunks of an attempt's window. One that is damaged is empty, and logged.
 
     Raises:
         StorageError: If the store cannot be read.
     """
-    current = run.current
     for number in chunks:
-        body = saved.columns(run.name, current.number, number)
+        body = saved.columns(attempt.run, attempt.number, number)
         try:
             if body is None:
                 msg = "it is missing"
                 raise DamagedError(msg)
-            current.window.fill(number, [unpack(column) for column in _decode(body)])
+            attempt.window.fill(number, [unpack(column) for column in _decode(body)])
         except (DamagedError, ValueError, TypeError) as error:
-            logger.warning("frames of run %s are lost, chunk %d: %s", run.name, number, error)
-            current.window.fill(number)
+            logger.warning("frames of run %s are lost, chunk %d: %s", attempt.run, number, error)
+            attempt.window.fill(number)
 
 
 def encode_position(position: Position) -> dict[str, bytes]:
     """Return the part of the saved state that says how far the saved runs are."""
     plain = {"offset": position.offset, "rules": position.rules, "behind": position.behind}
-    return {_POSITION: _encode(plain)}
+    return {_POSITION: _encode({**plain, "silences": list(position.silences)})}
 
 
 def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:
@@ -217,18 +223,19 @@ def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:
 
 def encode_change(change: Change) -> RunSave:
     """Return what is to be saved of a run that changed."""
-    run, current = change.run, change.run.current
+    run = change.run
     return RunSave(
         run=run.name,
         body=_encode(run.state_dict()),
         whole=change.whole,
         attempts={own.number: _encode(own.state_dict()) for own in change.attempts},
         chunks=[
-            _encode_chunk(current.number, number, current.window.chunk(number))
-            for number in current.window.changed(change.since)
+            _encode_chunk(own.number, number, own.window.chunk(number))
+            for own in run.judged
+            for number in own.window.changed(change.since.get(own.number, 0))
         ],
         first_attempt=run.attempts[0].number,
-        first_chunk_attempt=current.number,
+        first_chunk_attempt=min(own.number for own in (*run.judged, run.attempts[-1])),
     )
 
 

@@ -7,20 +7,28 @@ not lost.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, cast
 
 import msgpack
 
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
+    Acknowledged,
+    Beats,
     Body,
     Entry,
     Forgotten,
     Gap,
     Lost,
     Opened,
+    Progress,
     Received,
+    Request,
+    Resumed,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.storage.store import Line
@@ -40,11 +48,13 @@ from gradwatch_wire import (
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+_ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED = 121, 122, 123
+_BEATS, _RESUMED = 106, 107
 
 SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
 """What the records of a session cannot be read without."""
 
-HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES)
+HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES, _SILENCE_ADDED, _SILENCE_REMOVED)
 """What the rest of a log cannot be read without."""
 
 RECORD_KINDS: Final = {
@@ -91,14 +101,44 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _GAP, session, msgpack.packb((first, last))
         case Lost(session):
             return _LOST, session, None
+        case Received():
+            msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
+            raise AssertionError(msg)
+        case Acknowledged() | SilenceAdded() | SilenceRemoved() as request:
+            kind, payload = _encode_request(request)
+            return kind, None, payload
+        case _ as notice:
+            return _encode_notice(notice)
+
+
+def _encode_notice(
+    notice: Beats | Resumed | Tick | RulesSet | Forgotten,
+) -> tuple[int, None, bytes | None]:
+    match notice:
+        case Beats(progress):
+            return _BEATS, None, msgpack.packb([_plain(own) for own in progress])
+        case Resumed():
+            return _RESUMED, None, None
         case Tick():
             return _TICK, None, None
         case RulesSet(rules):
             return _RULES, None, json.dumps(dict(rules)).encode()
         case Forgotten(run, attempts):
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
-    msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
-    raise AssertionError(msg)
+
+
+def _encode_request(request: Request) -> tuple[int, bytes]:
+    match request:
+        case Acknowledged():
+            return _ACKNOWLEDGED, json.dumps(asdict(request)).encode()
+        case SilenceAdded(silence):
+            return _SILENCE_ADDED, json.dumps(asdict(silence)).encode()
+        case SilenceRemoved(silence_id):
+            return _SILENCE_REMOVED, silence_id.encode()
+
+
+def _plain(own: Progress) -> tuple[bytes, int, float, bool | None]:
+    return own.session, own.last_step, own.since_s, own.training
 
 
 def _hello_frame(session: bytes, hello: Hello) -> bytes:
@@ -126,6 +166,10 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
         return Gap(session, first, last)
     if kind == _LOST:
         return Lost(session)
+    if kind == _BEATS:
+        return Beats(tuple(Progress(*own[:4]) for own in msgpack.unpackb(payload)))
+    if kind == _RESUMED:
+        return Resumed()
     if kind == _TICK:
         return Tick()
     if kind == _RULES:
@@ -133,5 +177,15 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
     if kind == _FORGOTTEN:
         run, attempts = msgpack.unpackb(payload)
         return Forgotten(run, attempts)
+    return _decode_request(kind, payload)
+
+
+def _decode_request(kind: int, payload: bytes) -> Request:
+    if kind == _ACKNOWLEDGED:
+        return Acknowledged(**json.loads(payload))
+    if kind == _SILENCE_ADDED:
+        return SilenceAdded(Silence(**json.loads(payload)))
+    if kind == _SILENCE_REMOVED:
+        return SilenceRemoved(payload.decode())
     msg = f"kind {kind} is not known to this version"
     raise ValueError(msg)

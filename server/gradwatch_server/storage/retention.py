@@ -91,7 +91,7 @@ def long_ended(
         ended = 0
         for attempt in run.attempts:
             if not all(
-                session.state in (RankState.ENDED, RankState.LOST)
+                session.state is not RankState.ALIVE
                 and max(session.last_ns, last_seen.get(session.id, 0)) < too_old_ns
                 for session in attempt.sessions.values()
             ):

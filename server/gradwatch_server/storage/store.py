@@ -206,9 +206,17 @@ class AlertEventReader(Protocol):
         """Return the cursor of the newest event, 0 without any."""
 
     def after(
-        self, cursor: int, run: str | None = None, most: int = PAGE_EVENTS
+        self,
+        cursor: int,
+        run: str | None = None,
+        most: int = PAGE_EVENTS,
+        state: str | None = None,
     ) -> list[AlertEvent]:
-        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all."""
+        """Return the events after *cursor*, oldest first, at most *most*.
+
+        Of one *run* or of all; those after which the alert was in one *state*, or all. `change`
+        begins with that state, up to a colon.
+        """
 
 
 class AlertEvents(AlertEventReader, Protocol):

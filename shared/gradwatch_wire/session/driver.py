@@ -57,6 +57,7 @@ class SessionDriver:
     ) -> None:
         self.session = session
         self.others = others
+        self.is_training: Callable[[], bool | None] = lambda: None
         self.last_step = -1
         self._stepped_at_s = now_s
         self._deadline_s: float | None = None
@@ -74,7 +75,8 @@ class SessionDriver:
     def send(self, send: Send, now_s: float) -> None:
         """Send what is due: HELLO, BEAT, what other sessions have, records."""
         send_hello(self.session, send, now_s)
-        beat = self.session.beat(self.last_step, now_s - self._stepped_at_s, now_s)
+        since_s = now_s - self._stepped_at_s
+        beat = self.session.beat(self.last_step, since_s, now_s, self.is_training)
         if beat is not None:
             send(beat)
         if self.others is not None and not self.is_closing:

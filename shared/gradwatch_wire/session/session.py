@@ -12,6 +12,7 @@ drives it (`driver.py`) passes the time in. Typical use::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -106,13 +107,22 @@ class Session(Generic[S]):
         """Say that the HELLO is with the socket."""
         self._hello_at_s = now_s
 
-    def beat(self, last_step: int, since_s: float, now_s: float) -> list[bytes] | None:
-        """Return the BEAT that is due, if one is."""
+    def beat(
+        self,
+        last_step: int,
+        since_s: float,
+        now_s: float,
+        is_training: Callable[[], bool | None] = lambda: None,
+    ) -> list[bytes] | None:
+        """Return the BEAT that is due, if one is; *is_training* is asked only then."""
         if self.phase is not Phase.OPEN or now_s - self._beat_at_s < BEAT_EVERY_S:
             return None
         self._beat_at_s = now_s
         counters = dict(self.counters)
-        return self._frames(Beat(last_step=last_step, since_s=since_s, counters=counters))
+        training = is_training()
+        return self._frames(
+            Beat(last_step=last_step, since_s=since_s, counters=counters, training=training)
+        )
 
     def peek(self) -> list[bytes] | None:
         """Return the next record to send, if one may be sent; `sent` moves on."""

@@ -45,10 +45,10 @@ def make_client(start: Any, clock: Clock) -> Iterator[Callable[..., TestClient]]
         tokens: Tokens | None = None, bound: str = "127.0.0.1", more: tuple[str, ...] = ()
     ) -> TestClient:
         running = start()
-        alert_stream = AlertStream(running.store)
+        alert_stream = AlertStream(running.store.alert_events)
         alert_stream.close()  # streams end at once: this client reads an answer to its end
         stream_tokens = StreamTokens(clock)
-        app = make_app(running.engine, running.store, alert_stream, stream_tokens)
+        app = make_app(running.engine, running.store.alert_events, alert_stream, stream_tokens)
         # What the routes with a body will be: there is none yet.
         app.add_api_route("/echo", _echo, methods=["POST", "DELETE"])
         policy = AccessPolicy(Hosts(bound, more), tokens, stream_tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.api import alert_stream as alert_stream_module
-from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.alert_stream import AlertStream, Wanted
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import AlertEvents, NewAlertEvent
@@ -36,7 +36,7 @@ def test_a_quiet_stream_shows_that_it_lives(
         alert_stream = AlertStream(stored)
         alert_stream.start()
         seen: list[int | None] = []
-        async for event in alert_stream.follow(0, None):
+        async for event in alert_stream.follow(0, Wanted()):
             seen.append(event.cursor if event else None)
             if len(seen) == 2:
                 add(stored, "a", "b")
@@ -63,17 +63,17 @@ def test_events_of_the_time_while_it_read_are_not_missed(
         def read(cursor: int, run: str | None) -> object:
             events = after(cursor, run)
             name = next(late, None)
-            if not events and name:
+            if name:
                 add(stored, name)
                 alert_stream.wake()
-            elif name is None:
+            else:
                 loop.call_soon_threadsafe(alert_stream.close)
             return events
 
         monkeypatch.setattr(stored, "after", read)
-        return [event.cursor async for event in alert_stream.follow(0, None) if event]
+        return [event.cursor async for event in alert_stream.follow(0, Wanted()) if event]
 
-    assert asyncio.run(follow()) == [1, 2]
+    assert asyncio.run(follow()) == [1, 2, 3]
 
 
 def test_waking_a_feed_without_a_loop_is_harmless(stored: AlertEvents) -> None:
@@ -101,7 +101,7 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
 
         async def one(cursor: int) -> int:
             num_events = 0
-            async for _ in alert_stream.follow(cursor, None):
+            async for _ in alert_stream.follow(cursor, Wanted()):
                 num_events += 1
                 seen.set()
             return num_events

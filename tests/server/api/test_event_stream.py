@@ -17,8 +17,8 @@ def test_streams_are_limited_and_a_place_is_free_again() -> None:
         limit, gate = StreamLimit(2), asyncio.Event()
         answers: asyncio.Queue[int] = asyncio.Queue()
 
-        async def events() -> AsyncIterator[str]:
-            yield ":\n\n"
+        async def events() -> AsyncIterator[bytes]:
+            yield b":\n\n"
             await gate.wait()
 
         async def subscribe() -> None:

@@ -217,6 +217,7 @@ def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any
 
     assert table[0].split() == [
         "run",
+        "phase",
         "status",
         "step",
         "ranks",
@@ -225,7 +226,10 @@ def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any
         "stored",
         "lost",
     ]
-    assert [line.split()[:2] for line in table[1:]] == [["two", "healthy"], ["one", "critical"]]
+    assert [line.split()[:3] for line in table[1:]] == [
+        ["two", "running", "healthy"],
+        ["one", "running", "critical"],
+    ]
     assert [json.loads(line)["run"] for line in lines] == ["two", "one"]
 
 
@@ -238,7 +242,7 @@ def status_of(service: Any, run: str) -> str | None:
 def test_health_is_told_and_exits_as_asked(
     gradwatch: Any, invoke: Any, service: Any, peers: Any, wait_until: Any
 ) -> None:
-    """0 however it is, 3 for the status that a job script asked about."""
+    """0 however it is, 3 for the status that a job script asked about, or a worse one (S53)."""
     peers(service.ingest, run="good").attach().steps(0, 1.0)
     peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
     for run, status in (("bad", "critical"), ("good", "healthy")):
@@ -257,7 +261,8 @@ def test_health_is_told_and_exits_as_asked(
     assert "\x1b" not in bad.stdout
     failed = gradwatch("health", "bad", "--fail-on", "critical", "--url", service.url)
     assert (failed.returncode, failed.stdout) == (3, bad.stdout)
-    assert health("bad", "--fail-on", "ended").returncode == 0
+    assert health("bad", "--fail-on", "degraded").returncode == 3
+    assert health("good", "--fail-on", "incomplete").returncode == 0
     assert health("good", "--fail-on", "critical").returncode == 0
     document = json.loads(health("bad", "--json").stdout)
     assert document["first_bad"] == {
@@ -268,18 +273,20 @@ def test_health_is_told_and_exits_as_asked(
         "bad_loss": None,
         "first_gradient": "h.0\x1b[31m",
         "module": None,
+        "layers": ["h.0\x1b[31m"],
+        "num_layers": 1,
     }
 
 
 def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
     gradwatch: Any, service: Any, peers: Any, wait_until: Any
 ) -> None:
-    """Its status is `ended`, and the alert still fires."""
+    """The phase has changed, the status has not."""
     peer = peers(service.ingest, run="over").attach()
     peer.steps(0, NAN)
     peer.send(Bye())
     peer.acked()
-    wait_until(lambda: status_of(service, "over") == "ended")
+    wait_until(lambda: service.json("/runs/over/health")["phase"] == "ended")
     result = gradwatch("health", "over", "--fail-on", "critical", "--url", service.url)
 
     assert result.returncode == 3

@@ -71,7 +71,7 @@ def test_a_directory_is_replayed_session_by_session(
     spilled("two", 600)
     path = spilled("two", 600, rank=1, missing=(10, 11, 500))
     told = replay(path.parent, "--endpoint", service.ingest)
-    wait_until(lambda: service.json("/runs/two/health")["status"] == "ended")
+    wait_until(lambda: service.json("/runs/two/health")["phase"] == "ended")
     report = service.json("/runs/two/ranks")
 
     assert told.stdout.splitlines() == [

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.entries import Entry, Gap, Lost, Opened, Received, RulesSet, Tick
+from gradwatch_server.core.entries import (
+    Beats,
+    Entry,
+    Gap,
+    Lost,
+    Opened,
+    Progress,
+    Received,
+    Resumed,
+    RulesSet,
+    Tick,
+)
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart
 from gradwatch_server.core.frames.layers import Layers
@@ -124,6 +135,27 @@ class Cluster:
 
     def lose(self, rank: int) -> list[Alert]:
         return self.put(Lost(self.sessions[rank]))
+
+    def beat(
+        self,
+        *ranks: int,
+        after: float = 0.0,
+        since_s: float | None = None,
+        training: bool | None = None,
+    ) -> list[Alert]:
+        """After some seconds ranks say that they live, and since when their last step is."""
+        self.now_ns += round(after * SECOND)
+        told = []
+        for rank in ranks:
+            session = self.state.sessions[self.sessions[rank]]
+            passed = (self.now_ns - session.stepped_ns) / SECOND if since_s is None else since_s
+            told.append(Progress(session.id, session.last_step, passed, training))
+        return self.put(Beats(tuple(told)))
+
+    def resume(self, after: float = 0.0) -> list[Alert]:
+        """The aggregator was away for some seconds, and is back."""
+        self.now_ns += round(after * SECOND)
+        return self.put(Resumed())
 
     def wait(self, seconds: float) -> list[Alert]:
         """Time passes, and the aggregator notes it."""

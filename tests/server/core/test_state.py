@@ -68,9 +68,12 @@ def test_another_world_or_job_is_another_attempt(
 
 
 def test_a_new_attempt_closes_the_frames_of_the_last(cluster: Any) -> None:
-    """What was bad in them is told before they go."""
-    job = cluster(world=2, names=("a",)).start()
+    """What was bad in them is told before they go, if the last one is over."""
+    job = cluster(world=2, names=("a",))
+    job.open(0)
+    job.declare(0)
     job.stats(0, 5, [NAN], loss=NAN)
+    job.bye(0)  # the other rank may still attach
 
     (alert,) = job.open(0)
 
@@ -82,7 +85,7 @@ def test_the_last_attempt_keeps_its_alerts_as_they_stood(cluster: Any) -> None:
     job = cluster(names=("a",)).start()
     job.step(0, [500.0])
     job.step(1, [500.0])
-    job.step(2, [0.0])  # makes a pending one
+    job.step(2, [1e-9])  # makes a pending one
     job.start()
     job.step(0)
     alerts = view_run(job.state.runs["gpt"]).alerts
@@ -106,7 +109,7 @@ def test_the_same_trouble_in_the_next_attempt_is_another_alert(cluster: Any) -> 
     assert first.id != second.id
 
 
-def test_records_of_a_session_that_was_replaced_are_stored_and_not_judged(
+def test_records_of_a_session_that_was_replaced_are_judged_in_their_own_attempt(
     cluster: Any, make_stats: Any
 ) -> None:
     """A process that outlives its successor's start does not disturb it."""
@@ -116,10 +119,23 @@ def test_records_of_a_session_that_was_replaced_are_stored_and_not_judged(
     job.step(0, [1.0])
     stored = job.health()["records"]["stored"]
 
-    assert job.send(0, make_stats(1, [NAN]), session=old) == []
+    (alert,) = job.send(0, make_stats(1, [NAN]), session=old)
+    assert (alert.attempt, alert.rule) == (1, "nonfinite")
     assert job.closed == [0]
     assert job.health()["first_bad"] is None
     assert job.health()["records"]["stored"] == stored + 1
+
+
+def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged(
+    cluster: Any, make_stats: Any
+) -> None:
+    """It was taken for lost when the next one began, and its window is gone."""
+    job = cluster(names=("a",)).start()
+    old = job.sessions[0]
+    job.lose(0)
+    job.start()
+
+    assert job.send(0, make_stats(1, [NAN]), session=old) == []
     assert job.state.runs["gpt"].attempts[0].num_late == 1
 
 
@@ -128,6 +144,8 @@ def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
     job = cluster(world=2, names=[f"l{i}" for i in range(200)]).start()
     for step in range(40):
         job.step(step)
+    for rank in range(2):
+        job.bye(rank)
     job.start()
     first = job.state.runs["gpt"].attempts[0]
 
@@ -151,13 +169,18 @@ def test_a_session_lost_and_back_is_the_same_session(cluster: Any) -> None:
     assert job.frame.coverage == 1.0
 
 
-def test_a_rank_that_said_bye_has_ended(cluster: Any) -> None:
+@pytest.mark.parametrize(
+    ("reason", "state"), [("closed", RankState.ENDED), ("exception", RankState.FAILED)]
+)
+def test_a_rank_that_said_bye_has_ended_or_failed(
+    cluster: Any, reason: str, state: RankState
+) -> None:
     """With its reason."""
     job = cluster().start()
-    job.bye(0, "exception")
+    job.bye(0, reason)
     session = job.attempt.sessions[0]
 
-    assert (session.state, session.reason) == (RankState.ENDED, "exception")
+    assert (session.state, session.reason) == (state, reason)
 
 
 @pytest.mark.parametrize(
@@ -389,16 +412,16 @@ def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: lis
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -> None:
-    """The store holds each (id, state) once; a second would be lost in silence."""
+    """The store holds each (id, change) once; a second would be lost in silence."""
     job = cluster(world=3, names=("a", "b")).start()
     play(job, actions)
-    told = [(a.id, a.state) for a in job.alerts]
+    told = [(a.id, a.change) for a in job.alerts]
 
     assert len(set(told)) == len(told)
     for alert in job.alerts:
         assert alert.state in ("firing", "resolved")
         if alert.state == "resolved":
-            assert (alert.id, "firing") in told[: told.index((alert.id, alert.state))]
+            assert (alert.id, "firing") in told[: told.index((alert.id, alert.change))]
 
 
 @given(actions=ACTIONS)

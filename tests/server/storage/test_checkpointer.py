@@ -25,7 +25,9 @@ from hypothesis import strategies as st
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
+    Acknowledged,
     Entry,
     Forgotten,
     Gap,
@@ -33,6 +35,8 @@ from gradwatch_server.core.entries import (
     Opened,
     Received,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.core.state import State
@@ -138,7 +142,7 @@ def story_of(state: State) -> Any:
         rest = replace(view, series=None, frame=None, flags=None, groups={}, alerts=())  # type: ignore[arg-type]  # compared apart
         views.append(repr((rest, series, frame, before, alerts)))
     acked = {session.id: session.acked for session in state.sessions.values()}
-    return views, acked, state.forgotten, state.rules
+    return views, acked, state.forgotten, state.rules, state.silences.state_dict()
 
 
 @pytest.fixture
@@ -177,6 +181,9 @@ DEEDS = st.lists(
         st.tuples(st.just("end"), RUNS, st.just(0)),
         st.tuples(st.just("forget"), RUNS, st.just(0)),
         st.tuples(st.just("rules"), RUNS, st.sampled_from([20.0, 1000.0])),
+        st.tuples(st.just("silence"), RUNS, st.sampled_from([0.01, 5.0])),
+        st.tuples(st.just("unsilence"), RUNS, st.just(0)),
+        st.tuples(st.just("ack"), RUNS, st.just(0)),
         st.tuples(st.just("tick"), RUNS, st.sampled_from([1, 6])),
         st.tuples(st.just("save"), RUNS, st.just(0)),
         st.tuples(st.just("save"), RUNS, st.just(0)),
@@ -195,7 +202,7 @@ class Story:
         self.sessions: dict[str, bytes] = {}
         self.numbers = itertools.count(1)
 
-    def do(self, own: Aggregator, deed: str, run: str, value: Any) -> None:
+    def do(self, own: Aggregator, deed: str, run: str, value: Any) -> None:  # noqa: C901 - a table
         session = self.sessions.get(run)
         if deed == "save":
             own.save()
@@ -207,6 +214,8 @@ class Story:
         elif deed == "rules":
             rules = Rules.model_validate({"exploding": {"limit": value, "clear": 10}})
             own.put(RulesSet(rules.model_dump(mode="json")))
+        elif deed in ("silence", "unsilence", "ack"):
+            self.ask(own, deed, run, value)
         elif deed == "open" or session is None:
             self.sessions[run] = numbered(next(self.numbers))
             world = value if deed == "open" else 1
@@ -221,6 +230,19 @@ class Story:
         elif deed == "forget":
             own.put(Forgotten(run, own.state.runs[run].current.number))
             del self.sessions[run]
+
+    def ask(self, own: Aggregator, deed: str, run: str, value: Any) -> None:
+        """Do what people ask for."""
+        if deed == "silence":
+            until_ns = own.now_ns + round(value * SECOND)
+            own_id = f"silence {next(self.numbers)}"
+            own.put(SilenceAdded(Silence(own_id, run, "*", "*", until_ns, own.now_ns, "ada", "")))
+        elif deed == "unsilence":
+            for silence in list(own.state.silences)[:1]:
+                own.put(SilenceRemoved(silence.id))
+        elif run in own.state.runs:
+            for alert in own.state.runs[run].current.active_alerts.alerts()[:1]:
+                own.put(Acknowledged(run, alert.attempt, alert.id, "ada", "seen"))
 
 
 @pytest.mark.slow
@@ -240,9 +262,9 @@ def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
             own.close()
             own = found
             assert story_of_log(own) == own.story()
-        # What is told twice has the id and state of the first time.
-        rows = [(a.id, a.state, a.severity, a.message) for a in own.told]
-        assert set(rows) <= {(a.id, a.state, a.severity, a.message) for a in told}
+        # What is told twice has the id and change of the first time, and says the same.
+        rows = [(a.id, a.change, a.severity, a.message) for a in own.told]
+        assert set(rows) <= {(a.id, a.change, a.severity, a.message) for a in told}
         own.close()
 
 
@@ -554,7 +576,7 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
     }
     assert run.current.window.series().steps.tolist() == list(range(6, 18))
     assert run.current.waiting
-    fill_window(store.state, run, run.current.window.absent())
+    fill_window(store.state, run.current, run.current.window.absent())
     assert run.current.window.before(0, 12)[-1] == (17, 500.0)
     assert run.current.window.before(1, 12)[0] == (6, 1.0)
     store.close()

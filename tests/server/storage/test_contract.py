@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
     Entry,
     Forgotten,
@@ -18,6 +19,8 @@ from gradwatch_server.core.entries import (
     Opened,
     Received,
     RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
     Tick,
 )
 from gradwatch_server.storage.store import (
@@ -165,15 +168,17 @@ def test_places_that_a_checkpoint_stands_for_are_not_given_again(place: Any) -> 
 
 
 def test_trimming_keeps_what_the_rest_is_read_with(store: Store, make_stats: Any) -> None:
-    """HELLO, manifest and rules stay, and all that is outside the range."""
+    """HELLO, manifest, rules and silences stay, and all that is outside the range."""
     rules = Line(Entry(0, RulesSet({})))
+    silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
+    silences = [Line(Entry(0, body)) for body in (SilenceAdded(silence), SilenceRemoved("5f"))]
     stats = [received(make_stats(step, [1.0]), step + 2) for step in range(6)]
-    store.log.append([opened(), received(MANIFEST), rules, *stats])
-    store.log.trim(0, 6)
-    assert offsets(store) == [1, 2, 3, 7, 8, 9]
+    store.log.append([opened(), received(MANIFEST), rules, *silences, *stats])
+    store.log.trim(0, 8)
+    assert offsets(store) == [1, 2, 3, 4, 5, 9, 10, 11]
 
-    store.log.trim(7, 8)
-    assert offsets(store) == [1, 2, 3, 7, 9]
+    store.log.trim(9, 10)
+    assert offsets(store) == [1, 2, 3, 4, 5, 9, 11]
 
 
 def test_sizes_are_those_of_a_range(store: Store, make_stats: Any) -> None:
@@ -249,6 +254,17 @@ def test_alert_events_of_one_run_keep_the_cursor_of_all(store: Store) -> None:
     assert found[0].alert == {"id": "x1", "value": "NaN"}
     assert cursors(store, 2, "b") == [4]
     assert cursors(store, 0, "c") == []
+
+
+def test_alert_events_of_one_state(store: Store) -> None:
+    """Those whose change begins with it: an alert that fires has many."""
+    changes = ["firing", "firing:1", "resolved", "firing:critical", "firing_not"]
+    store.alert_events.add([event("a", change) for change in changes])
+
+    assert cursors(store, 0, state="firing") == [1, 2, 4]
+    assert cursors(store, 1, state="firing", most=1) == [2]
+    assert cursors(store, 0, state="resolved") == [3]
+    assert cursors(store, 0, "no such", state="firing") == []
 
 
 def test_old_alert_events_are_trimmed_but_never_the_newest(place: Any) -> None:

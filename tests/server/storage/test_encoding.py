@@ -7,7 +7,15 @@ from typing import Any
 import msgpack
 import pytest
 
-from gradwatch_server.core.entries import Entry, Opened, Received
+from gradwatch_server.core.alerting.silences import Silence
+from gradwatch_server.core.entries import (
+    Acknowledged,
+    Entry,
+    Opened,
+    Received,
+    SilenceAdded,
+    SilenceRemoved,
+)
 from gradwatch_server.storage.encoding import (
     RECORD_KINDS,
     EncodedEntry,
@@ -46,6 +54,40 @@ def test_a_kind_spelt_at_length_is_read_back(head: bytes) -> None:
 def test_every_sequenced_kind_can_be_logged() -> None:
     """A kind that is added to the wire must be added here, or its records would be refused."""
     assert set(RECORD_KINDS.values()) == SEQUENCED
+
+
+SILENCE = Silence("5f", "gpt*", "*", "h.*", 1 << 60, 7, "ada", "known, \u2028 and more")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "payload"),
+    [
+        (
+            Acknowledged("gpt", 3, "0123456789abcdef", "ada", "é"),
+            121,
+            (
+                b'{"run": "gpt", "attempt": 3, "alert_id": "0123456789abcdef", "by": "ada",'
+                b' "comment": "\\u00e9"}'
+            ),
+        ),
+        (
+            SilenceAdded(SILENCE),
+            122,
+            (
+                b'{"id": "5f", "run": "gpt*", "rule": "*", "layers": "h.*",'
+                b' "until_ns": 1152921504606846976, "created_ns": 7, "by": "ada",'
+                b' "comment": "known, \\u2028 and more"}'
+            ),
+        ),
+        (SilenceRemoved("5f"), 123, b"5f"),
+    ],
+)
+def test_what_people_ask_is_kept_as_it_always_was(body: Any, kind: int, payload: bytes) -> None:
+    """Kinds and keys stay: later versions read the logs of this one."""
+    encoded = encode_entry(Line(Entry(1, body)))
+
+    assert encoded == EncodedEntry(1, kind, None, payload)
+    assert decode_entry(encoded) == Entry(1, body)
 
 
 def test_a_token_is_not_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -292,6 +293,10 @@ def test_a_beat_is_due_every_two_seconds(welcomed: Client) -> None:
     counters = {"sent": 1, "acked": 0, "evicted": 0}
     assert beat.record == Beat(last_step=41, since_s=0.5, counters=counters)
     assert beat.seq == 0
+    frames = welcomed.session.beat(41, 2.5, welcomed.now_s + 2 * BEAT_EVERY_S, lambda: False)
+    assert frames is not None
+    assert decode(frames).record == replace(beat.record, since_s=2.5, training=False)
+    welcomed.session._beat_at_s = welcomed.now_s
     assert welcomed.session.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S - 0.01) is None
     assert welcomed.session.beat(41, 0.5, welcomed.now_s + BEAT_EVERY_S) is not None
 

@@ -3,13 +3,22 @@
 Routes return `Json` themselves: what FastAPI makes of a returned dict has null for NaN.
 """
 
-from gradwatch_server.api.routes import alerts, rules, runs, service, stream_tokens, streams
+from gradwatch_server.api.routes import (
+    alerts,
+    rules,
+    runs,
+    service,
+    silences,
+    stream_tokens,
+    streams,
+)
 
 ROUTERS = (
     service.router,
     runs.router,
     rules.router,
     alerts.router,
+    silences.router,
     streams.router,
     stream_tokens.router,
 )

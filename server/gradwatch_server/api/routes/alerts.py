@@ -1,20 +1,33 @@
-"""Alerts as they stand, and the events that they were."""
+"""Alerts as they stand, the events that they were, and who knows of them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, HTTPException, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from gradwatch_server.api.event_stream import describe_event
+from gradwatch_server.api.alert_stream import describe_event
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api
+from gradwatch_server.engine.alert_commands import Acknowledge
 from gradwatch_wire.health import AlertState
 
 router = APIRouter()
 
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+By = Annotated[str, Field(min_length=1, max_length=200, description="Who says so.")]
+Comment = Annotated[str, Field(max_length=2000, description="Why.")]
+
+
+class Acknowledging(BaseModel):
+    """Who knows of an alert."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: By
+    comment: Comment = ""
 
 
 @router.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
@@ -24,7 +37,20 @@ async def run_alerts(run: str, api: Api, state: AlertState | None = None) -> Jso
 
 
 # No coroutine, so that it runs in a thread: reading the store may wait for the disk.
-@router.get("/alerts", summary="Alert events of all runs, oldest first, by cursor")
-def alerts(api: Api, after: Cursor = 0, limit: Limit = 200) -> Json:
-    events = api.alert_events.after(after, most=limit)
+@router.get("/alerts", summary="Alert events, oldest first, by cursor")
+def alerts(
+    api: Api,
+    after: Cursor = 0,
+    run: str | None = None,
+    state: Literal["firing", "resolved"] | None = None,
+    limit: Limit = 200,
+) -> Json:
+    if after > api.published.cursor and after > (newest := api.alert_events.newest()):
+        raise HTTPException(422, f"query after: {after} was not given out yet, newest is {newest}")
+    events = api.alert_events.after(after, run, limit, state)
     return Json([describe_event(event) for event in events])
+
+
+@router.post("/alerts/{alert}/ack", summary="Say that you know of an alert that fires")
+async def acknowledge(alert: str, who: Acknowledging, api: Api) -> Json:
+    return Json(await api.command(Acknowledge(alert, who.by, who.comment)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api
@@ -12,6 +14,10 @@ from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.runs import describe_run, name_run
 
 router = APIRouter()
+
+Attempt = Annotated[
+    int | None, Query(ge=1, lt=1 << 53, description="An attempt; the current one without.")
+]
 
 
 @router.get("/runs", summary="All runs, the last one heard of first")
@@ -26,8 +32,8 @@ async def run_(run: str, api: Api) -> Json:
 
 
 @router.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
-async def run_health(run: str, api: Api) -> Json:
-    return Json(api.health(api.run(run)))
+async def run_health(run: str, api: Api, attempt: Attempt = None) -> Json:
+    return Json(api.health(api.run(run, attempt)))
 
 
 @router.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")

@@ -3,7 +3,18 @@
 One that has commands below it is a `Typer` of its own.
 """
 
-from gradwatch_server.cli.commands import health, keys, replay, rules, runs, serve, tail
+from gradwatch_server.cli.commands import (
+    ack,
+    alerts,
+    health,
+    keys,
+    replay,
+    rules,
+    runs,
+    serve,
+    silence,
+    tail,
+)
 
 COMMANDS = (
     serve.serve,
@@ -11,6 +22,9 @@ COMMANDS = (
     runs.runs,
     health.health,
     tail.tail,
+    alerts.alerts,
+    ack.ack,
+    silence.silence,
     rules.rules,
     replay.replay,
 )

@@ -23,9 +23,7 @@ def health(
     as_json: AsJson = False,
     fail_on: Annotated[
         Status | None,
-        typer.Option(
-            help="Exit 3 if the status is this one; `critical` also if such an alert fires."
-        ),
+        typer.Option(help="Exit 3 if the status is this one or a worse one, in this order."),
     ] = None,
 ) -> None:
     """Say how a run is and where it went wrong."""
@@ -34,8 +32,7 @@ def health(
         print(json.dumps(report))
     else:
         console.print(_table(report))
-    critical = any(alert["severity"] == fail_on for alert in report["alerts"]["items"])
-    if fail_on is not None and (report["status"] == fail_on or critical):
+    if fail_on is not None and Status(report["status"]).is_at_least(fail_on):
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -54,6 +51,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
     said_below = {alert["message"] for alert in report["alerts"]["items"]}
     return [
         ("run", f"{report['run']} (attempt {report['attempt']})"),
+        ("phase", report["phase"]),
         ("status", coloured(report["status"])),
         *(("", reason) for reason in report["reasons"] if reason not in said_below),
         ("step", report["step"]),
@@ -78,8 +76,17 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
     module = first_bad.get("module")
     if module:
         return f"non-finite output of {module} on rank {rank} at step {first_bad['step']}"
-    where = first_bad["layer"] or _before_gradients(first_bad) or unknown
+    where = first_bad["layer"] or _before_gradients(first_bad) or _one_of(first_bad) or unknown
     return f"{first_bad['kind']} in {where} on rank {rank} at step {first_bad['step']}"
+
+
+def _one_of(first_bad: dict[str, Any]) -> str | None:
+    """Name the layers where it cannot be known which of them was first."""
+    names, count = first_bad.get("layers", ()), first_bad.get("num_layers", 0)
+    if not names:
+        return None
+    more = ", …" if count > len(names) else ""
+    return f"one of {count} layers ({', '.join(names)}{more})"
 
 
 def _before_gradients(first_bad: dict[str, Any]) -> str | None:

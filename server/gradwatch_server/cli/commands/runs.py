@@ -25,10 +25,13 @@ def runs(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def _table(items: list[dict[str, Any]]) -> Table:
-    table = Table("run", "status", "step", "ranks", "score", "firing", "stored", "lost", box=None)
+    table = Table(
+        "run", "phase", "status", "step", "ranks", "score", "firing", "stored", "lost", box=None
+    )
     for item in items:
         table.add_row(
             plain(item["run"]),
+            plain(item["phase"]),
             coloured(item["status"]),
             str(item["step"]),
             f"{item['ranks']}/{item['world']}",

@@ -8,95 +8,52 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.alerting.alert import Alert, alert_id, message
+from gradwatch_server.core.alerting.active_alert import ActiveAlert
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, ResolvedBy
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.packing import pack, unpack
-from gradwatch_wire.health import AlertState, Severity
-
-MAX_NAMED_LAYERS: Final = 20
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import AlertState
 
 MAX_KEPT: Final = 256
 """Resolved alerts kept in memory per attempt; the store keeps them all."""
 
+FORGIVEN_STEPS: Final = 1
+"""Good steps in a row that a pending alert outlives."""
+
+GONE_STEPS: Final = 20
+"""Steps in a row without any layer of an alert after which it is over. Optimizers take turns, so
+that a layer may be away for some."""
+
 _NOTHING: Final = np.zeros(1, dtype=np.bool_)
 
-
-@dataclass(slots=True)
-class ActiveAlert:
-    """An alert while it is pending or firing.
-
-    Args:
-        alert: As it stands.
-        layers: (layers,) bad in it so far, or (1,) of a rule about the run.
-        bad_steps: Bad steps in a row.
-        good_steps: Good steps in a row.
-    """
-
-    alert: Alert
-    layers: BoolArray
-    bad_steps: int = 1
-    good_steps: int = 0
-
-    def among(self, flagged: BoolArray) -> BoolArray:
-        """Return those flagged layers that were bad before; more layers may exist by now."""
-        known: BoolArray = np.zeros_like(flagged)
-        known[: len(self.layers)] = flagged[: len(self.layers)] & self.layers
-        return known
-
-    def extend(self, bad: BoolArray, evaluation: Evaluation) -> None:
-        """Note another bad step, the layers it adds, and how much it matters by now."""
-        self.bad_steps, self.good_steps = self.bad_steps + 1, 0
-        if len(self.layers) < len(bad):
-            self.layers = np.pad(self.layers, (0, len(bad) - len(self.layers)))
-        if (bad & ~self.layers).any():
-            self.layers = self.layers | bad
-            layers, num_layers = _named(self.layers, evaluation.names)
-            self.alert = replace(self.alert, layers=layers, num_layers=num_layers)
-        self.alert = replace(
-            self.alert,
-            last_step=evaluation.step,
-            severity=_worse(self.alert.severity, evaluation.severity(self.bad_steps)),
-            origin=evaluation.extend(self.alert.origin),
-        )
-
-    def raised_to(self, severity: Severity, evaluation: Evaluation) -> bool:
-        """Tell whether the firing alert matters more than *severity* by now, and note the step."""
-        if self.alert.state is not AlertState.FIRING or self.alert.severity == severity:
-            return False
-        step, updated_ns = evaluation.step, evaluation.received_ns
-        self.alert = replace(self.alert, raised_step=step, updated_ns=updated_ns)
-        return True
-
-    def rest(self) -> None:
-        """Note a good step."""
-        self.bad_steps, self.good_steps = 0, self.good_steps + 1
-
-    def state_dict(self) -> list[Any]:
-        """Return plain data for `from_state_dict`."""
-        return [self.alert.state_dict(), pack(self.layers), self.bad_steps, self.good_steps]
-
-    @classmethod
-    def from_state_dict(cls, plain: list[Any]) -> Self:
-        """Return what `state_dict` described."""
-        alert, layers, bad_steps, good_steps = plain
-        return cls(Alert.from_state_dict(alert), unpack(layers), bad_steps, good_steps)
+_Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class ActiveAlerts:
-    """The alerts of one attempt: the active ones by rule and group, and the newest resolved."""
+    """The alerts of one attempt: the active ones by rule and group, and the newest resolved.
 
-    _active: dict[tuple[str, str], ActiveAlert] = field(default_factory=dict)
+    Attributes:
+        silences: Those in force for all runs.
+    """
+
+    _active: dict[_Key, ActiveAlert] = field(default_factory=dict)
     _resolved: list[Alert] = field(default_factory=list)
+    silences: Silences = field(default_factory=Silences)
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
         active = sorted((own.alert for own in self._active.values()), key=_age, reverse=True)
         return (*active, *reversed(self._resolved))
+
+    def __bool__(self) -> bool:
+        """Tell whether any alert is pending or firing."""
+        return bool(self._active)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -107,7 +64,7 @@ class ActiveAlerts:
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described. What no rule takes up again stays as it stood."""
+        """Return what `state_dict` described, without the silences."""
         active = {
             (rule, group): ActiveAlert.from_state_dict(own) for rule, group, *own in plain["lives"]
         }
@@ -116,15 +73,46 @@ class ActiveAlerts:
     def update(
         self, observation: object, flags: Flags, rules: Rules, context: Context
     ) -> Iterator[Alert]:
-        """Evaluate an observation; yield each alert that now fires, rises or is resolved."""
+        """Evaluate an observation; yield each event: an alert fires, has news, or is resolved."""
+        if self._active and isinstance(observation, Frame):
+            yield from self._end_of_rules(rules, observation)
         active = {rule for rule, _ in self._active}
         for name, rule in rules.taking(type(observation)):
             raised = flags.get(name, _NOTHING)
             # Most frames end here. To count is ten times as fast as `any`.
             if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue
-            for evaluation in rule.evaluate(observation, raised, context.of(name)):
+            own = context.of(name)
+            known = self._with_references(name, own) if name in active else own
+            for evaluation in rule.evaluate(observation, raised, known):
                 yield from self._step(name, rule, evaluation, context)
+
+    def acknowledge(self, alert_id: str, who: Acknowledgement, rules: Rules) -> Iterator[Alert]:
+        """Note that somebody knows of an alert that fires; yield the event of it."""
+        for own in self._active.values():
+            if own.alert.id == alert_id and own.alert.state is AlertState.FIRING:
+                own.alert = replace(own.alert, acknowledged=who)
+                yield own.mention(News.ACKNOWLEDGED, who.at_ns, _describe(own.alert, rules))
+
+    def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
+        """Show at once what new silences keep; that one ended is told at the next step.
+
+        Args:
+            names: (layers,) names.
+            now_ns: The time in the log.
+        """
+        for own in self._active.values():
+            if not own.alert.silenced:
+                own.look_for_silences(self.silences, names if own.alert.num_layers else (), now_ns)
+
+    def _with_references(self, name: str, context: Context) -> Context:
+        """Return the context with what the active alerts of a rule were compared with."""
+        frozen = {
+            group: own.reference
+            for (rule, group), own in self._active.items()
+            if rule == name and own.reference is not None
+        }
+        return replace(context, references=frozen) if frozen else context
 
     def _step(
         self, name: str, rule: Rule, evaluation: Evaluation, context: Context
@@ -134,82 +122,70 @@ class ActiveAlerts:
         if own is None:
             if not verdict.raised.any():
                 return
-            own = self._active[key] = _begin(name, rule, evaluation, context)
-        elif own.alert.state is AlertState.PENDING:
-            if verdict.raised.any():
-                own.extend(verdict.raised, evaluation)
-            elif own.among(verdict.seen).any():
-                del self._active[key]
-                return
-        elif (bad := verdict.raised | own.among(verdict.held)).any():
-            severity = own.alert.severity
+            taken = {alert.id for alert in self._resolved if alert.rule == name}
+            own = self._active[key] = ActiveAlert.begin(name, rule, evaluation, context, taken)
+        elif (bad := self._bad(own, evaluation)).any():
             own.extend(bad, evaluation)
-            if own.raised_to(severity, evaluation):
-                yield own.alert
         elif own.among(verdict.seen).any():
             own.rest()
+        elif _is_absent(own, evaluation):
+            own.miss()
         yield from self._transition(key, rule, evaluation)
 
-    def _transition(
-        self, key: tuple[str, str], rule: Rule, evaluation: Evaluation
-    ) -> Iterator[Alert]:
+    def _bad(self, own: ActiveAlert, evaluation: Evaluation) -> BoolArray:
+        """Return the layers that keep an alert: to fire, it has to be raised again and again."""
+        verdict = evaluation.verdict
+        if own.alert.state is AlertState.PENDING:
+            return verdict.raised
+        return verdict.raised | own.among(verdict.held)
+
+    def _transition(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Iterator[Alert]:
         own = self._active[key]
-        alert = own.alert
-        if alert.state is AlertState.PENDING and own.bad_steps >= rule.for_steps:
-            own.alert = _restate(alert, AlertState.FIRING, rule, evaluation)
-            yield own.alert
-        elif alert.state is AlertState.FIRING and own.good_steps >= rule.clear_steps:
-            del self._active[key]
-            resolved = _restate(alert, AlertState.RESOLVED, rule, evaluation)
-            self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
-            yield resolved
+        ended = own.look_for_silences(self.silences, evaluation.names, evaluation.received_ns)
+        gone = own.absent_steps >= GONE_STEPS
+        if own.alert.state is AlertState.PENDING:
+            if own.held_steps >= rule.for_steps:
+                yield own.fire(rule, evaluation)
+            elif own.good_steps > FORGIVEN_STEPS or gone:
+                del self._active[key]
+        elif own.good_steps >= rule.clear_steps or gone:
+            why = evaluation.gone if gone else ResolvedBy.CLEAR
+            what = rule.describe(own.alert.origin)
+            yield self._resolve(key, why, evaluation.step, evaluation.received_ns, what)
+        elif news := (*own.news(), *((News.SILENCE_ENDED,) if ended else ())):
+            event = own.update(news, rule, evaluation)
+            if event is not None:
+                yield event
+
+    def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
+        """End the alerts of rules that are off, or not there any more."""
+        for key, own in list(self._active.items()):
+            rule = rules.root.get(key[0])
+            if rule is not None and rule.enabled:
+                continue
+            if own.alert.state is AlertState.PENDING:
+                del self._active[key]
+                continue
+            what = _describe(own.alert, rules)
+            yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns, what)
+
+    def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int, what: str) -> Alert:
+        resolved = self._active.pop(key).resolve(why, step, now_ns, what)
+        self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
+        return resolved
+
+
+def _is_absent(own: ActiveAlert, evaluation: Evaluation) -> bool:
+    """Tell whether none of an alert's layers is there, though others are."""
+    present = evaluation.verdict.present
+    return present is not None and bool(present.any()) and not own.among(present).any()
+
+
+def _describe(alert: Alert, rules: Rules) -> str:
+    """Return what the rule of an alert says of it, its name if it is not there any more."""
+    rule = rules.root.get(alert.rule)
+    return alert.rule if rule is None else rule.describe(alert.origin)
 
 
 def _age(alert: Alert) -> tuple[int, str]:
     return alert.first_step, alert.id
-
-
-def _begin(name: str, rule: Rule, evaluation: Evaluation, context: Context) -> ActiveAlert:
-    raised = evaluation.verdict.raised
-    origin = evaluation.origin(raised)
-    layers, num_layers = _named(raised, evaluation.names)
-    key = evaluation.key or evaluation.group
-    alert = Alert(
-        id=alert_id(context.run, context.attempt, name, key, origin.step),
-        run=context.run,
-        attempt=context.attempt,
-        rule=name,
-        group=evaluation.group,
-        severity=evaluation.severity(1),
-        state=AlertState.PENDING,
-        first_step=origin.step,
-        fired_step=None,
-        raised_step=None,
-        resolved_step=None,
-        last_step=evaluation.step,
-        origin=origin,
-        layers=layers,
-        num_layers=num_layers,
-        updated_ns=evaluation.received_ns,
-        message="",
-    )
-    alert = replace(alert, message=message(alert, rule.describe(origin)))
-    return ActiveAlert(alert=alert, layers=raised.copy())
-
-
-def _restate(alert: Alert, state: AlertState, rule: Rule, evaluation: Evaluation) -> Alert:
-    step = {"fired_step" if state is AlertState.FIRING else "resolved_step": evaluation.step}
-    changed = replace(alert, state=state, updated_ns=evaluation.received_ns, **step)  # type: ignore[arg-type]  # mypy cannot type a computed keyword
-    return replace(changed, message=message(changed, rule.describe(changed.origin)))
-
-
-def _named(layers: BoolArray, names: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-    """Return the first names of the layers that are flagged, and how many there are."""
-    if not names:
-        return (), 0
-    flagged = np.flatnonzero(layers)
-    return tuple(names[i] for i in flagged[:MAX_NAMED_LAYERS]), len(flagged)
-
-
-def _worse(one: Severity, other: Severity) -> Severity:
-    return max(one, other, key=list(Severity).index)

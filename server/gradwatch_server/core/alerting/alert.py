@@ -1,4 +1,4 @@
-"""What an alert is, and how it reads. What it says of its rule comes from the rule."""
+"""What an alert is. How it reads is in `messages`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,99 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from enum import StrEnum
+from typing import Any, Final, Self
 
+from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
+
+MAX_NAMED_LAYERS: Final = 20
+"""Names of layers in an alert."""
+
+
+class News(StrEnum):
+    """What an event of an alert that already fires is about."""
+
+    SEVERITY = "severity"
+    LAYERS = "layers"
+    VALUE = "value"
+    ACKNOWLEDGED = "acknowledged"
+    SILENCE_ENDED = "silence_ended"
+
+
+class ResolvedBy(StrEnum):
+    """Why an alert is over."""
+
+    CLEAR = "clear"
+    FROZEN = "frozen"
+    GONE = "gone"
+    RULE_OFF = "rule_off"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is new in an alert that fired before.
+
+    Args:
+        number: Counts the updates of the alert, from 1: with its id it says which event this is.
+        step: Step at which it was told.
+        news: What is new.
+        layers: Names of the layers that joined since the event before, at most 20.
+        num_layers: How many joined.
+    """
+
+    number: int
+    step: int
+    news: tuple[News, ...]
+    layers: tuple[str, ...] = ()
+    num_layers: int = 0
+
+    @classmethod
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `asdict` described."""
+        changes = {"news": tuple(map(News, plain["news"])), "layers": tuple(plain["layers"])}
+        return cls(**{**plain, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The worst of an alert, where that is ten times what was told before.
+
+    Args:
+        step: Step at which it was seen.
+        layer: Name of the layer, None where there is none.
+        value: As `Origin.value`.
+        rank: The one rank that it showed on, None if there are several.
+        ranks: All of them.
+    """
+
+    step: int
+    layer: str | None
+    value: float
+    rank: int | None
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `asdict` described."""
+        return cls(**{**plain, "ranks": tuple(plain["ranks"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Somebody knows of the alert.
+
+    Args:
+        by: Who.
+        comment: What they say of it.
+        at_ns: When, nanoseconds since the epoch.
+    """
+
+    by: str
+    comment: str
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +120,17 @@ class Alert:
         resolved_step: Step at which it was resolved, None before.
         last_step: Last bad step.
         origin: Where it began.
-        layers: Names of the layers that were bad in it, in forward order, at most 20; none of a
-            rule that is about the run.
+        layers: Names of the layers that were bad in it, at most 20: the origin's first, then in
+            forward order; none of a rule that is about the run.
         num_layers: How many there are.
-        updated_ns: When the state last changed, nanoseconds since the epoch.
+        updated_ns: When it last changed, nanoseconds since the epoch.
         message: All of it in one line.
+        ranks: Ranks that it showed on so far.
+        update: What was new at the last event, None if that was that it fired.
+        worst: The worst that was told, None if that is the origin.
+        resolved_by: Why it is over, None before.
+        acknowledged: Who knows of it, None as long as nobody said so.
+        silenced: Whether a silence keeps it from being told.
     """
 
     id: str
@@ -56,6 +150,21 @@ class Alert:
     num_layers: int
     updated_ns: int
     message: str
+    ranks: tuple[int, ...] = ()
+    update: Update | None = None
+    worst: Worst | None = None
+    resolved_by: ResolvedBy | None = None
+    acknowledged: Acknowledgement | None = None
+    silenced: bool = False
+
+    @property
+    def change(self) -> str:
+        """What happened to it last; no two events of one alert have the same."""
+        if self.state is not AlertState.FIRING or self.update is None:
+            return str(self.state)
+        # It rises to each once. Stores have events of that name, which must not be told again.
+        rose = News.SEVERITY in self.update.news
+        return f"{self.state}:{self.severity if rose else self.update.number}"
 
     def to_dict(self) -> dict[str, Json]:
         """Return plain data, floats as they are: `jsonable` makes it JSON."""
@@ -70,6 +179,11 @@ class Alert:
             for step, magnitude in self.origin.magnitudes_before
         ]
         plain["origin"] = origin
+        if self.acknowledged is not None:
+            by, comment = self.acknowledged.by, self.acknowledged.comment
+            at = isotime(self.acknowledged.at_ns)
+            plain["acknowledged"] = {"by": by, "comment": comment, "at": at}
+        plain["hints"] = list(hints_for(self.rule))
         return plain
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,13 +192,23 @@ class Alert:
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        changes = {
-            "origin": Origin.from_state_dict(plain["origin"]),
+        """Return what `state_dict` described, of an earlier version too."""
+        origin = Origin.from_state_dict(plain["origin"])
+        changes: dict[str, Any] = {
+            "origin": origin,
             "severity": Severity(plain["severity"]),
             "state": AlertState(plain["state"]),
             "layers": tuple(plain["layers"]),
+            "ranks": tuple(plain.get("ranks", origin.ranks)),
         }
+        if update := plain.get("update"):
+            changes["update"] = Update.from_state_dict(update)
+        if worst := plain.get("worst"):
+            changes["worst"] = Worst.from_state_dict(worst)
+        if acknowledged := plain.get("acknowledged"):
+            changes["acknowledged"] = Acknowledgement(**acknowledged)
+        if (resolved_by := plain.get("resolved_by")) is not None:
+            changes["resolved_by"] = ResolvedBy(resolved_by)
         return cls(**{**plain, **changes})
 
 
@@ -104,15 +228,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def message(alert: Alert, what: str) -> str:
-    """Return what an alert says, in one line; *what* is what its rule says of the origin."""
-    origin = alert.origin
-    rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
-    more = f", {alert.num_layers} layers" if alert.num_layers > 1 else ""
-    end = f", over at step {alert.resolved_step}" if alert.resolved_step is not None else ""
-    return f"{what} at step {origin.step} on {rank}{more}{end}"
-
-
 def place(origin: Origin) -> str:
     """Return the name of the origin's layer, for a message."""
     return "a layer not known" if origin.layer is None else printable(origin.layer)
@@ -124,9 +239,3 @@ def comparison(origin: Origin) -> str:
         return f"{origin.value:.3g}"
     sign = ">" if origin.value > origin.threshold else "<"
     return f"{origin.value:.3g} {sign} {origin.threshold:g}"
-
-
-def _several(ranks: tuple[int, ...]) -> str:
-    if not ranks:
-        return "a rank that cannot be known"
-    return "ranks " + ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

@@ -8,11 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.alert import ResolvedBy
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
@@ -49,6 +50,10 @@ class Context:
         memories: What each rule that has a memory remembers, by its name.
         watched: (layers,) that the rule in hand is limited to, None for all.
         limited: Rule to its own context, of those that are limited to some layers.
+        references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
+            of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
+        epoch: How often the steps of the attempt went back: the same step comes once in each.
+        numel: (layers,) elements; empty where they are not known.
     """
 
     run: str
@@ -61,6 +66,9 @@ class Context:
     memories: Mapping[str, RuleMemory] = field(default_factory=dict)
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
+    references: Mapping[str, FloatArray] = field(default_factory=dict)
+    epoch: int = 0
+    numel: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def of(self, rule: str) -> Context:
         """Return what a rule is to know: in its groups are only the layers that it watches."""
@@ -88,11 +96,14 @@ class Verdict:
         held: Likewise, not yet past the clearing threshold; a superset of `raised`.
         seen: Likewise, where the rule could see at all; where it could not (the layer is absent, or
             non-finite and the rule is about norms) it neither holds nor clears.
+        present: Likewise, what is there at all. An alert none of whose layers is for long enough is
+            over. None if that cannot be said.
     """
 
     raised: BoolArray
     held: BoolArray
     seen: BoolArray
+    present: BoolArray | None = None
 
     @classmethod
     def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
@@ -120,6 +131,13 @@ class Evaluation:
         extend: Returns the origin of an alert that goes on, with what this adds to it.
         key: What the alert's id is made of in place of the group, where one step may see several
             alerts of it begin.
+        excess: (layers,) by what factor each is beyond its limit: ten times what was told is told
+            again. None if the rule has no such measure; the origin's value is one where `extend`
+            changes it.
+        reference: (layers,) what each was compared with. Of a layer that joins an alert it is
+            frozen as it then is, and given back in `Context.references` as long as the alert
+            lasts: a rule whose baseline adapts holds the alert by it.
+        gone: What it means if the alert's layers are not present for long.
     """
 
     group: str
@@ -131,3 +149,6 @@ class Evaluation:
     severity: Callable[[int], Severity]
     extend: Callable[[Origin], Origin] = _unchanged
     key: str = ""
+    excess: FloatArray | None = None
+    reference: FloatArray | None = None
+    gone: ResolvedBy = ResolvedBy.GONE

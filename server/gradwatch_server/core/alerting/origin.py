@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from gradwatch_server.core.alerting.forward import ForwardOrigin, find_forward, 
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import nonfinite_kind
+
+NUM_FIRST_LAYERS: Final = 5
+"""Names of layers that `FirstBad` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Origin:
         usual: What the value usually was, None if it is not known yet or of no matter.
         deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
         notes: What else was seen at that step, a few words each; never a cause.
+        detail: What else is to be said, in words; mostly nothing.
     """
 
     step: int
@@ -63,6 +67,7 @@ class Origin:
     usual: float | None = None
     deviations: float | None = None
     notes: tuple[str, ...] = ()
+    detail: str = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -114,7 +119,10 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
 
 @dataclass(frozen=True, slots=True)
 class FirstBad:
-    """The first non-finite gradient or loss of an attempt; the keys are those of `/health`."""
+    """The first non-finite gradient or loss of an attempt; the keys are those of `/health`.
+
+    `layers` are the first few of those that were non-finite, of which `layer` may not be known.
+    """
 
     step: int
     rank: int | None
@@ -123,6 +131,12 @@ class FirstBad:
     bad_loss: bool | None = None
     first_gradient: str | None = None
     module: str | None = None
+    layers: tuple[str, ...] = ()
+    num_layers: int = 0
+
+    def __post_init__(self) -> None:
+        """Take a list, as it comes from a file, for a tuple."""
+        object.__setattr__(self, "layers", tuple(self.layers))
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -144,6 +158,8 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             bad_loss=found.bad_loss,
             first_gradient=None if first is None else names[first],
             module=found.forward.module if found.forward else None,
+            layers=tuple(names[i] for i in np.flatnonzero(flagged)[:NUM_FIRST_LAYERS]),
+            num_layers=int(np.count_nonzero(flagged)),
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
+
+from gradwatch_server.core.frames.step_order import epoch_of, step_of
+from gradwatch_server.core.packing import pack_integer
 
 LATENESS_NS: Final = 5_000_000_000
 """A step closes this long after its first record, without the ranks that are still missing."""
@@ -23,15 +26,17 @@ class Gathered(Generic[T]):
 
     Args:
         step: The step.
-        after: The step that closed before it, -1 for none.
+        after: The step that closed before it in its epoch, -1 for none.
         received_ns: When the last of it came in.
         items: One per record.
+        epoch: How often the steps had gone back.
     """
 
     step: int
     after: int
     received_ns: int
     items: tuple[T, ...]
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -43,14 +48,18 @@ class _Open(Generic[T]):
 
 
 class Assembler(Generic[T]):
-    """Collects what ranks send of the open steps of one attempt and closes these in order."""
+    """Collects what ranks send of the open steps of one attempt and closes these in order.
+
+    A step is given by its position, which also tells the epoch.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, _Open[T]] = {}
         self._steps: list[int] = []  # heap of the open steps
-        self._newest: dict[int, int] = {}  # rank -> its newest step
+        self._newest: dict[int, int] = {}  # rank -> its newest position
         self._num_held = 0
-        self._awaited = -1  # the rank that the oldest step was last seen to wait for
+        self._candidates: list[int] = []  # ranks that may lack the step they were found for
+        self._candidates_of: int | None = None
         self.last_closed = -1
 
     def __bool__(self) -> bool:
@@ -81,16 +90,34 @@ class Assembler(Generic[T]):
         """Note that a rank has come to *step*: it sends nothing more of those before."""
         self._newest[rank] = max(step, self._newest.get(rank, -1))
 
-    def close(self, expected: set[int], now_ns: int, world: int) -> Iterator[Gathered[T]]:
-        """Close, oldest first, each step that has all *expected* ranks or waited long enough.
+    def expect(self, rank: int) -> None:
+        """Note that from now on a rank is waited for."""
+        if self._candidates_of is not None:
+            self._candidates.append(rank)
+
+    def resume(self, now_ns: int) -> None:
+        """Wait anew for what the open steps lack: nobody could send it."""
+        for found in self._open.values():
+            found.first_ns = now_ns
+
+    def close(
+        self, alive: Collection[int], now_ns: int, world: int, *, awaits_others: bool = False
+    ) -> Iterator[Gathered[T]]:
+        """Close, oldest first, each step that has all ranks or waited long enough.
 
         A rank is done with a step once it sent all parts of it or anything newer: its records
         come in order.
+
+        Args:
+            alive: The ranks that are waited for; `expect` told of each that was added.
+            now_ns: The time it is.
+            world: Ranks of the job.
+            awaits_others: Whether ranks that never came are waited for, too.
         """
         while self._open:
             step = self._steps[0]
             found = self._open[step]
-            waiting = self._is_waiting(step, found, expected)
+            waiting = awaits_others or self._is_waiting(step, found, alive)
             overdue = now_ns - found.first_ns > LATENESS_NS or self._num_held > max(
                 MAX_HELD_RECORDS, 16 * world
             )
@@ -99,18 +126,21 @@ class Assembler(Generic[T]):
             del self._open[heappop(self._steps)]
             self._num_held -= len(found.items)
             after, self.last_closed = self.last_closed, step
-            yield Gathered(step, after, found.last_ns, tuple(found.items.values()))
+            epoch = epoch_of(step)
+            before = step_of(after) if epoch_of(after) == epoch else -1
+            items = tuple(found.items.values())
+            yield Gathered(step_of(step), before, found.last_ns, items, epoch)
 
     def state_dict(self, item: Callable[[T], Any]) -> dict[str, Any]:
         """Return plain data; *item* gives that of a record."""
         return {
             "open": [
-                [step, found.first_ns, found.last_ns, sorted(found.complete_ranks)]
+                [pack_integer(step), found.first_ns, found.last_ns, sorted(found.complete_ranks)]
                 + [[rank, part, item(own)] for (rank, part), own in found.items.items()]
                 for step, found in self._open.items()
             ],
-            "newest": list(self._newest.items()),
-            "last_closed": self.last_closed,
+            "newest": [[rank, pack_integer(step)] for rank, step in self._newest.items()],
+            "last_closed": pack_integer(self.last_closed),
         }
 
     @classmethod
@@ -118,22 +148,32 @@ class Assembler(Generic[T]):
         """Return the assembler that `state_dict` described; *item* restores a record."""
         made: Assembler[T] = cls()
         for step, first_ns, last_ns, complete, *items in state["open"]:
-            found = made._open[step] = _Open(first_ns, last_ns, complete_ranks=set(complete))
+            found = made._open[int(step)] = _Open(first_ns, last_ns, complete_ranks=set(complete))
             found.items = {(rank, part): item(own) for rank, part, own in items}
             made._num_held += len(items)
-            heappush(made._steps, step)
-        made._newest = dict(state["newest"])
-        made.last_closed = state["last_closed"]
+            heappush(made._steps, int(step))
+        made._newest = {rank: int(step) for rank, step in state["newest"]}
+        made.last_closed = int(state["last_closed"])
         return made
 
-    def _is_waiting(self, step: int, found: _Open[T], expected: set[int]) -> bool:
-        """Tell whether a rank is missing. Called for each record: tries the last one first."""
-        if self._awaited in expected and self._lacks(self._awaited, step, found):
+    def _is_waiting(self, step: int, found: _Open[T], alive: Collection[int]) -> bool:
+        """Tell whether a rank is missing. Called for each record: looks at all ranks once a step.
+
+        A rank that lacked the step before mostly lacks this one, too.
+        """
+        if self._has_candidate(step, found, alive):
             return True
-        for rank in expected:
-            if self._lacks(rank, step, found):
-                self._awaited = rank
+        if self._candidates_of == step:
+            return False
+        self._candidates, self._candidates_of = list(alive), step
+        return self._has_candidate(step, found, alive)
+
+    def _has_candidate(self, step: int, found: _Open[T], alive: Collection[int]) -> bool:
+        while self._candidates:
+            rank = self._candidates[-1]
+            if rank in alive and self._lacks(rank, step, found):
                 return True
+            self._candidates.pop()
         return False
 
     def _lacks(self, rank: int, step: int, found: _Open[T]) -> bool:

@@ -193,6 +193,14 @@ class Frame:
         return cls(parts=(), **known)
 
 
+@dataclass(frozen=True, slots=True)
+class LateFrame(Frame):
+    """One record that came after its step was closed, as a frame of its own.
+
+    It is no part of the window. What is non-finite in it matters all the same.
+    """
+
+
 def _by_name(saved: FloatArray, saved_names: Sequence[str]) -> FloatArray:
     """Return saved columns in the order of `FRAME_COLUMNS`, NaN where there were none."""
     columns = np.full((len(FRAME_COLUMNS), saved.shape[1]), np.nan)

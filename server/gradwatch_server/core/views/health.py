@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
@@ -16,8 +17,8 @@ from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios
 from gradwatch_server.core.views.ranks import LastSeen, count_records, describe_rank
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.core.views.status import find_status
-from gradwatch_wire.health import AlertState
+from gradwatch_server.core.views.status import find_phase, find_status
+from gradwatch_wire.health import AlertState, RankState, Status
 
 MAX_WORST_LAYERS: Final = 10
 
@@ -43,8 +44,9 @@ def health(
     status, why = find_status(view, ranks, firing, fault)
     return {
         "run": view.name,
+        "phase": find_phase(view, ranks),
         "status": status,
-        "reasons": why,
+        "reasons": [*why, *_beside(view, last_seen, now_ns, fault)],
         "attempt": view.attempt,
         "step": view.frame.step if view.frame else None,
         "point": view.frame.point if view.frame else None,
@@ -68,6 +70,23 @@ def health(
         },
         "first_bad": asdict(view.first_bad) if view.first_bad else None,
     }
+
+
+def _beside(view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None) -> Iterator[str]:
+    """Say which other jobs live under the same name, and how they are."""
+    reports = [health(other, last_seen, now_ns, fault) for other in view.others if other.is_live]
+    living = [
+        report
+        for report in reports
+        if any(rank["state"] is RankState.ALIVE for rank in report["ranks"])
+    ]
+    if not view.is_live or not living:
+        return
+    numbers = ", ".join(str(report["attempt"]) for report in (*living, {"attempt": view.attempt}))
+    yield f"{len(living) + 1} live jobs under this name: attempts {numbers}"
+    for report in living:
+        if report["status"] not in (Status.HEALTHY, Status.UNKNOWN):
+            yield f"attempt {report['attempt']} is {report['status']}"
 
 
 def _window(series: Series) -> dict[str, Any]:

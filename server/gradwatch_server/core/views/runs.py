@@ -22,7 +22,7 @@ def summarize_run(
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     report = health(view, last_seen, now_ns, fault)
-    keys = ("run", "status", "attempt", "step", "updated_at", "world", "records")
+    keys = ("run", "phase", "status", "attempt", "step", "updated_at", "world", "records")
     return {key: report[key] for key in keys} | {
         "score": report["score"]["last"],
         "ranks": len(view.ranks),

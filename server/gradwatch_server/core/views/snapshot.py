@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.flags import Flags
@@ -19,6 +20,9 @@ from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
+
+MAX_OTHERS: Final = 8
+"""Attempts that are over and still shown, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,15 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run as it stood after a batch of the log."""
+    """One attempt of a run as it stood after a batch of the log; of the run, the current one.
+
+    Args:
+        others: Of the current one: other attempts, those that live and the newest that are over.
+        is_live: Whether it lives beside, or is, the newest.
+        recent_lost: Records lost while the frames of the window closed; so for those that were
+            late, and those without their manifest.
+        revision: Changes whenever something of the attempt does.
+    """
 
     name: str
     created_ns: int
@@ -78,11 +90,48 @@ class RunView:
     late: int
     unresolved: int
     frames: int
+    recent_lost: int = 0
+    recent_late: int = 0
+    recent_unresolved: int = 0
+    is_live: bool = False
+    revision: int = field(default=0, repr=False, compare=False)
+    others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
+
+    def of_attempt(self, number: int) -> RunView | None:
+        """Return the view of an attempt, None if there is none."""
+        views = (self, *self.others)
+        return next((view for view in views if view.attempt == number), None)
 
 
-def view_run(run: Run, rules: Rules | None = None) -> RunView:
-    """Copy what readers need of a run; *rules* are those in force, without copies by default."""
-    attempt = run.current
+def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None) -> RunView:
+    """Copy what readers need of a run.
+
+    Args:
+        run: The run.
+        rules: Those in force; without copies by default.
+        before: Its last view, of which that is kept which is still so.
+    """
+    current, live = run.current, run.live
+    known = {} if before is None else {view.attempt: view for view in before.others}
+    others = []
+    for attempt in _others(run, current):
+        view, is_live = known.get(attempt.number), attempt in live
+        if view is None or (view.revision, view.is_live) != (attempt.revision, is_live):
+            view = _view_attempt(run, attempt, rules, is_live=is_live)
+        others.append(view)
+    return replace(
+        _view_attempt(run, current, rules, is_live=current in live), others=tuple(others)
+    )
+
+
+def _others(run: Run, current: Attempt) -> list[Attempt]:
+    """Return the other attempts that are shown: those that live, and the newest."""
+    newest = [own for own in run.attempts[-MAX_OTHERS:] if own.retired]
+    shown = [*(own for own in run.judged), *newest]
+    return sorted((own for own in shown if own is not current), key=lambda own: own.number)
+
+
+def _view_attempt(run: Run, attempt: Attempt, rules: Rules | None, *, is_live: bool) -> RunView:
     ranks = _ranks(attempt)
     return RunView(
         name=run.name,
@@ -112,6 +161,11 @@ def view_run(run: Run, rules: Rules | None = None) -> RunView:
         late=attempt.num_late,
         unresolved=sum(rank.unresolved for rank in ranks),
         frames=attempt.num_frames,
+        recent_lost=attempt.lost.value(attempt.num_frames),
+        recent_late=attempt.late.value(attempt.num_frames),
+        recent_unresolved=attempt.unresolved.value(attempt.num_frames),
+        is_live=is_live,
+        revision=attempt.revision,
     )
 
 

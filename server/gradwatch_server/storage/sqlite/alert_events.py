@@ -60,16 +60,27 @@ class SQLiteAlertEvents:
         return int(cursor)
 
     def after(
-        self, cursor: int, run: str | None = None, most: int = PAGE_EVENTS
+        self,
+        cursor: int,
+        run: str | None = None,
+        most: int = PAGE_EVENTS,
+        state: str | None = None,
     ) -> list[AlertEvent]:
         """Return the events after *cursor*, oldest first, at most *most*; of one run or of all."""
-        where, values = (
-            ("", (cursor, most)) if run is None else (" AND run = ?", (cursor, run, most))
-        )
+        where = ""
+        values: list[int | str] = [cursor]
+        if run is not None:
+            where, values = f"{where} AND run = ?", [*values, run]
+        if state is not None:
+            # GLOB and not LIKE, which takes no account of upper and lower case.
+            where, values = (
+                f"{where} AND (state = ? OR state GLOB ?)",
+                [*values, state, f"{state}:*"],
+            )
         with self._db.reading() as connection:
             rows = connection.execute(
                 f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor LIMIT ?",
-                values,
+                (*values, most),
             ).fetchall()
         return [AlertEvent(number, name, json.loads(body)) for number, name, body in rows]

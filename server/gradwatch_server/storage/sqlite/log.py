@@ -84,9 +84,10 @@ class SQLiteLog:
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with."""
         with self._db.transaction():
+            marks = ", ".join("?" * len(HEAD_KINDS))
             self._db.execute(
-                "DELETE FROM log WHERE log_offset > ? AND log_offset <= ?"
-                " AND kind NOT IN (?, ?, ?)",
+                "DELETE FROM log WHERE log_offset > ? AND log_offset <= ?"  # noqa: S608 - marks only
+                f" AND kind NOT IN ({marks})",
                 (after, upto, *HEAD_KINDS),
             )
 

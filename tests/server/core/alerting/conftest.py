@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,6 +11,14 @@ from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import Window
+from tests.support import limit_rule
+
+
+@pytest.fixture
+def limit_alone() -> Iterator[None]:
+    """`exploding` goes by its limit alone, and nothing asks what was usual."""
+    with limit_rule.limit_alone():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradwatch_server.core.alerting.active import MAX_KEPT, MAX_NAMED_LAYERS
-from gradwatch_server.core.alerting.alert import alert_id
+import pytest
+
+from gradwatch_server.core.alerting.active import MAX_KEPT
+from gradwatch_server.core.alerting.alert import MAX_NAMED_LAYERS, alert_id
 from gradwatch_wire.health import AlertState
 
 NAN = math.nan
+
+pytestmark = pytest.mark.usefixtures("limit_alone")
 
 
 def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:
@@ -19,11 +23,13 @@ def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:
 def test_a_pending_alert_is_shown_but_not_told(cluster: Any) -> None:
     """It is there with the step it began at, and then leaves no trace."""
     job = cluster(names=("a",)).start()
+    job.rules(exploding={"for_steps": 2})
     assert job.step(0, [101.0]) == []
 
     (pending,) = job.attempt.active_alerts.alerts()
     assert (pending.state, pending.first_step, pending.fired_step) == (AlertState.PENDING, 0, None)
     job.step(1, [1.0])
+    job.step(2, [1.0])
 
     assert job.attempt.active_alerts.alerts() == ()
 
@@ -42,7 +48,7 @@ def test_a_disabled_rule_says_nothing(cluster: Any) -> None:
 def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
     """A change of rules in the log holds for the steps after it."""
     job = cluster(names=("a",)).start()
-    job.step(0, [20.0])
+    job.step(0, [1.0])
     job.rules(exploding={"limit": 10, "clear": 5, "for_steps": 1, "severity": "warning"})
 
     (alert,) = job.step(1, [20.0])
@@ -53,6 +59,7 @@ def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
 def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
     """With two optimizers that take turns, a step without the layer says nothing of it."""
     job = cluster(names=("gen", "critic"))
+    job.rules(exploding={"for_steps": 2})
     job.open()
     job.declare(0, ["gen"], manifest_id=1)
     job.declare(0, ["critic"], manifest_id=2)
@@ -71,6 +78,7 @@ def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
 def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None:
     """Hysteresis is for the layers that exploded, not for others that merely are large."""
     job = cluster(names=("bad", "large")).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0, 60.0])
     job.step(1, [500.0, 60.0])
     for step in (2, 3, 4):
@@ -81,21 +89,23 @@ def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None
 
 
 def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
-    """One alert, whose layers are the union, in forward order; its origin stays."""
+    """One alert, whose layers are the union, the origin's first; it tells of them."""
     job = cluster(names=("a", "b", "c")).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [1.0, 1.0, 500.0])
     job.step(1, [1.0, 900.0, 1.0])
     job.step(2, [200.0, 900.0, 1.0])
 
     (alert,) = job.attempt.active_alerts.alerts()
-    assert len(job.alerts) == 1
-    assert (alert.layers, alert.num_layers) == (("a", "b", "c"), 3)
+    assert [(a.id, a.change) for a in job.alerts] == [(alert.id, "firing"), (alert.id, "firing:1")]
+    assert (alert.layers, alert.num_layers) == (("c", "a", "b"), 3)
     assert (alert.origin.layer, alert.origin.step, alert.last_step) == ("c", 0, 2)
 
 
 def test_layers_that_appear_while_it_fires_join_it_too(cluster: Any) -> None:
     """A layer declared after the alert began has a place after all others."""
     job = cluster(names=("a",)).start()
+    job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0])
     job.step(1, [500.0])
     job.declare(0, ["a", "new"], manifest_id=2)
@@ -114,7 +124,8 @@ def test_only_some_of_many_layers_are_named(cluster: Any) -> None:
     job = cluster(names=[f"l{i}" for i in range(50)]).start()
     (alert,) = job.step(0, NAN)
 
-    assert alert.layers == tuple(f"l{i}" for i in range(MAX_NAMED_LAYERS))
+    assert alert.layers == ("l49", *(f"l{i}" for i in range(MAX_NAMED_LAYERS - 1)))
+    assert alert.origin.first_gradient == "l49"
     assert alert.num_layers == 50
     assert "50 layers" in alert.message
 
@@ -147,7 +158,7 @@ def test_a_group_named_all_hides_no_layer(cluster: Any) -> None:
 
     (alert,) = job.step(0, NAN)
 
-    assert (alert.group, alert.layers) == ("all", ("a", "b"))
+    assert (alert.group, alert.layers) == ("all", ("b", "a"))
 
 
 def test_more_groups_than_allowed_leave_no_layer_unwatched(cluster: Any) -> None:
@@ -214,7 +225,10 @@ def test_an_origin_whose_layer_is_not_known_has_nothing_before(cluster: Any) -> 
 
     assert (alert.origin.layer, alert.origin.before) == (None, ())
     assert alert.layers == ("a", "b")
-    assert alert.message == "NaN in the gradient of a layer not known at step 1 on rank 0, 2 layers"
+    assert (
+        alert.message
+        == "NaN in the gradient of a layer not known at step 1 on rank 0, 2 layers: a, b"
+    )
 
 
 def test_an_origin_at_the_first_step_has_nothing_before(cluster: Any) -> None:

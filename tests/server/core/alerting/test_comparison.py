@@ -8,6 +8,8 @@ import pytest
 
 from gradwatch_server.core.alerting.comparison import Incident, compare, incidents
 
+pytestmark = pytest.mark.usefixtures("limit_alone")
+
 
 def incident(first: int, resolved: int | None = None, **changes: Any) -> Incident:
     settings: dict[str, Any] = {

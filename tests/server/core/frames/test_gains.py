@@ -147,20 +147,20 @@ def test_norms_of_any_dtype_are_read(cluster: Any) -> None:
 
 
 def test_the_rule_fires_and_is_over(cluster: Any) -> None:
-    """Three bad steps in a row, then three calm ones; it has no layers, and a transition."""
+    """Three bad steps, then three calm ones; it has no layers, and a transition."""
     job = cluster(names=("a",)).start()
     bad, calm = (9.0, 3.0, 1.0, 1.0), (1.0, 1.0, 1.0, 1.0)
-    for step, norms in enumerate([bad, calm, bad, bad, bad, calm, calm, calm]):
+    for step, norms in enumerate([bad, calm, calm, bad, bad, bad, calm, calm, calm]):
         job.gains(0, step, *norms)
 
     fired, resolved = job.alerts
     assert (fired.rule, fired.group, str(fired.severity)) == ("gain", "blocks", "warning")
-    assert (fired.first_step, fired.fired_step, resolved.resolved_step) == (2, 4, 7)
-    assert fired.id == resolved.id == alert_id("gpt", 1, "gain", "blocks", 2)
+    assert (fired.first_step, fired.fired_step, resolved.resolved_step) == (3, 5, 8)
+    assert fired.id == resolved.id == alert_id("gpt", 1, "gain", "blocks", 3)
     assert (fired.layers, fired.num_layers) == ((), 0)
     assert fired.origin.layer == "b0 -> b1"
     assert (fired.origin.value, fired.origin.threshold, fired.origin.rank) == (3.0, 2.0, 0)
-    assert fired.message == "gradient gain of b0 -> b1 is 3 > 2 at step 2 on rank 0"
+    assert fired.message == "gradient gain of b0 -> b1 is 3 > 2 at step 3 on rank 0"
     assert job.health()["status"] == "unknown"
 
 
@@ -201,7 +201,9 @@ def test_gains_of_an_attempt_that_is_over_are_judged_and_go_with_it(cluster: Any
     job = cluster(world=2).start()
     job.rules(gain={"for_steps": 1})
     job.gains(0, 5, 8.0, 1.0)
-    (alert,) = job.open(0)
+    job.bye(0)
+    (alert,) = job.bye(1)
+    job.open(0)
 
     assert (alert.attempt, alert.first_step) == (1, 5)
     assert shown(job)["step"] is None

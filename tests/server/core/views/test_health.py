@@ -13,6 +13,7 @@ from gradwatch_wire.jsonable import jsonable
 
 NAN, INF = math.nan, math.inf
 
+FAILED = "training of a rank ended with an exception at step 0 on rank 1"
 NAN_EVERYWHERE = (
     "the loss or the forward pass may already have been bad: gradients from c back are NaN"
 )
@@ -26,7 +27,7 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
     health: Any = jsonable(job.health(seconds_later=0.4))
 
     assert health["run"] == "gpt2-small"
-    assert health["status"] == "healthy"
+    assert health["status"] == "critical"
     assert (health["attempt"], health["step"]) == (1, 1)
     assert health["updated_at"] == isotime(job.frame.received_ns)
     assert health["score"] == {"last": 0.35, "mean": 0.675, "min": 0.35}
@@ -61,8 +62,8 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
         "lost": 0,
     }
     assert health["ranks"][1]["last_seen_s"] == 0.4
-    assert (health["alerts"]["firing"], health["alerts"]["pending"]) == (0, 2)
-    assert {item["rule"] for item in health["alerts"]["items"]} == {"exploding", "vanishing"}
+    assert (health["alerts"]["firing"], health["alerts"]["pending"]) == (2, 0)
+    assert {item["rule"] for item in health["alerts"]["items"]} == {"exploding", "loss"}
     assert health["first_bad"] == {
         "step": 1,
         "rank": None,
@@ -71,6 +72,8 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
         "bad_loss": True,
         "first_gradient": None,
         "module": None,
+        "layers": [],
+        "num_layers": 0,
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -102,8 +105,9 @@ def no_step(job: Any) -> None:
 
 
 def degraded(job: Any) -> None:
-    for step in range(3):
-        job.step(step, 0.0)
+    job.step(0)
+    for step in range(1, 4):
+        job.step(step, [1e-9, 1.0, 1.0])
 
 
 def critical(job: Any) -> None:
@@ -190,7 +194,7 @@ def ended_with_losses(job: Any) -> None:
         (
             degraded,
             "degraded",
-            ["gradient of a has L2 norm 0 < 1e-07 at step 0 on ranks 0, 1, 3 l"],
+            ["gradient of a has L2 norm 1e-09 < 1e-07 at step 1 on ranks 0, 1"],
         ),
         (
             critical,
@@ -199,18 +203,22 @@ def ended_with_losses(job: Any) -> None:
         ),
         (skipped, "healthy", []),
         (skipped_twice, "degraded", [f"{NAN_EVERYWHERE} at step 0"]),
-        (ended, "ended", []),
-        (ended_badly, "ended", [f"{NAN_EVERYWHERE} at step 0"]),
-        (ended_with_losses, "ended", ["3 records lost at step 0", "3 records lost"]),
+        (ended, "healthy", []),
+        (ended_badly, "critical", [f"{NAN_EVERYWHERE} at step 0", FAILED, "ranks failed: 1"]),
+        (ended_with_losses, "incomplete", ["3 records lost", "3 records lost at step 0"]),
         (half_ended, "healthy", []),
-        (one_lost, "incomplete", ["ranks lost: 1"]),
-        (all_lost, "incomplete", ["ranks lost: 0, 1"]),
-        (records_lost, "incomplete", ["3 records lost"]),
-        (records_late, "incomplete", ["1 records too late for their step"]),
-        (records_unresolved, "incomplete", ["1 records without their manifest"]),
+        (one_lost, "critical", ["a rank lost, without BYE, at step 0", "ranks lost: 1"]),
+        (all_lost, "critical", ["a rank lost, without BYE, at step 0", "ranks lost: 0, 1"]),
+        (records_lost, "incomplete", ["3 records lost", "3 records lost at step 1"]),
+        (records_late, "incomplete", ["1 record too late for their step"]),
+        (records_unresolved, "incomplete", ["1 record without their manifest"]),
         (rank_behind, "incomplete", ["last step has 50% of its ranks"]),
-        (critical_and_lost, "critical", [NAN_EVERYWHERE]),
-        (degraded_and_lost, "incomplete", ["1 records lost"]),
+        (critical_and_lost, "critical", [NAN_EVERYWHERE, "a rank lost", "ranks lost: 1"]),
+        (
+            degraded_and_lost,
+            "incomplete",
+            ["1 record lost", "1 record lost at step 3", "gradient of a has L2 norm 0 < 1e-07"],
+        ),
     ],
 )
 def test_the_status_is_the_worst_that_holds(
@@ -256,19 +264,39 @@ def test_an_aggregator_that_takes_nothing_in_blames_itself(cluster: Any) -> None
     critical(job := cluster(world=2).start())
     assert job.health(fault="full")["status"] == "critical"
     ended(job := cluster(world=2).start())
-    assert job.health(fault="full")["status"] == "ended"
+    assert job.health(fault="full")["status"] == "healthy"
 
 
 def test_silence_after_the_end_is_no_stall(cluster: Any) -> None:
     """Ended and lost ranks are expected to say nothing."""
     job = cluster(world=2).start()
     ended(job)
-    assert job.health(seconds_later=9_999)["status"] == "ended"
+    assert job.health(seconds_later=9_999)["status"] == "healthy"
 
     job = cluster(world=2).start()
     half_ended(job)
     job.lose(1)
-    assert job.health(seconds_later=9_999)["status"] == "incomplete"
+    assert job.health(seconds_later=9_999)["status"] == "critical"  # as it stood
+
+
+@pytest.mark.parametrize(
+    ("story", "phase"),
+    [
+        (no_step, "waiting"),
+        (healthy, "running"),
+        (half_ended, "running"),
+        (one_lost, "running"),
+        (ended, "ended"),
+        (ended_badly, "failed"),
+        (all_lost, "lost"),
+    ],
+)
+def test_the_phase_is_where_a_run_is_in_its_life(cluster: Any, story: Any, phase: str) -> None:
+    """Whatever its status is, that is kept after the end."""
+    job = cluster(world=2).start()
+    story(job)
+
+    assert job.health(seconds_later=9_999)["phase"] == phase
 
 
 def test_a_rank_that_never_attached_is_missed(cluster: Any) -> None:
@@ -404,6 +432,8 @@ def test_first_bad_stays_the_first(cluster: Any) -> None:
         "bad_loss": True,
         "first_gradient": "b",
         "module": None,
+        "layers": ("b",),
+        "num_layers": 1,
     }
     job.start()
     assert job.health()["first_bad"] is None

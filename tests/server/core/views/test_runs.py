@@ -19,7 +19,7 @@ def test_a_summary_agrees_with_health(cluster: Any) -> None:
     summary = summarize_run(view, {}, view.updated_ns)
 
     assert list(summary) == [
-        *("run", "status", "attempt", "step", "updated_at", "world", "records"),
+        *("run", "phase", "status", "attempt", "step", "updated_at", "world", "records"),
         *("score", "ranks", "firing"),
     ]
     assert (summary["run"], summary["attempt"], summary["step"]) == ("gpt", 1, 0)

@@ -81,9 +81,11 @@ class Baselines:
 
     def _judge(self, frame: Frame) -> Judgement:
         running = self._running
-        samples = self._samples(frame)
+        norms = self._norms(frame)
+        samples = self._samples(frame, norms)
         return Judgement(
             modules=self.modules,
+            norms=norms,
             samples=samples,
             mean=running.mean.copy(),
             deviation=running.deviation(self._floor()),
@@ -93,23 +95,25 @@ class Baselines:
             is_log_loss=self._is_log_loss,
         )
 
-    def _samples(self, frame: Frame) -> FloatArray:
-        samples = np.full(len(self._running), np.nan)
-        l2 = np.where(frame.nonfinite, np.nan, frame.l2_max)
-        norms = self.modules.norms(l2)
+    def _norms(self, frame: Frame) -> FloatArray:
+        if not np.count_nonzero(frame.nonfinite):
+            return self.modules.norms(frame.l2_max)
+        norms = self.modules.norms(np.where(frame.nonfinite, np.nan, frame.l2_max))
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
+        return norms
+
+    def _samples(self, frame: Frame, norms: FloatArray) -> FloatArray:
+        samples = np.full(len(self._running), np.nan)
         samples[FIRST_MODULE : FIRST_MODULE + len(norms)] = norms
         samples[TOTAL] = math.nan if frame.total_norm is None else frame.total_norm
-        samples = natural_log(samples)
-        samples[LOSS] = self._loss_sample(frame.loss)
-        return samples
-
-    def _loss_sample(self, loss: float | None) -> float:
-        if loss is None or not math.isfinite(loss):
-            return math.nan
-        if self._is_log_loss and loss <= 0.0:
+        loss = math.nan if frame.loss is None else frame.loss
+        if self._is_log_loss and -math.inf < loss <= 0.0:
             self._forget_logs()
-        return float(natural_log(np.array([loss]))[0]) if self._is_log_loss else loss
+        samples[LOSS] = loss
+        logarithms = natural_log(samples)
+        if not self._is_log_loss and math.isfinite(loss):
+            logarithms[LOSS] = loss
+        return logarithms
 
     def _forget_logs(self) -> None:
         """From here on look at the loss itself: what its logarithms were says nothing of it."""

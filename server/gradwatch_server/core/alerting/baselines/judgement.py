@@ -27,6 +27,7 @@ class Judgement:
 
     Args:
         modules: Which there are, and the layers of each.
+        norms: (modules,) L2 norm of the layers together, NaN where absent or non-finite.
         samples: (series,) logarithm of the norm (or what LOSS says), NaN where there is no sample:
             absent, zero, non-finite.
         mean: (series,) usual value.
@@ -38,6 +39,7 @@ class Judgement:
     """
 
     modules: Modules
+    norms: FloatArray
     samples: FloatArray
     mean: FloatArray
     deviation: FloatArray

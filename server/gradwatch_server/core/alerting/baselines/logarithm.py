@@ -21,16 +21,21 @@ def natural_log(values: FloatArray) -> FloatArray:
     ln f = 2 (s + s³/3 + s⁵/5 + ...) with s = (f - 1) / (f + 1) and f from √½ to √2, by additions,
     multiplications and one division.
     """
-    fraction, exponent = np.frexp(values)
-    low = fraction < _SQRT_HALF
-    fraction = np.where(low, fraction + fraction, fraction)
-    power = exponent - low
-    with np.errstate(invalid="ignore", divide="ignore"):
-        s = (fraction - 1.0) / (fraction + 1.0)
-        squared = s * s
-        series = np.zeros_like(s)
-        for term in _TERMS:
-            series = (series + term) * squared
-        logarithm: FloatArray = power * LN_2 + 2.0 * (s + s * series)
     usable = (values > 0.0) & (values < np.inf)
-    return np.where(usable, logarithm, np.nan)
+    fraction, exponent = np.frexp(np.where(usable, values, 1.0))
+    low = fraction < _SQRT_HALF
+    np.multiply(fraction, 2.0, out=fraction, where=low)
+    s = fraction - 1.0
+    s /= fraction + 1.0
+    squared = s * s
+    series = squared * _TERMS[0]
+    for term in _TERMS[1:]:
+        series += term
+        series *= squared
+    series *= s
+    series += s
+    series += series
+    logarithm: FloatArray = (exponent - low) * LN_2
+    logarithm += series
+    logarithm[~usable] = np.nan
+    return logarithm

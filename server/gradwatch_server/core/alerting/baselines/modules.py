@@ -42,7 +42,7 @@ class Modules:
         """
         own = self.of_layer[: len(l2)]
         present = ~np.isnan(l2)
-        norms = np.where(present, l2, 0.0)
+        norms = np.where(present, np.abs(l2), 0.0)  # a norm below 0 may come from the wire
         counts = np.bincount(own, weights=present, minlength=len(self.names))
         # bincount adds one after the other, the same way on every processor.
         if _is_safe(norms):

@@ -20,7 +20,7 @@ Steps = Annotated[int, Field(ge=1, le=100_000)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
-FOR_STEPS: Final = "Consecutive frames that must be bad before the alert fires."
+FOR_STEPS: Final = "Bad frames until the alert fires; a single good one between them is forgiven."
 CLEAR_STEPS: Final = "Consecutive frames that must be good before a firing alert is resolved."
 SEVERITY: Final = "Severity of its alerts."
 """Descriptions of the settings of every rule, for those that have another default."""

@@ -20,8 +20,7 @@ from gradwatch_server.core.alerting.rules.base import (
     Limit,
     Steps,
 )
-from gradwatch_server.core.alerting.rules.module import ModuleRule
-from gradwatch_server.core.alerting.rules.norm import ranks_with
+from gradwatch_server.core.alerting.rules.module import ModuleRule, ranks_with
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack
@@ -151,7 +150,8 @@ class ExplodingRule(ModuleRule):
     def held_layers(self, frame: Frame, context: Context) -> BoolArray:
         """Return the layers that are not calm yet, (layers,)."""
         jumped = ~np.isnan(self._memory(context).before)
-        return (jumped | self._is_new(frame, context)) & (frame.l2_max > self.clear)
+        away = jumped | self._is_new(frame, context)
+        return away & (frame.l2_max > self.clear) & self.seen(frame)
 
     def raised_modules(self, frame: Frame, judgement: Judgement, context: Context) -> BoolArray:
         """Return the modules with a raised layer, (modules,)."""
@@ -165,7 +165,7 @@ class ExplodingRule(ModuleRule):
         if np.isnan(memory.before[raised]).all():
             return Severity.INFO
         with np.errstate(invalid="ignore"):
-            far = raised & (frame.l2_max > EARLY_FACTOR * memory.before)
+            far = raised & (frame.l2_max / EARLY_FACTOR > memory.before)
         return Severity.CRITICAL if far.any() and in_a_row >= 4 else self.severity
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
@@ -188,12 +188,12 @@ class ExplodingRule(ModuleRule):
     def _jumped(self, frame: Frame, context: Context) -> BoolArray:
         judgement, memory = context.judge(frame), self._memory(context)
         rise = judgement.rise
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             series = judgement.is_known & (
                 (judgement.over_peak > LN_FACTOR)
                 | (rise > np.maximum(LN_RATIO, DEVIATIONS * judgement.deviation))
             )
-            early = frame.l2_max > EARLY_FACTOR * memory.largest
+            early = frame.l2_max / EARLY_FACTOR > memory.largest
         modules = judgement.modules.spread(series[FIRST_MODULE:], len(early))
         return modules | (early & self._is_new(frame, context))
 

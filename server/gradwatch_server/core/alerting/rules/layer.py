@@ -32,7 +32,7 @@ class LayerRule(Rule):
             `/health` shows under `layers`.
     """
 
-    takes = (Frame,)
+    takes: ClassVar[tuple[type, ...]] = (Frame,)
     further_counts: ClassVar[Mapping[str, Callable[[Frame], int]]] = {}
 
     layers: Patterns = Field(
@@ -78,6 +78,11 @@ class LayerRule(Rule):
         """Return the limit that an origin names, None if there is none."""
         return None
 
+    def excess(self, frame: Frame) -> FloatArray | None:
+        """Return by what factor each layer is beyond the limit, (layers,); None without a limit."""
+        limit = self.threshold()
+        return None if limit is None else self.values(frame) / limit
+
     def find_layer(self, frame: Frame, raised: BoolArray) -> int | None:
         """Return the index of the layer to name as origin, None if it cannot be known."""
         return int(self.worst_first(frame, raised)[0])
@@ -111,13 +116,15 @@ class LayerRule(Rule):
     ) -> Iterator[Evaluation]:
         """Yield an evaluation of each group of layers."""
         held, seen = self.held(observation, raised), self.seen(observation)
+        excess = self.excess(observation)
         for group, members in context.groups.items():
             yield Evaluation(
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(raised & members, held & members, seen),
+                verdict=Verdict(raised & members, held & members, seen, observation.present),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_of, observation),
+                excess=excess,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, Final
 
@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.health import Severity
 
 USUAL_FRAMES: Final = 128
@@ -67,7 +67,12 @@ class ModuleRule(LayerRule):
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),
+                key=self.key(group, observation, context, raised & members),
             )
+
+    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
+        """Return `Evaluation.key`: empty where the origin is this frame."""
+        return ""
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return where a frame first shows what was raised: the module that is farthest off."""
@@ -121,16 +126,34 @@ def worst_layer(frame: Frame, context: Context, among: BoolArray, sign: int) -> 
     indices = np.flatnonzero(among)
     now = frame.l2_max[indices]
     past = context.window.recent(indices, USUAL_FRAMES)
+    usual = medians(past)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = sign * (np.log(now) - np.log(_medians(past)))
+        ratio = now / usual if sign > 0 else usual / now
     ratio = np.where(np.isnan(ratio), -np.inf, ratio)
     order = np.lexsort((-sign * now, -ratio))
     return int(indices[order[0]])
 
 
+def ranks_with(
+    frame: Frame, index: int, is_broken: Callable[[RankPart], BoolArray]
+) -> tuple[int, ...]:
+    """Return the ranks whose gradient of a layer breaks the limit.
+
+    A shard's values come from all ranks, and say nothing of the one that holds it.
+    """
+    found = []
+    for part in frame.parts:
+        own = part.layout.index == index
+        if part.reduced and part.layout.is_sharded[own].any():
+            return ()
+        if is_broken(part)[own].any():
+            found.append(part)
+    return ranks_of(found)
+
+
 def usual_norm(layer: int, context: Context) -> float | None:
     """Return the median norm of a layer over the last frames, None without any."""
-    median = float(_medians(context.window.recent(np.array([layer]), USUAL_FRAMES))[0])
+    median = float(medians(context.window.recent(np.array([layer]), USUAL_FRAMES))[0])
     return None if math.isnan(median) else median
 
 
@@ -145,7 +168,7 @@ def notes(frame: Frame, judgement: Judgement, raised: BoolArray) -> tuple[str, .
     return tuple(found)
 
 
-def _medians(past: FloatArray) -> FloatArray:
+def medians(past: FloatArray) -> FloatArray:
     """Return (layers,) medians of what is there, NaN without anything."""
     medians = np.full(past.shape[1], np.nan)
     there = ~np.isnan(past).all(axis=0) if len(past) else np.zeros(past.shape[1], dtype=np.bool_)

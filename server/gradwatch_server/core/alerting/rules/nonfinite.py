@@ -15,7 +15,7 @@ from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_ra
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, IndexArray
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_wire.health import Severity
 
 
@@ -42,6 +42,7 @@ class NonfiniteRule(LayerRule):
     """
 
     name = "nonfinite"
+    takes = (Frame, LateFrame)
     health = HealthShare.EXPLODING
     formula = "a layer's gradient has a NaN or an Inf on any rank: `nan > 0` or `inf > 0`."
     tuning = """

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gradwatch_server.core.alerting.rules import (
+    dead_layer,
+    drift,
     exploding,
     gain,
+    group_ratio,
+    imbalance,
+    layer_missing,
     loss,
     nonfinite,
-    norm,
+    rank_lost,
+    rank_silent,
     records_lost,
+    run_failed,
+    run_stalled,
     spike,
+    vanishing,
+    zero_fraction,
 )
 from gradwatch_server.core.alerting.rules.base import Rule
 
@@ -83,8 +93,18 @@ REGISTRY = Registry(
     nonfinite.NonfiniteRule,
     exploding.ExplodingRule,
     spike.SpikeRule,
-    norm.VanishingRule,
+    dead_layer.DeadLayerRule,
+    vanishing.VanishingRule,
+    layer_missing.LayerMissingRule,
     loss.LossRule,
+    zero_fraction.ZeroFractionRule,
+    drift.DriftRule,
+    imbalance.ImbalanceRule,
+    group_ratio.GroupRatioRule,
     gain.GainRule,
     records_lost.RecordsLostRule,
+    run_failed.RunFailedRule,
+    rank_lost.RankLostRule,
+    run_stalled.RunStalledRule,
+    rank_silent.RankSilentRule,
 )

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
-from gradwatch_server.core.alerting.rules.norm import VanishingRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY, Registry, UnknownRuleError
+from gradwatch_server.core.alerting.rules.vanishing import VanishingRule
 
 
 class Undescribed(ExplodingRule):
@@ -20,10 +20,14 @@ class Undescribed(ExplodingRule):
 
 def test_the_order_is_that_of_registration() -> None:
     """Evaluation, events of a step, and the worst layers go by it."""
-    names = ["nonfinite", "exploding", "vanishing", "gain", "records_lost"]
+    names = [
+        *("nonfinite", "exploding", "spike", "dead_layer", "vanishing", "layer_missing", "loss"),
+        *("zero_fraction", "drift", "imbalance", "group_ratio", "gain", "records_lost"),
+        *("run_failed", "rank_lost", "run_stalled", "rank_silent"),
+    ]
 
     assert [rule.name for rule in REGISTRY] == names
-    assert [rule.name for rule in Rules().counted] == names[:3]
+    assert [rule.name for rule in Rules().counted] == ["nonfinite", "exploding", "vanishing"]
 
 
 def test_a_name_is_there_once() -> None:

@@ -21,26 +21,56 @@ def test_defaults_are_those_of_the_design() -> None:
     rules = Rules().model_dump(mode="json")
     of_run = {"enabled": True, "clear_steps": 3, "runs": []}
     common = of_run | {"layers": [], "groups": []}
+    once = of_run | {"for_steps": 1, "clear_steps": 1}
+    warning = common | {"for_steps": 1, "severity": "warning"}
+    info = warning | {"severity": "info"}
 
     assert rules == {
         "nonfinite": common
         | {"for_steps": 1, "severity": "critical"}
         | {"skipped_severity": "info", "skips": 2, "skips_severity": "warning"}
         | {"min_loss_scale": 1.0},
-        "exploding": common
-        | {"for_steps": 2, "severity": "critical", "limit": 100.0, "clear": 50.0},
-        "vanishing": common | {"for_steps": 3, "severity": "warning", "limit": 1e-7, "clear": 2e-7},
+        "exploding": warning | {"limit": 100.0, "clear": 50.0},
+        "spike": warning
+        | {"clear_steps": 16}
+        | {"factor": 4.0, "ratio": 3.0, "deviations": 4.0, "clear_ratio": 2.0},
+        "dead_layer": warning | {"dead_steps": 3, "alive_steps": 128},
+        "vanishing": warning
+        | {"for_steps": 3, "limit": 1e-7, "clear": 2e-7}
+        | {"ratio": 0.1, "clear_ratio": 0.3, "ratio_steps": 8},
+        "layer_missing": info | {"missing_steps": 3},
+        "loss": of_run
+        | {"for_steps": 1, "severity": "warning"}
+        | {"clear_steps": 16, "ratio": 1.5, "deviations": 5.0, "critical_steps": 32},
+        "zero_fraction": info | {"share": 0.5, "rise_steps": 8},
+        "drift": info | {"ratio": 10.0, "clear_ratio": 5.0},
+        "imbalance": info
+        | {"enabled": False, "for_steps": 16, "clear_steps": 16}
+        | {"limit": 1000.0, "ratio": 10.0, "deviations": 5.0},
+        "group_ratio": info
+        | {"for_steps": 16, "clear_steps": 16}
+        | {"seed": "seed", "host": "host", "limit": 0.01, "clear": 0.02},
         "gain": of_run
         | {"for_steps": 3, "severity": "warning"}
         | {"low": 0.5, "high": 2.0, "share": 0.5, "clear": 0.25},
         "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
+        "run_failed": once | {"severity": "critical"},
+        "rank_lost": once | {"severity": "critical"},
+        "run_stalled": once
+        | {"severity": "critical", "info_s": 30.0, "info_factor": 10.0}
+        | {"warning_s": 300.0, "warning_factor": 5.0, "critical_s": 1800.0},
+        "rank_silent": once | {"severity": "warning", "after_s": 10.0, "behind_frames": 8},
     }
 
 
 @pytest.mark.parametrize(
     ("rules", "key", "says"),
     [
-        ({"explodng": {}}, "explodng", "the rules are nonfinite, exploding, vanishing, gain, rec"),
+        (
+            {"explodng": {}},
+            "explodng",
+            "the rules are nonfinite, exploding, spike, dead_layer, van",
+        ),
         ({"exploding": {"limt": 5}}, "exploding.limt", "the keys of exploding are enabled, fo"),
         ({"gain": {"layers": ["h.*"]}}, "gain.layers", "the keys of gain are enabled"),
         ({"exploding": {"limit": 0}}, "exploding.limit", "greater than 0"),
@@ -50,6 +80,15 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"exploding": {"limit": "big"}}, "exploding.limit", "number"),
         ({"exploding": {"limit": 5, "clear": 6}}, "exploding", "clear (6) must not be above"),
         ({"vanishing": {"limit": 5, "clear": 4}}, "vanishing", "clear (4) must not be below"),
+        ({"vanishing": {"ratio": 0.5}}, "vanishing", "clear_ratio (0.3) must not be below ratio"),
+        ({"vanishing": {"ratio_steps": 9}}, "vanishing.ratio_steps", "less than or equal to 8"),
+        ({"drift": {"clear_ratio": 11}}, "drift", "clear_ratio (11) must not be above ratio (10)"),
+        ({"drift": {"ratio": 1}}, "drift.ratio", "greater than 1"),
+        ({"zero_fraction": {"share": 1}}, "zero_fraction.share", "less than 1"),
+        ({"group_ratio": {"limit": 0.5}}, "group_ratio", "clear (0.02) must not be below limit"),
+        ({"group_ratio": {"seed": "host"}}, "group_ratio", "must be two groups, not both 'host'"),
+        ({"group_ratio": {"seed": ""}}, "group_ratio.seed", "at least 1 character"),
+        ({"dead_layer": {"dead_steps": 0}}, "dead_layer.dead_steps", "greater than or equal to 1"),
         ({"vanishing": {"for_steps": 0}}, "vanishing.for_steps", "greater than or equal to 1"),
         ({"nonfinite": {"clear_steps": 1e9}}, "nonfinite.clear_steps", "less than or equal"),
         ({"nonfinite": {"severity": "fatal"}}, "nonfinite.severity", "'warning'"),

@@ -1,0 +1,74 @@
+"""Hints: what is often behind an alert of each rule. Heuristic: none is found in the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+HINTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "nonfinite": (
+        "float16 overflows above 65,504: a GradScaler, or bfloat16",
+        "a division by zero, or the logarithm or root of zero, in the loss or in a normalisation",
+        "a sample that is itself not finite",
+    ),
+    "exploding": (
+        "the learning rate is too high, or its warm-up too short",
+        "no clipping: torch.nn.utils.clip_grad_norm_",
+        "no normalisation in a deep or recurrent model",
+    ),
+    "spike": (
+        "a batch unlike the others: look at its samples",
+        "the learning rate is too high, or has just changed",
+        "no clipping: torch.nn.utils.clip_grad_norm_",
+    ),
+    "dead_layer": (
+        "the layer's output is no longer used, or is detached",
+        "its units are all saturated or switched off, such as ReLU below zero",
+        "float16 rounds gradients below 6e-8 to zero without a GradScaler",
+    ),
+    "vanishing": (
+        "depth without residual connections",
+        "the initialisation: weights too small for the depth",
+        "saturated activations, such as sigmoid and tanh far from zero",
+    ),
+    "layer_missing": (
+        "the layer was frozen",
+        "it is no longer part of the forward pass, or its output is detached",
+    ),
+    "loss": (
+        "the learning rate is too high, or has just changed",
+        "a batch unlike the others, or labels that do not belong to their inputs",
+    ),
+    "zero_fraction": (
+        "units switched off for all samples, such as ReLU below zero",
+        "float16 rounds gradients below 6e-8 to zero without a GradScaler",
+        "inputs that have become sparse",
+    ),
+    "imbalance": (
+        "one module is scaled or initialised unlike the others",
+        "learning rates per group that do not fit together",
+    ),
+    "drift": (
+        "with weight decay and normalisation norms rise while the learning rate falls",
+        "weights that grow without bound: too little weight decay, no normalisation",
+        "the task is being solved: norms fall with the loss",
+    ),
+    "gain": (
+        "the initialisation: each block scales what goes through it",
+        "depth without residual connections or normalisation",
+    ),
+    "group_ratio": (
+        "the seed's output is scaled too small, or blocked from the loss",
+        "the seed is detached from the host",
+    ),
+    "rank_divergence": (
+        "hardware: memory or a link that damages numbers",
+        "missing synchronisation: no_sync, a step outside DDP, parameters changed on one rank only",
+    ),
+}
+"""Name of a rule to what a person may look at first, the most frequent first."""
+
+
+def hints_for(rule: str) -> tuple[str, ...]:
+    """Return the heuristic hints for a rule's alerts, none of a rule that explains itself."""
+    return HINTS.get(rule, ())

@@ -1,0 +1,79 @@
+"""How an alert reads, in one line. What it says of its rule comes from the rule."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst, printable
+
+MAX_LISTED: Final = 3
+"""Layers that a message lists where it cannot be known which of them was first."""
+
+_OVER: Final = {
+    ResolvedBy.CLEAR: "",
+    ResolvedBy.FROZEN: ": its layers are frozen",
+    ResolvedBy.GONE: ": its layers have no gradient any more",
+    ResolvedBy.RULE_OFF: ": the rule is off",
+}
+
+
+def message(alert: Alert, what: str) -> str:
+    """Return what an alert says; *what* is what its rule says of the origin.
+
+    An event of an alert that fires already says at its end what is new. What joined while the
+    alert was pending, and the worst that it was, are said in any other.
+    """
+    origin = alert.origin
+    rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
+    text = f"{what} at step {origin.step} on {rank}{_layers(alert)}"
+    if alert.resolved_step is not None:
+        over = _OVER[alert.resolved_by or ResolvedBy.CLEAR]
+        return f"{text}{_at_worst(alert.worst)}, over at step {alert.resolved_step}{over}"
+    if alert.update is None:
+        return text + _at_worst(alert.worst)
+    if News.SILENCE_ENDED in alert.update.news:  # to those who are told it is all new
+        text += _at_worst(alert.worst)
+    return f"{text}; at step {alert.update.step}: {_news(alert, alert.update)}"
+
+
+def _layers(alert: Alert) -> str:
+    if alert.num_layers < 2:
+        return ""
+    text = f", {alert.num_layers} layers"
+    if alert.origin.layer is not None or alert.origin.first_gradient is not None:
+        return text
+    # Which of them was first cannot be known: then at least which they are.
+    names = ", ".join(map(printable, alert.layers[:MAX_LISTED]))
+    return f"{text}: {names}{', …' if alert.num_layers > MAX_LISTED else ''}"
+
+
+def _at_worst(worst: Worst | None) -> str:
+    return "" if worst is None else f", at worst {_worst(worst)}"
+
+
+def _worst(worst: Worst) -> str:
+    where = "" if worst.layer is None else f" in {printable(worst.layer)}"
+    return f"{worst.value:.3g}{where}"
+
+
+def _news(alert: Alert, update: Update) -> str:
+    told = []
+    for news in update.news:
+        if news is News.SEVERITY:
+            told.append(f"now {alert.severity}")
+        elif news is News.LAYERS:
+            many = "s" if update.num_layers > 1 else ""
+            told.append(f"{update.num_layers} more layer{many}")
+        elif news is News.VALUE and alert.worst is not None:
+            told.append(f"now {_worst(alert.worst)}")
+        elif news is News.ACKNOWLEDGED and alert.acknowledged is not None:
+            told.append(f"acknowledged by {printable(alert.acknowledged.by)}")
+        elif news is News.SILENCE_ENDED:
+            told.append("no longer silenced")
+    return ", ".join(told)
+
+
+def _several(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "a rank that cannot be known"
+    return "ranks " + ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")

@@ -1,0 +1,86 @@
+"""Where a slow change of a module began, for the alerts of rules that see it late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.alerting.baselines.logarithm import natural_log
+from gradwatch_server.core.alerting.baselines.onset import Onset, find_onset
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import Frame
+
+MIN_FRAMES: Final = 32
+"""A shorter history says nothing of where a change began."""
+
+
+def began_earlier(
+    origin: Origin,
+    frame: Frame,
+    context: Context,
+    members: IndexArray,
+    *,
+    sign: int,
+    least_frames: int,
+) -> Origin:
+    """Return an origin at the step where a module's norm left its level, with how sure that is.
+
+    Args:
+        origin: That of the frame in which it was told.
+        frame: This frame.
+        context: What is known of the attempt.
+        members: The module's layers.
+        sign: 1 of a rise, -1 of a fall.
+        least_frames: So old the change is known to be.
+    """
+    steps, norms = _history(frame, context, members)
+    if len(norms) < MIN_FRAMES:
+        return origin
+    onset = find_onset(natural_log(norms), sign, least_frames)
+    began = int(steps[onset.index])
+    note = f"began about step {began} (± {_in_steps(onset, steps)})"
+    return replace(
+        origin, step=began, before=_before(began, origin, context), notes=(*origin.notes, note)
+    )
+
+
+def began_before(origin: Origin, context: Context, frames: int) -> Origin:
+    """Return an origin so many frames before, as far as the window goes back."""
+    steps = context.window.series().steps
+    if frames < 1 or not len(steps):
+        return origin
+    began = int(steps[max(0, len(steps) - frames)])
+    return replace(origin, step=began, before=_before(began, origin, context))
+
+
+def _history(frame: Frame, context: Context, members: IndexArray) -> tuple[IndexArray, FloatArray]:
+    """Return steps and norms of a module, oldest first, where it had a finite one above zero."""
+    window = context.window
+    past = window.recent(members, window.capacity)
+    norms = np.vstack([past, frame.l2_max[members]])
+    steps = np.append(window.series().steps, frame.step)
+    largest = np.fmax.reduce(norms, axis=1)
+    usable = np.isfinite(norms).any(axis=1) & ~np.isinf(norms).any(axis=1) & (largest > 0.0)
+    steps, norms, largest = steps[usable], norms[usable], largest[usable]
+    # Divided first: squares may leave the range.
+    shares = np.nan_to_num(norms / largest[:, None])
+    return steps, largest * np.sqrt((shares * shares).sum(axis=1))
+
+
+def _before(step: int, origin: Origin, context: Context) -> tuple[tuple[int, float], ...]:
+    """Return the norms of the origin's layer in the few frames before a step."""
+    if origin.layer is None:
+        return ()
+    layer = context.names.index(origin.layer)
+    known = context.window.before(layer, context.window.capacity)
+    return tuple(own for own in known if own[0] < step)[-NUM_BEFORE:]
+
+
+def _in_steps(onset: Onset, steps: IndexArray) -> int:
+    """Return the error of an onset in steps: with `every=10` a frame is ten of them."""
+    per_frame = (int(steps[-1]) - int(steps[0])) / max(1, len(steps) - 1)
+    return max(1, round(onset.error * per_frame))

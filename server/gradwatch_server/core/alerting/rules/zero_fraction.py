@@ -1,0 +1,159 @@
+"""Layers in whose gradient more elements are zero than ever before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.alert import comparison, place
+from gradwatch_server.core.alerting.baselines.hits import MAX_FRAMES, Hits
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.base import Share
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.slow import began_before
+from gradwatch_server.core.alerting.rules.told import told_modules
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.packing import pack, unpack
+from gradwatch_wire.columns import ZEROS
+from gradwatch_wire.health import Severity
+
+WEIGHT: Final = 0.03
+"""Of a new share, as for norms."""
+
+MIN_FRAMES: Final = 32
+"""Frames that make a history."""
+
+ACCEPTED_FRAMES: Final = 256
+"""Shares that are high for so long are what is usual."""
+
+MIN_NUMEL: Final = 8
+"""Of a layer with fewer elements a share says little."""
+
+
+class ZeroMemory:
+    """The usual share of zeros of each layer.
+
+    Attributes:
+        usual: (layers,) weighted mean of the shares that were not told.
+        frames: (layers,) frames so far, at most 32.
+        shares: (layers,) of the latest frame; not saved.
+        away: (layers,) frames since it is told, 0 otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.usual: FloatArray = np.zeros(0)
+        self.frames: IndexArray = np.zeros(0, dtype=np.int64)
+        self.away: IndexArray = np.zeros(0, dtype=np.int64)
+        self.shares: FloatArray = np.zeros(0)
+        self._hits = Hits()
+
+    def follow(self, shares: FloatArray, share: float, frames: int) -> BoolArray:
+        """Take in a frame's shares, NaN where unknown; return (layers,) which rose for good."""
+        number = len(shares)
+        self.shares = shares
+        self.usual = grown(self.usual, number, 0.0)
+        self.frames = grown(self.frames, number, 0)
+        self.away = grown(self.away, number, 0)
+        high = (shares > share) & (self.usual < share / 2.0) & (self.frames >= MIN_FRAMES)
+        told = self._hits.add(high, frames, frames)
+        if np.count_nonzero(told) or np.count_nonzero(self.away):
+            stays = (self.away > 0) & ~(shares < share / 2.0)
+            self.away = np.where(told | stays, self.away + 1, 0)
+            over = self.away > ACCEPTED_FRAMES
+            self.away[over] = 0
+            self.usual[over] = shares[over]
+        known = ~(np.isnan(shares) | high | (self.away > 0))
+        weight = np.where(known, np.maximum(WEIGHT, 1.0 / (self.frames + 1.0)), 0.0)
+        self.usual += weight * (np.where(known, shares, 0.0) - self.usual)
+        self.frames = np.minimum(self.frames + known, MIN_FRAMES)
+        rose: BoolArray = self.away > 0
+        return rose
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        arrays = {name: pack(getattr(self, name)) for name in ("usual", "frames", "away")}
+        return arrays | {"hits": self._hits.state_dict()}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        self.usual = np.array(unpack(plain["usual"]), dtype=np.float64)
+        self.frames = np.array(unpack(plain["frames"]), dtype=np.int64)
+        self.away = np.array(unpack(plain["away"]), dtype=np.int64)
+        self._hits.load_state_dict(plain["hits"])
+
+
+class ZeroFractionRule(LayerRule):
+    """A layer in whose gradient more than `share` of the elements are exactly zero.
+
+    Only where it was not so before: its usual share was below half of that over at least 32 frames,
+    and it is above it for `rise_steps` in a row. Many layers have many zeros always: embeddings,
+    what comes after a ReLU. It is over when the share is below half of `share` again, or after 256
+    frames. Layers of fewer than 8 elements are not judged.
+
+    A module that is zero altogether is told by the rules `dead_layer` and `vanishing`.
+    """
+
+    name = "zero_fraction"
+    yields_to = ("dead_layer", "vanishing")
+
+    share: Share = Field(0.5, description="Share of zeros above which it is told.")
+    rise_steps: Annotated[int, Field(ge=1, le=MAX_FRAMES)] = Field(
+        8, description="Consecutive frames above it."
+    )
+    severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")
+
+    def memory(self) -> ZeroMemory:
+        """Return a new memory."""
+        return ZeroMemory()
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        """Return the layers whose share of zeros rose, (layers,)."""
+        zeros = observation.column(ZEROS)
+        if len(context.numel) < len(zeros):
+            return np.zeros(len(zeros), dtype=np.bool_)
+        numel = context.numel[: len(zeros)]
+        shares = np.where(numel >= MIN_NUMEL, zeros / np.maximum(numel, 1.0), np.nan)
+        rose = self._memory(context).follow(shares, self.share, self.rise_steps)
+        if np.count_nonzero(rose):
+            modules = context.judge(observation).modules
+            rose = rose & ~modules.spread(told_modules(context, len(modules.names)), len(rose))
+        return rose
+
+    def threshold(self) -> float:
+        """Return the share."""
+        return self.share
+
+    def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
+        """Return the layer whose share rose most, and the step at which it had risen."""
+        memory = self._memory(context)
+        indices = np.flatnonzero(raised)
+        rise = np.nan_to_num(memory.shares[indices] - memory.usual[indices], nan=-1.0)
+        layer = int(indices[np.argmax(rise)])
+        ranks = self.find_ranks(frame, layer)
+        found = Origin(
+            step=frame.step,
+            rank=one_rank(ranks),
+            ranks=ranks,
+            layer=context.names[layer],
+            kind=None,
+            value=float(memory.shares[layer]),
+            threshold=self.share,
+            before=context.window.before(layer, NUM_BEFORE),
+            usual=float(memory.usual[layer]),
+        )
+        return began_before(found, context, self.rise_steps - 1 + int(memory.away[layer]) - 1)
+
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words."""
+        usual = f", usually {origin.usual:.2g}" if origin.usual is not None else ""
+        return f"share of zeros in the gradient of {place(origin)} is {comparison(origin)}{usual}"
+
+    def _memory(self, context: Context) -> ZeroMemory:
+        memory = context.memory(self.name)
+        assert isinstance(memory, ZeroMemory)  # noqa: S101 - for the type checker
+        return memory

@@ -1,0 +1,83 @@
+"""The pace of an attempt: how long its steps have taken, and how long the pauses between them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from gradwatch_server.core.packing import pack, unpack_numbers
+
+GAPS: Final = 512
+"""Gaps between steps of which the median is taken, the newest."""
+
+WARM_UP: Final = 5
+"""Gaps at the beginning that are no measure: kernels are compiled and caches are filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """What the gaps between the steps of an attempt come to.
+
+    Args:
+        count: How many there were.
+        median_s: Median of the newest, 0 without any.
+        largest_s: The largest while training, after the first few; 0 without any.
+        largest_evaluation_s: The largest in which the model was not in training mode.
+    """
+
+    count: int = 0
+    median_s: float = 0.0
+    largest_s: float = 0.0
+    largest_evaluation_s: float = 0.0
+
+
+class Pace:
+    """Gaps between the steps of one attempt, as they come."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._count = 0
+        self._largest_s = 0.0
+        self._largest_evaluation_s = 0.0
+
+    def add(self, gap_s: float, *, training: bool) -> None:
+        """Note a gap, finite and not negative."""
+        self._count += 1
+        self._gaps.append(gap_s)
+        if not training:
+            self._largest_evaluation_s = max(self._largest_evaluation_s, gap_s)
+        elif self._count > WARM_UP:
+            self._largest_s = max(self._largest_s, gap_s)
+
+    def gaps(self) -> Gaps:
+        """Return what they come to."""
+        median_s = float(np.median(self._gaps)) if self._gaps else 0.0
+        return Gaps(self._count, median_s, self._largest_s, self._largest_evaluation_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "gaps_s": pack(np.array(self._gaps, dtype=np.float64)),
+            "count": self._count,
+            "largest_s": self._largest_s,
+            "largest_evaluation_s": self._largest_evaluation_s,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` described."""
+        self._gaps.extend(unpack_numbers(state["gaps_s"]).tolist())
+        self._count = state["count"]
+        self._largest_s = state["largest_s"]
+        self._largest_evaluation_s = state["largest_evaluation_s"]
+
+
+def known_seconds(seconds: float | None) -> float | None:
+    """Return a number of seconds that a client gave, None where it can be none."""
+    if seconds is None or not math.isfinite(seconds) or not 0.0 <= seconds <= 1e9:
+        return None
+    return seconds

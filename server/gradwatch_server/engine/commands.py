@@ -1,0 +1,128 @@
+"""Commands: what people ask of the engine over HTTP, answered once it is in the log.
+
+Any thread puts them into a bounded queue; the engine takes them in its round. What a command comes
+to is decided against the state as it then is, and becomes entries of the log like all else.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gradwatch_server.core.entries import Body
+from gradwatch_server.core.state import State
+from gradwatch_server.engine.batch import Batch
+
+MAX_WAITING: Final = 64
+"""Commands that may wait: the engine takes all of them twenty times a second."""
+
+
+class CommandError(Exception):
+    """A command cannot be done.
+
+    Args:
+        status: What HTTP calls it.
+        detail: Why, for people.
+    """
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command comes to.
+
+    Args:
+        answer: What is answered once the bodies are applied.
+        bodies: What goes into the log; nothing if all is as was asked for already.
+    """
+
+    answer: Callable[[State], Any]
+    bodies: tuple[Body, ...] = ()
+
+
+Command = Callable[[State, int], Outcome]
+"""Looks at the state and the time, nanoseconds since the epoch; raises `CommandError`."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    command: Command
+    future: Future[Any]
+
+
+@dataclass(slots=True)
+class Commands:
+    """Those that wait, and those that were taken and are not committed yet."""
+
+    _waiting: queue.Queue[_Waiting] = field(
+        default_factory=lambda: queue.Queue(maxsize=MAX_WAITING)
+    )
+    _taken: list[tuple[Future[Any], Outcome]] = field(default_factory=list)
+    _closed: bool = False
+
+    def submit(self, command: Command) -> Future[Any]:
+        """Return what will have the answer, from any thread.
+
+        It fails with a `CommandError`, at once if too many wait.
+        """
+        future: Future[Any] = Future()
+        if self._closed:
+            future.set_exception(CommandError(503, "the aggregator stops"))
+            return future
+        try:
+            self._waiting.put_nowait(_Waiting(command, future))
+        except queue.Full:
+            detail = f"{MAX_WAITING} other requests wait for the engine; try again"
+            future.set_exception(CommandError(503, detail))
+        if self._closed:  # in between
+            self.close()
+        return future
+
+    def take(self, state: State, now_ns: int, batch: Batch) -> None:
+        """Decide what the waiting ones come to, and put it into the batch."""
+        for _ in range(MAX_WAITING):
+            try:
+                waiting = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if not waiting.future.set_running_or_notify_cancel():
+                continue
+            try:
+                outcome = waiting.command(state, now_ns)
+            except Exception as error:  # noqa: BLE001 - it is the asker's, not the engine's
+                waiting.future.set_exception(error)
+                continue
+            for body in outcome.bodies:
+                batch.add(now_ns, body)
+            self._taken.append((waiting.future, outcome))
+
+    def answer(self, state: State) -> None:
+        """Answer those that were taken: what they put into the log is applied."""
+        taken, self._taken = self._taken, []
+        for future, outcome in taken:
+            try:
+                future.set_result(outcome.answer(state))
+            except Exception as error:  # noqa: BLE001 - as above
+                future.set_exception(error)
+
+    def close(self) -> None:
+        """Refuse all that is not answered, and what comes later."""
+        self._closed = True
+        stopped = CommandError(503, "the aggregator stops; it is not known whether this was done")
+        taken, self._taken = self._taken, []
+        for future, _ in taken:
+            future.set_exception(stopped)
+        while True:
+            try:
+                waiting = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if waiting.future.set_running_or_notify_cancel():
+                waiting.future.set_exception(CommandError(503, "the aggregator stops"))

@@ -1,0 +1,308 @@
+"""Modules that vanish, die, drift or lose their gradient: when that is told, and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from gradwatch_server.core.alerting.memory import Memories
+
+ONES = (1.0, 1.0, 1.0, 1.0)
+B_OFF = (1.0, 1.0, 0.0, 1.0)
+
+
+def test_a_module_far_below_its_usual_norm_vanishes(training: Any) -> None:
+    """After 8 steps; its origin is the first of them; over when it is back."""
+    run = training()
+    run.healthy(200)
+    told = [run.go((1.0, 1.0, 0.02, 1.0)) for _ in range(12)]
+
+    assert [i for i, events in enumerate(told) if events] == [7]
+    assert told[7] == [("vanishing", "firing", "warning")]
+    origin = run.last.origin
+    assert (origin.layer, origin.rank) == ("b.weight", 0)
+    assert origin.step == pytest.approx(200, abs=1)
+    assert origin.usual == pytest.approx(1.0, rel=0.2)
+    assert any(note.startswith(f"began about step {origin.step} (±") for note in origin.notes)
+    told = [run.go() for _ in range(4)]
+    assert [events for events in told if events] == [[("vanishing", "resolved", "warning")]]
+
+
+def test_a_module_that_falls_with_the_loss_is_info(training: Any) -> None:
+    """A task that is solved has small gradients."""
+    run = training()
+    run.healthy(100)
+    told = [run.go(0.02, loss=0.01) for _ in range(8)]
+
+    assert told[7] == [("vanishing", "firing", "info")]
+
+
+def test_a_module_without_any_gradient_worth_a_name_vanishes(training: Any) -> None:
+    """All its layers below the limit in three steps; critical where it is all modules."""
+    run = training()
+    run.healthy(40)
+    told = [run.go((1e-9, 1e-9, 1.0, 1.0)) for _ in range(3)]
+    assert told[2] == [("vanishing", "firing", "warning")]
+    assert run.last.origin.layer in ("a.weight", "a.bias")
+    assert run.job.health()["layers"]["vanishing"] == 2
+
+    run = training()
+    run.healthy(40)
+    told = [run.go(1e-9) for _ in range(3)]
+    assert told[2] == [("vanishing", "firing", "critical")]
+
+
+def test_a_bias_that_is_zero_by_mathematics_is_nothing(training: Any) -> None:
+    """S12: the keys' biases of BERT; the weight of the module is alive."""
+    run = training()
+    run.healthy(400)
+    run = training()
+    for _ in range(400):
+        assert run.go((1.0, 0.0, 1.0, 1.0)) == []
+    assert run.job.health()["has_vanishing"] is False
+
+
+def test_a_module_that_never_was_alive_is_info(training: Any) -> None:
+    """From the first step: nothing came down."""
+    run = training()
+    told = [run.go(B_OFF) for _ in range(200)]
+
+    assert {event for events in told for event in events} == {("vanishing", "firing", "info")}
+
+
+def test_idle_experts_and_rare_rows_raise_nothing_above_info(training: Any) -> None:
+    """S12: three experts, each of them zero in most steps, for up to hundreds in a row."""
+    run = training(names=("a.weight", "e0.weight", "e1.weight", "e2.weight"))
+    random = np.random.default_rng(5)
+    busy, told = 0, []
+    for _ in range(2_000):
+        busy = int(random.integers(3)) if random.random() < 0.05 else busy
+        told += run.go([1.0, *(float(expert == busy) for expert in range(3))])
+
+    assert {event for event in told if event[2] != "info"} == set()
+    assert run.job.health()["status"] == "healthy"
+
+
+def test_a_module_that_dies_is_told(training: Any) -> None:
+    """After 128 steps without a zero, three are enough; the first of them is the origin."""
+    run = training()
+    run.healthy(150)
+    told = [run.go(B_OFF) for _ in range(6)]
+
+    assert told == [[], [], [("dead_layer", "firing", "warning")], [], [], []]
+    origin = run.last.origin
+    assert (origin.step, origin.layer, origin.value) == (150, "b.weight", 0.0)
+    assert [step for step, _ in origin.before] == list(range(145, 150))
+    assert run.job.health()["layers"]["dead"] == run.job.health()["layers"]["vanishing"] == 1
+    told = [run.go() for _ in range(3)]
+    assert told[2] == [("dead_layer", "resolved", "warning")]
+
+
+def test_a_module_that_was_zero_now_and_then_is_judged_by_that(training: Any) -> None:
+    """Every second step: 20 zeros in a row have a chance of one in a million; and it is info."""
+    run = training()
+    for step in range(200):
+        assert run.go(B_OFF if step % 2 else ONES) == []
+    told = [run.go(B_OFF) for _ in range(25)]
+
+    first = next(i for i, events in enumerate(told) if events)
+    assert 17 <= first <= 21
+    assert told[first] == [("dead_layer", "firing", "info")]
+
+
+def test_a_single_zero_gradient_is_nothing(training: Any) -> None:
+    run = training()
+    run.healthy(150)
+    assert [run.go(B_OFF), run.go(0.0), run.go()] == [[], [], []]
+
+
+@pytest.mark.parametrize(("growth", "sign"), [(1.01, 1), (1.02, 1), (0.98, -1)])
+def test_a_norm_that_drifts_is_told_with_where_it_left_its_level(
+    training: Any, growth: float, sign: int
+) -> None:
+    """Info; the origin is the onset and not the step where it was ten times as large."""
+    run = training()
+    run.healthy(400)
+    told = []
+    for step in range(400):
+        told += run.go((1.0, 1.0, growth**step, 1.0))
+        if told:
+            break
+
+    assert told == [("drift", "firing", "info")]
+    origin = run.last.origin
+    assert origin.layer == "b.weight"
+    assert run.last.fired_step > 400 + 2.3 / abs(np.log(growth)) > origin.step + 60
+    assert abs(origin.step - 400) <= 50
+    assert (origin.value > origin.usual) == (sign > 0)
+    assert any(note.startswith("began about step") for note in origin.notes)
+
+
+def test_a_drift_with_a_rising_loss_is_a_warning(training: Any) -> None:
+    run = training()
+    run.healthy(300)
+    told = []
+    for step in range(300):
+        told += run.go((1.0, 1.0, 1.02**step, 1.0), loss=1.003**step)
+
+    assert ("drift", "firing", "warning") in told
+
+
+def test_norms_that_rise_as_the_learning_rate_falls_do_not_drift(training: Any) -> None:
+    """A cosine to a hundredth raises them by ten."""
+    run = training()
+    for step in range(700):
+        rate = 0.01 + 0.99 * 0.5 * (1.0 + float(np.cos(np.pi * min(step, 500) / 500)))
+        assert run.go(rate**-0.5, lr=rate) == []
+
+
+def test_a_layer_without_a_gradient_is_missing(training: Any) -> None:
+    """Three steps after the first without it, which is the origin; over when it is back."""
+    run = training()
+    run.healthy(40)
+    few = {"manifest_id": 2}
+    run.job.declare(0, ("a.weight", "a.bias", "c.weight"), **few)
+    told = [run.job.stats(0, step, [1.0, 1.0, 1.0], **few) for step in range(40, 44)]
+
+    assert [len(alerts) for alerts in told] == [0, 0, 1, 0]
+    alert = told[2][0]
+    assert (alert.rule, alert.severity, alert.layers) == ("layer_missing", "info", ("b.weight",))
+    assert (alert.origin.step, alert.origin.layer) == (40, "b.weight")
+    assert alert.origin.usual == pytest.approx(1.0, rel=0.2)
+    told = [run.job.stats(0, step, [1.0] * 4) for step in range(44, 47)]
+    assert [[a.state.value for a in alerts] for alerts in told] == [[], [], ["resolved"]]
+
+
+def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> None:
+    """Two optimizers, and a model of which another part is trained from some step on."""
+    run = training()
+    for number, names in enumerate((("a.weight", "a.bias"), ("b.weight", "c.weight")), 2):
+        run.job.declare(0, names, manifest_id=number)
+    told = []
+    for step in range(100):
+        told += run.job.stats(0, step, [1.0, 1.0], manifest_id=2 + step % 2)
+    for step in range(100, 200):
+        told += run.job.stats(0, step, [1.0, 1.0], manifest_id=2)
+    for step in range(200, 300):
+        told += run.job.stats(0, step, [1.0, 1.0], manifest_id=3)
+
+    assert told == []
+
+
+def test_a_rank_that_is_gone_makes_no_layer_missing(cluster: Any) -> None:
+    """What it alone held is not there for that reason."""
+    job = cluster(world=2, names=("a.w",))
+    job.open(0)
+    job.open(1)
+    job.declare(0, ("a.w",))
+    job.declare(1, ("b.w",))
+    for step in range(50):
+        job.stats(0, step, [1.0])
+        job.stats(1, step, [1.0])
+    job.lose(1)
+    for step in range(50, 60):
+        job.stats(0, step, [1.0])
+
+    assert [alert.rule for alert in job.alerts] == []
+    assert job.attempt.num_frames == 60
+
+
+SIZED = ("a.weight", "b.weight")
+
+
+def test_zeros_that_become_many_are_told(training: Any) -> None:
+    """In 8 steps in a row, of a layer that had few; the first of them is the origin."""
+    run = training(names=SIZED)
+    numel = run.job.attempt.layers.numel
+    share = [float(n) for n in numel]
+    for _ in range(60):
+        assert run.go(zeros=[0.0, 0.9 * share[1]]) == []
+    told = [run.go(zeros=[0.8 * share[0], 0.9 * share[1]]) for _ in range(9)]
+
+    assert [i for i, events in enumerate(told) if events] == [7]
+    assert told[7] == [("zero_fraction", "firing", "info")]
+    assert run.last.layers == ("a.weight",)  # the other was always like that
+    assert (run.last.origin.step, run.last.origin.layer) == (60, "a.weight")
+    assert (run.last.origin.value, run.last.origin.usual) == pytest.approx((0.8, 0.0))
+    told = [run.go(zeros=[0.0, 0.9 * share[1]]) for _ in range(3)]
+    assert told[2] == [("zero_fraction", "resolved", "info")]
+
+
+def test_imbalance_is_off_and_can_be_turned_on(training: Any) -> None:
+    """The module that left its usual is named, though the other end is farther out."""
+    run = training()
+    run.job.rules(
+        imbalance={"enabled": True, "for_steps": 4},
+        **{name: {"enabled": False} for name in ("vanishing", "drift")},
+    )
+    run.healthy(100)
+    told = [run.go((1.0, 1.0, 1e-5, 1.0)) for _ in range(5)]
+
+    assert told[3] == [("imbalance", "firing", "info")]
+    assert (run.last.group, run.last.layers) == ("modules", ())
+    assert run.last.origin.layer == "b.weight"
+    assert run.last.origin.value == pytest.approx(1e5, rel=1.0)
+    off = training()
+    off.healthy(100)
+    assert "imbalance" not in {e[0] for _ in range(30) for e in off.go((1.0, 1.0, 1e-5, 1.0))}
+
+
+def test_a_seed_far_below_its_host_is_told(training: Any) -> None:
+    """Per element, in 16 steps in a row; without groups of these names it says nothing."""
+    names = ("host.w", "seed.w")
+    run = training(names=names, groups={"host": (0,), "seed": (1,)})
+    run.healthy(40)
+    told = [run.go((1.0, 0.15), zeros=[0.0, 0.0]) for _ in range(20)]
+    assert told == [[]] * 20
+    told = [event for _ in range(20) for event in run.go((200.0, 0.15))]
+    assert ("group_ratio", "firing", "info") in told
+    assert run.last.origin.threshold == 0.01 or run.last.rule != "group_ratio"
+
+    run = training(names=names)
+    told = [event for _ in range(60) for event in run.go((1.0, 1e-4))]
+    assert "group_ratio" not in {event[0] for event in told}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_training_is_told_nothing_of(cluster: Any, seed: int) -> None:
+    """Warm-up, restarts of a cosine, a decay by steps, wide noise, short batches."""
+    names = [f"h.{i}.{kind}" for i in range(4) for kind in ("weight", "bias")]
+    job = cluster(names=names).start()
+    random = np.random.default_rng(seed)
+    level = np.exp(random.normal(0.0, 0.7, len(names)))
+    numel = np.array(job.attempt.layers.numel)
+    for step in range(1_200):
+        warm = min(1.0, (step + 1) / 100)
+        rate = 0.1 * warm * (0.5 + 0.5 * float(np.cos(np.pi * (step % 400) / 400)) + 0.01)
+        decay = 1.0 if step < 900 else 0.5
+        common = np.exp(random.normal(0.0, 0.25)) * (2.0 if step % 25 == 24 else 1.0)
+        early = 1.0 + 3.0 * np.exp(-step / 30)
+        norms = level * common * early * decay * np.exp(random.normal(0.0, 0.2, len(names)))
+        loss = 2.0 * early * float(np.exp(random.normal(0.0, 0.1)))
+        zeros = np.floor(numel * random.uniform(0.0, 0.3, len(names)))
+        job.step(step, norms.tolist(), loss=loss, lr=rate, zeros=zeros.tolist())
+
+    assert [(a.rule, a.severity.value, a.fired_step) for a in job.alerts] == []
+
+
+def test_what_is_restored_goes_on_the_same(training: Any) -> None:
+    """All memories, in the middle of a fault."""
+
+    def story(restarts: bool) -> list[Any]:
+        run = training()
+        told = []
+        for step in range(330):
+            if restarts and step % 7 == 3:
+                plain = msgpack.unpackb(
+                    msgpack.packb(run.job.attempt.memories.state_dict()), strict_map_key=False
+                )
+                run.job.attempt.memories = Memories(plain)
+                run.job.attempt._rules = run.job.attempt._context = None
+            factors = [1.0, 1.0, 1.02 ** max(0, step - 100), 0.0 if 200 < step < 210 else 1.0]
+            told.append(run.go([f * (0.01 if 250 < step < 270 else 1.0) for f in factors]))
+        return told
+
+    assert story(restarts=True) == story(restarts=False)

@@ -1,0 +1,306 @@
+"""An alert that lasts: what it forgives, what it tells again, and when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from pydantic import Field
+
+from gradwatch_server.core.alerting.active import GONE_STEPS, ActiveAlerts
+from gradwatch_server.core.alerting.alert import Alert, alert_id
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation
+from gradwatch_server.core.alerting.event_limit import BURST, INTERVAL_NS
+from gradwatch_server.core.alerting.rules.base import Limit, Rule
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
+
+NAN = math.nan
+
+pytestmark = pytest.mark.usefixtures("limit_alone")
+
+
+def restored(attempt: Any) -> None:
+    """Put what a file would give back in place of an attempt's alerts."""
+    saved = msgpack.unpackb(msgpack.packb(attempt.active_alerts.state_dict()))
+    attempt.active_alerts = ActiveAlerts.from_state_dict(saved)
+
+
+def told(alerts: list[Alert]) -> list[str]:
+    return [alert.change for alert in alerts]
+
+
+def test_a_layer_that_alternates_fires(cluster: Any) -> None:
+    """S8: 10,000 and 60 in turn for 200 steps; once it fired, 60 holds it."""
+    job = cluster(names=("a",)).start()
+    for step in range(200):
+        job.step(step, [60.0 if step % 2 else 10_000.0])
+
+    assert [(a.change, a.first_step, a.fired_step) for a in job.alerts] == [("firing", 0, 2)]
+
+
+def test_layers_that_join_an_old_alert_are_told(cluster: Any) -> None:
+    """S3: one layer always above the limit does not hide 30 more that reach 1e9."""
+    names = [f"l{i:02}" for i in range(40)]
+    job = cluster(names=names).start()
+    for step in range(200):
+        job.step(step, [150.0] + [1.0] * 39)
+    assert told(job.alerts) == ["firing"]
+
+    job.step(200, [150.0] + [1e9] * 30 + [1.0] * 9)
+
+    first, news = job.alerts
+    assert news.id == first.id
+    assert (news.change, news.num_layers, news.layers[0]) == ("firing:1", 31, "l00")
+    assert (news.update.num_layers, news.update.layers[:2]) == (30, ("l01", "l02"))
+    assert (news.worst.step, news.worst.layer, news.worst.value) == (200, "l01", 1e9)
+    assert news.origin == first.origin
+    assert news.message == (
+        "gradient of l00 has L2 norm 150 > 100 at step 0 on rank 0, 31 layers;"
+        " at step 200: 30 more layers, now 1e+09 in l01"
+    )
+    for step in range(201, 400):
+        job.step(step, [150.0] + [1e9] * 30 + [1.0] * 9)
+    assert told(job.alerts) == ["firing", "firing:1"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(5e-8, 1e-9), (5e-8, 0.0)])
+def test_a_norm_that_vanishes_further_is_told(cluster: Any, first: float, then: float) -> None:
+    """Ten times below what was told; and the like for one that is zero."""
+    job = cluster(names=("a",)).start()
+    for step in range(3):
+        job.step(step, [first])
+    job.step(3, [first / 5])
+    assert told(job.alerts) == ["firing"]
+
+    (news,) = job.step(4, [then])
+
+    assert news.worst.value == then
+    assert news.message.endswith(f"at step 4: now {then:.3g} in a")
+
+
+def test_nan_in_more_layers_is_told(cluster: Any) -> None:
+    """Nothing is worse than NaN by its value, but more layers are."""
+    job = cluster(names=("a", "b", "c")).start()
+    job.step(0, [1.0, 1.0, NAN], loss=1.0)
+    job.step(1, [1.0, 1.0, NAN], loss=1.0)
+    job.step(2, [NAN, NAN, NAN], loss=1.0)
+
+    assert told(job.alerts) == ["firing", "firing:1"]
+    assert job.alerts[-1].message.endswith("3 layers; at step 2: 2 more layers")
+
+
+def test_what_is_worse_before_it_fires_is_told_when_it_fires(cluster: Any) -> None:
+    """The first sign is its origin; that it is 1e6 by now is said too."""
+    job = cluster(names=("a", "b")).start()
+    job.step(0, [150.0, 1.0])
+    (alert,) = job.step(1, [150.0, 1e6])
+
+    assert (alert.change, alert.origin.value, alert.worst.value) == ("firing", 150.0, 1e6)
+    assert alert.message.endswith("at step 0 on rank 0, 2 layers, at worst 1e+06 in b")
+    assert job.step(2, [150.0, 1e6]) == []
+
+
+def test_ranks_on_which_it_shows_later_are_named(cluster: Any) -> None:
+    """The origin keeps its own."""
+    job = cluster(world=3, names=("a", "b")).start()
+    for step, broken in enumerate([0, 0, 2]):
+        for rank in range(3):
+            a = 500.0 if rank == 0 else 1.0
+            job.stats(
+                rank, step, [a, 500.0 if rank == broken == 2 else 1.0], labels={"reduction": "none"}
+            )
+
+    alert = job.alerts[-1]
+    assert (alert.change, alert.origin.ranks, alert.ranks) == ("firing:1", (0,), (0, 2))
+
+
+def test_it_tells_of_itself_in_bounds(cluster: Any) -> None:
+    """A layer joins at each step: three events at once, then one a minute, with all till then."""
+    names = [f"l{i:03}" for i in range(100)]
+    job = cluster(names=names).start()
+    for step in range(50):
+        job.step(step, [500.0 if layer <= step else 1.0 for layer in range(100)])
+    assert told(job.alerts) == ["firing", *(f"firing:{n}" for n in range(1, BURST + 1))]
+
+    job.now_ns += INTERVAL_NS
+    (news,) = job.step(50, [500.0 if layer <= 50 else 1.0 for layer in range(100)])
+
+    assert (news.change, news.num_layers) == (f"firing:{BURST + 1}", 51)
+    assert news.update.num_layers == 51 - sum(
+        a.update.num_layers if a.update else 2 for a in job.alerts[:-1]
+    )
+
+
+def test_a_higher_severity_does_not_wait(cluster: Any) -> None:
+    """It is told at once, however much the alert has told."""
+    names = tuple("abcdefgh")
+    job = cluster(names=names).start()
+    for step in range(7):
+        bad = [NAN if layer <= step else 1.0 for layer in range(8)]
+        job.step(step, bad, loss_scale=1024.0 if step < 6 else 0.5)
+
+    assert told(job.alerts)[-1] == "firing:critical"
+    assert job.alerts[-1].raised_step == 6
+
+
+def test_it_tells_the_same_after_a_restart_at_any_step(cluster: Any) -> None:
+    """What was told, and how often it may be, are saved; a number is never used twice."""
+    names = [f"l{i}" for i in range(12)]
+
+    def play(restart: bool) -> list[Any]:
+        job = cluster(names=names).start()
+        for step in range(30):
+            bad = [10.0 ** (2 + step / 3) if layer <= step else 1.0 for layer in range(12)]
+            job.step(step, bad if step < 20 else 1.0)
+            job.now_ns += INTERVAL_NS // 4
+            if restart:
+                restored(job.attempt)
+        return [(a.change, a.message) for a in job.alerts]
+
+    once = play(False)
+
+    assert play(True) == once
+    assert len({change for change, _ in once}) == len(once) > 4
+
+
+def test_layers_that_are_frozen_end_their_alert(cluster: Any) -> None:
+    """S9: a vanishing layer that has no gradient any more does not fire for ever."""
+    job = cluster(names=("a", "b")).start()
+    for step in range(5):
+        job.step(step, [0.0, 1.0])
+    job.declare(0, ["b"], manifest_id=2)
+    for step in range(5, 5 + GONE_STEPS):
+        job.stats(0, step, [1.0], manifest_id=2)
+
+    fired, resolved = job.alerts
+    assert (resolved.id, resolved.change) == (fired.id, "resolved")
+    assert (resolved.resolved_by, resolved.resolved_step) == ("gone", 4 + GONE_STEPS)
+    assert resolved.message.endswith(
+        f"over at step {4 + GONE_STEPS}: its layers have no gradient any more"
+    )
+
+
+def test_a_layer_that_is_away_for_a_while_is_not_gone(cluster: Any) -> None:
+    """Steps of another optimizer, fewer than it takes, do not add up."""
+    job = cluster(names=("gen", "critic"))
+    job.open()
+    job.declare(0, ["gen"], manifest_id=1)
+    job.declare(0, ["critic"], manifest_id=2)
+    for step in range(6 * GONE_STEPS):
+        gen = step % GONE_STEPS == 0
+        job.stats(0, step, [500.0 if gen else 1.0], manifest_id=1 if gen else 2)
+
+    assert told(job.alerts) == ["firing"]
+
+
+def test_a_layer_that_turns_nan_is_not_gone(cluster: Any) -> None:
+    """It explodes no more as far as anybody can see, which is no good sign."""
+    job = cluster(names=("a", "b")).start()
+    for step in range(2):
+        job.step(step, [500.0, 1.0])
+    for step in range(2, 3 * GONE_STEPS):
+        job.step(step, [NAN, 1.0])
+
+    assert [(a.rule, a.change) for a in job.alerts] == [
+        ("exploding", "firing"),
+        ("nonfinite", "firing"),
+    ]
+
+
+def test_a_rule_that_is_turned_off_ends_its_alerts(cluster: Any) -> None:
+    """Nothing would ever end them otherwise."""
+    job = cluster(names=("a",)).start()
+    for step in range(2):
+        job.step(step, [500.0])
+    job.rules(exploding={"enabled": False})
+    (alert,) = job.step(2, [500.0])
+
+    assert (alert.change, alert.resolved_by) == ("resolved", "rule_off")
+    assert alert.message.endswith("> 100 at step 0 on rank 0, over at step 2: the rule is off")
+
+
+def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own(cluster: Any) -> None:
+    """Its events would be taken for those of the first otherwise, and not be stored."""
+    job = cluster(names=("a",)).start()
+    job.step(0, NAN)
+    for step in (1, 2, 3):
+        job.step(step)
+    (frame,) = [job.frame]
+    alerts = job.attempt.active_alerts
+    again = Frame(
+        **{
+            **{f: getattr(frame, f) for f in Frame.__slots__},
+            "step": 0,
+            "bad_step": 0,
+            "nonfinite": np.array([True]),
+        }
+    )
+    context = Context("gpt", 1, ("a",), {"all": np.array([True])}, job.attempt.window)
+    (event,) = alerts.update(again, {"nonfinite": np.array([True])}, job.state.rules, context)
+
+    assert job.alerts[0].id == alert_id("gpt", 1, "nonfinite", "all", 0)
+    assert event.id == alert_id("gpt", 1, "nonfinite", "all#2", 0)
+
+
+class DoubledRule(LayerRule):
+    """A layer above twice what it was at the step before; it adapts at once."""
+
+    name = "doubled"
+
+    limit: Limit = Field(2.0, description="How many times it is too much.")
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        last = [
+            (context.window.before(i, 1) or ((0, NAN),))[0][1] for i in range(len(context.names))
+        ]
+        raised: BoolArray = observation.l2_max > self.limit * np.array(last)
+        return raised
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        last = [
+            (context.window.before(i, 1) or ((0, NAN),))[0][1] for i in range(len(context.names))
+        ]
+        for one in super().evaluate(observation, raised, context):
+            held = raised.copy()
+            if one.group in context.references:
+                held |= observation.l2_max > self.limit * context.references[one.group]
+            verdict = type(one.verdict)(raised, held, one.verdict.seen, one.verdict.present)
+            fields = {name: getattr(one, name) for name in Evaluation.__slots__}
+            yield Evaluation(**{**fields, "verdict": verdict, "reference": np.array(last)})
+
+    def describe(self, origin: Any) -> str:
+        return f"{origin.layer} doubled"
+
+
+@pytest.fixture
+def doubled() -> Iterator[type[Rule]]:
+    REGISTRY.add(DoubledRule)
+    yield DoubledRule
+    REGISTRY.remove(DoubledRule.name)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
+    cluster: Any, doubled: type[Rule], restart: bool
+) -> None:
+    """It is over when the norm is back, not when the rule got used to it."""
+    job = cluster(names=("a", "b")).start()
+    job.rules(doubled={"clear_steps": 1})
+    for step, norm in enumerate([1.0, 5.0, 5.0, 5.0, 5.0, 1.0]):
+        job.step(step, [norm, 1.0])
+        if restart:
+            restored(job.attempt)
+
+    assert [(a.change, a.fired_step, a.resolved_step) for a in job.alerts] == [
+        ("firing", 1, None),
+        ("resolved", 1, 5),
+    ]

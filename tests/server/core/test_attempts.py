@@ -1,0 +1,148 @@
+"""Several attempts of a run that live at the same time: all are judged (S2)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradwatch_server.core.run import MAX_LIVE
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.snapshot import view_run
+
+NAN = math.nan
+
+
+def two_jobs(cluster: Any, world: int = 1) -> tuple[Any, Any]:
+    """Return two jobs of one run, whose sessions say HELLO in turns."""
+    one = cluster(world=world, names=("a",))
+    two = cluster(world=world, names=("a",), state=one.state)
+    for rank in range(world):
+        for job, name in ((one, "17"), (two, "18")):
+            two.now_ns = one.now_ns = max(one.now_ns, two.now_ns)
+            job.open(rank, job=name)
+            job.declare(rank)
+    return one, two
+
+
+def together(one: Any, two: Any) -> None:
+    one.now_ns = two.now_ns = max(one.now_ns, two.now_ns)
+
+
+def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged(cluster: Any) -> None:
+    """However their HELLOs come, and whichever is the newer."""
+    one, two = two_jobs(cluster, world=4)
+    attempts = one.state.runs["gpt"].attempts
+    assert [sorted(own.sessions) for own in attempts] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+
+    two.step(0)
+    together(one, two)
+    one.step(0, NAN)
+    together(one, two)
+    two.step(1)
+
+    assert [(alert.attempt, alert.rule) for alert in one.alerts] == [(1, "nonfinite")]
+    assert [own.num_frames for own in attempts] == [1, 2]
+    report = two.health()
+    assert (report["attempt"], report["status"], report["step"]) == (2, "healthy", 1)
+    assert report["reasons"] == [
+        "2 live jobs under this name: attempts 1, 2",
+        "attempt 1 is critical",
+    ]
+    view = view_run(one.state.runs["gpt"]).of_attempt(1)
+    assert view is not None
+    first = health(view, {}, two.now_ns)
+    assert (first["attempt"], first["status"], first["first_bad"]["step"]) == (1, "critical", 0)
+
+
+def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one(cluster: Any) -> None:
+    """It joins its own attempt."""
+    one = cluster(world=2, names=("a",))
+    one.open(0, job="17")
+    two = cluster(world=2, names=("a",), state=one.state)
+    two.now_ns = one.now_ns
+    two.start(job="18")
+    together(one, two)
+    one.open(1, job="17")
+    together(one, two)
+    two.step(0, NAN)
+
+    assert [sorted(own.sessions) for own in one.state.runs["gpt"].attempts] == [[0, 1], [0, 1]]
+    assert [(alert.attempt, alert.rule) for alert in two.alerts] == [(2, "nonfinite")]
+
+
+def test_a_restart_is_no_second_job(cluster: Any) -> None:
+    """The killed process is not known to be gone for a while; nothing is heard of it any more."""
+    job = cluster(names=("a",)).start()
+    job.step(0)
+    job.start()
+    job.step(0)
+
+    assert job.health()["reasons"] == []
+    job.bye(0)
+    report = job.health()
+    assert (report["attempt"], report["phase"]) == (2, "ended")
+
+
+def test_when_the_newest_ends_the_one_that_lives_is_current(cluster: Any) -> None:
+    """A short job under the same name hides the long one no longer than it lives."""
+    one, two = two_jobs(cluster)
+    two.step(0)
+    together(one, two)
+    one.step(0)
+    together(one, two)
+    two.bye(0)
+    assert one.state.runs["gpt"].current.number == 1
+
+    together(one, two)
+    one.step(1)
+    one.bye(0)
+    assert one.state.runs["gpt"].current.number == 1  # heard of last
+
+
+def test_a_loss_in_one_attempt_does_not_taint_the_next(cluster: Any) -> None:
+    """S5: neither does lateness."""
+    job = cluster(world=2).start()
+    job.step(0)
+    job.gap(0, 5)
+    job.stats(1, 0)
+    assert job.health()["status"] == "incomplete"
+    for rank in range(2):
+        job.bye(rank)
+    job.start()
+    job.step(0)
+
+    assert (job.health()["status"], job.health()["reasons"]) == ("healthy", [])
+    assert job.health()["records"]["lost"] == 5
+
+
+def test_incomplete_ends_when_the_window_has_moved_past(cluster: Any) -> None:
+    """S5: one late record is no blemish for good; while it lasts all reasons are told."""
+    job = cluster(names=("a",), window_steps=16).start()
+    for step in range(4):
+        job.step(step, [0.0])
+    job.stats(0, 3, [0.0])
+    job.gap(0, 1)
+    reasons = job.health()["reasons"]
+    assert [why.split(" at ")[0] for why in reasons] == [
+        *("1 record lost", "1 record too late for their step", "1 record lost"),
+        "gradient of a has L2 norm 0 < 1e-07",
+    ]
+    for step in range(4, 19):
+        job.step(step)
+    assert job.health()["status"] == "incomplete"
+    job.step(19)
+    assert (job.health()["status"], job.health()["reasons"]) == ("healthy", [])
+
+
+def test_at_most_so_many_attempts_are_judged_at_once(cluster: Any) -> None:
+    """A job that crashes and restarts all the time, or a name that everybody uses."""
+    job = cluster(names=("a",))
+    for number in range(MAX_LIVE + 5):
+        job.open(0, job=str(number))
+        job.declare(0)
+        job.step(0)
+    run = job.state.runs["gpt"]
+
+    assert [own.number for own in run.judged] == list(range(6, MAX_LIVE + 6))
+    assert len(view_run(run).others) <= 2 * MAX_LIVE
+    assert job.closed == [0]

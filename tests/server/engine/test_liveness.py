@@ -1,0 +1,91 @@
+"""What the engine puts into the log of who lives, and of its own absence."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.entries import Beats, Resumed
+from gradwatch_server.engine import housekeeping
+from gradwatch_wire import Beat
+
+NAN = float("nan")
+
+
+def bodies(running: Any, kind: type) -> list[Any]:
+    return [entry.body for entry in running.entries() if isinstance(entry.body, kind)]
+
+
+def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
+    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that send nothing else, every few seconds, in one entry; the alert follows."""
+    monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 0.0)
+    monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
+    running = start()
+    ranks = [peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2)]
+    for step in range(7):
+        for peer in ranks:
+            peer.steps(step, 1.0)
+    for peer in ranks:
+        peer.say(Beat(last_step=6, since_s=400.0, training=True))
+    wait_until(running.woken.is_set)
+
+    said = [own for body in bodies(running, Beats) for own in body.progress]
+    assert {(own.last_step, own.since_s, own.training) for own in said} == {(6, 400.0, True)}
+    (alert,) = running.view().alerts
+    assert (alert.rule, str(alert.severity)) == ("run_stalled", "warning")
+
+
+def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> None:
+    """Its records say that it lives."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    for step in range(12):
+        peer.steps(step, 1.0)
+        peer.say(Beat(last_step=step))
+        time.sleep(0.1)
+
+    assert bodies(running, Beats) == []
+
+
+def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
+    """What a frame waited for before, it waits for again (S4)."""
+    running = start()
+    assert bodies(running, Resumed) == []
+    one = peers(running.endpoint, rank=0, world=2).attach()
+    two = peers(running.endpoint, rank=1, world=2).attach()
+    one.steps(0, 1.0)
+    running.shows(stored=3)
+    running.engine.stop()
+    time.sleep(5.5)  # longer than a frame waits
+    running = start(endpoint=running.endpoint)
+    time.sleep(1.5)
+    two.greet()
+    two.steps(0, NAN)
+    view = running.shows(frames=1)
+
+    assert len(bodies(running, Resumed)) == 1
+    assert (view.late, view.first_bad.step) == (0, 0)
+    assert [alert.rule for alert in view.alerts] == ["nonfinite"]
+
+
+def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Any, peers: Any) -> None:
+    """Held up for longer than the session timeout it takes nobody for lost."""
+    held_up_ns = [0]
+    clock = Clock(steady_ns=lambda: time.monotonic_ns() + held_up_ns[0])
+    running = start(session_timeout_s=30.0, clock=clock)
+    one = peers(running.endpoint, rank=0, world=2).attach()
+    peers(running.endpoint, rank=1, world=2).attach()
+    one.steps(0, 1.0)
+    running.shows(stored=3)
+    held_up_ns[0] = 60_000_000_000
+    time.sleep(1.5)
+    one.steps(1, 1.0)
+    view = running.shows(stored=4)
+
+    assert len(bodies(running, Resumed)) == 1
+    assert (view.frames, view.alerts) == (0, ())  # they wait for the other rank anew
