@@ -10,12 +10,12 @@ from benchmarks.alerts.finding import Finding
 from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import SECOND_NS, steps
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.entries import Entry, Received, Tick
+from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
 from gradwatch_server.core.state import State
-from gradwatch_wire import Stats
+from gradwatch_wire import Bye, Stats
 from gradwatch_wire.health import AlertState
 
-TICK_NS: Final = 10 * SECOND_NS
+TICK_NS: Final = 5 * SECOND_NS
 """Time without an entry after which the aggregator notes that time passes."""
 
 
@@ -26,6 +26,7 @@ class Judge:
         self.state = State()
         self._step = -1
         self._last_ns: int | None = None
+        self._last_steps: dict[bytes, int] = {}  # of the sessions that are there
         self._told: dict[str, Finding] = {}
 
     def copy(self) -> Self:
@@ -40,18 +41,38 @@ class Judge:
     def add(self, entries: Iterable[Entry]) -> None:
         """Apply entries, and between them what the passing of time brings."""
         for entry in entries:
-            for tick in self._ticks(entry.received_ns):
+            for passing in self._between(entry):
                 # What does not come is the record of the step that is due.
-                self._note(self.state.apply(tick), self._step + 1)
-            if isinstance(entry.body, Received) and isinstance(entry.body.envelope.record, Stats):
-                self._step = max(self._step, entry.body.envelope.record.step)
+                self._note(self.state.apply(passing), self._step + 1)
+            self._follow(entry)
             self._note(self.state.apply(entry), self._step)
             self._last_ns = entry.received_ns
 
-    def _ticks(self, until_ns: int) -> Iterator[Entry]:
-        if self._last_ns is not None:
-            for now_ns in range(self._last_ns + TICK_NS, until_ns, TICK_NS):
-                yield Entry(now_ns, Tick())
+    def _between(self, entry: Entry) -> Iterator[Entry]:
+        """Yield what the log has in a gap: time that passes, and BEATs of processes that live."""
+        if self._last_ns is None:
+            return
+        is_killed = isinstance(entry.body, Lost)
+        for now_ns in range(self._last_ns + TICK_NS, entry.received_ns, TICK_NS):
+            since_s = (now_ns - self._last_ns) / SECOND_NS
+            if not is_killed:
+                sessions = self._last_steps.items()
+                yield Entry(now_ns, Beats(tuple(Progress(*each, since_s) for each in sessions)))
+            yield Entry(now_ns, Tick())
+
+    def _follow(self, entry: Entry) -> None:
+        match entry.body:
+            case Opened(session, _):
+                self._last_steps[session] = -1
+            case Lost(session):
+                del self._last_steps[session]
+            case Received(envelope):
+                match envelope.record:
+                    case Stats(step=step):
+                        self._last_steps[envelope.session] = step
+                        self._step = max(self._step, step)
+                    case Bye():
+                        del self._last_steps[envelope.session]
 
     def _note(self, alerts: Sequence[Alert], step: int) -> None:
         for alert in alerts:
