@@ -22,7 +22,7 @@ class StatisticColumn:
     Args:
         name: Its key in the record.
         combine: How the shards of a layer are put together.
-        is_count: Whether it counts elements; others are magnitudes.
+        is_count: Whether it is a whole number, mostly of elements; others are magnitudes.
         measured: Whether it is computed from one gradient, and can be asked for by
             `attach(columns=...)`; others are derived from several collections, or local.
         counts_nonfinite: Whether it counts elements that are NaN or Inf: of a layer that lacks a
@@ -48,6 +48,9 @@ INFS: Final = "infs"
 L2_MAX: Final = "l2_max"
 L2_MEAN: Final = "l2_mean"
 LOCAL_L2: Final = "local_l2"
+WEIGHT_L2: Final = "weight_l2"
+WEIGHT_LINF: Final = "weight_linf"
+WEIGHT_BITS: Final = "weight_bits"
 
 UNKNOWN: Final = -1.0
 """Any negative number in `local_l2`, where NaN is a value: the layer was not measured there."""
@@ -62,6 +65,10 @@ STATISTIC_COLUMNS: Final = (
     StatisticColumn(L2_MAX, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
     StatisticColumn(L2_MEAN, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
     StatisticColumn(LOCAL_L2, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
+    StatisticColumn(WEIGHT_L2, Combine.ROOT_SUM_SQUARES, measured=False, nan_is_value=True),
+    StatisticColumn(WEIGHT_LINF, Combine.MAX, measured=False),
+    # Modulo 2^64: beyond what a float64 keeps.
+    StatisticColumn(WEIGHT_BITS, Combine.SUM, is_count=True, measured=False),
 )
 """Every column that a STATS record may carry."""
 
@@ -73,6 +80,9 @@ COUNT_COLUMNS: Final = frozenset(column.name for column in STATISTIC_COLUMNS if 
 
 NONFINITE_COUNTS: Final = tuple(c.name for c in STATISTIC_COLUMNS if c.counts_nonfinite)
 """The columns that count elements that are NaN or Inf."""
+
+WEIGHT_COLUMNS: Final = (WEIGHT_L2, WEIGHT_LINF, WEIGHT_BITS)
+"""The digest of the weights, which a record in a hundred has."""
 
 NOT_SEEN: Final = -1.0
 """In place of the magnitude of a module that returned nothing: no magnitude is negative."""

@@ -64,13 +64,13 @@ class LimitRule(LayerRule):
 @contextmanager
 def limit_alone() -> Iterator[None]:
     """Register it in place of `exploding`, without the rules that ask what was usual."""
-    away = [rule for rule in REGISTRY if rule.name in ("exploding", "spike")]
-    for rule in away:
-        REGISTRY.remove(rule.name)
+    whole = list(REGISTRY)
+    for rule in whole:
+        if rule.name in ("exploding", "spike", "drift"):
+            REGISTRY.remove(rule.name)
     REGISTRY.add(LimitRule)
     yield
-    others = [rule for rule in REGISTRY if rule.name != LimitRule.name]
     for rule in list(REGISTRY):
         REGISTRY.remove(rule.name)
-    for rule in (others[0], *away, *others[1:]):
+    for rule in whole:
         REGISTRY.add(rule)

@@ -141,6 +141,8 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("columns", "ValueError"): lambda: {"columns": ["l3"]},
     ("report_every", "ValueError"): lambda: {"report_every": 0},
     ("local", "TypeError"): lambda: {"local": "yes"},
+    ("weights_every", "TypeError"): lambda: {"weights_every": 1.5},
+    ("weights_every", "ValueError"): lambda: {"weights_every": -1},
     ("on_alert", "TypeError"): lambda: {"on_alert": "print"},
     ("buffer_bytes", "ValueError"): lambda: {"buffer_bytes": 1},
     ("spill", "TypeError"): lambda: {"spill": 7},

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import torch.distributed as dist
 from torch import nn
 
 from gradwatch_wire.names import Reduction
@@ -74,9 +75,22 @@ def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
                 "use torch.distributed.fsdp.fully_shard"
             )
             raise ValueError(msg)
+    if any(_is_of_a_group(part) for part in parts):
+        return Reduction.UNKNOWN
     if any(isinstance(part, tuple(wrappers)) for part in parts):
         return Reduction.MEAN
     return Reduction.NONE if world == 1 else Reduction.UNKNOWN
+
+
+def _is_of_a_group(part: nn.Module) -> bool:
+    """Tell whether DDP averages some of the ranks only: what the others hold may be other weights.
+
+    So it is where layers are also divided over ranks in a way that their tensors do not tell.
+    """
+    if not isinstance(part, nn.parallel.DistributedDataParallel):
+        return False
+    size: int = part.process_group.size()
+    return size < dist.get_world_size()
 
 
 def is_fully_sharded(module: nn.Module) -> bool:

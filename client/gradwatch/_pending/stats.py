@@ -11,6 +11,7 @@ from gradwatch._pending.numbers import Values
 from gradwatch._pending.outputs import OutputReader
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.unscaled import unscaled
+from gradwatch._statistics.digest_columns import join_bits
 from gradwatch_wire import Column, Manifest, Stats
 from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
 from gradwatch_wire.names import Scalar
@@ -63,6 +64,7 @@ class PendingStats(PendingRecord):
         columns = self._columns(left)
         scalars = self._scalars(left)
         self._unscale(columns, scalars)
+        join_bits(columns)
         activations = None
         if frame.outputs is not None:
             frame.outputs.take(left)

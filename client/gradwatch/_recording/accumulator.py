@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import meet
+from gradwatch._statistics.digest import digest_in
 from gradwatch_wire.columns import L2, L2_MAX, L2_MEAN, LOCAL_L2
 from gradwatch_wire.names import Scalar
 
@@ -33,6 +34,7 @@ class SampleAccumulator:
         self._local: dict[torch.device, Tensor] = {}  # (layers,) float64
         self._first_bad: Tensor | None = None  # 0-d float64, the step, NaN before there was one
         self._outputs: OutputMagnitudes | None = None
+        self._digests: dict[torch.device, dict[str, Tensor]] = {}  # the newest
         self._probe = _OfFirstBad()
         self._first_loss = _OfFirstBad()
         self._has_losses = True
@@ -124,6 +126,8 @@ class SampleAccumulator:
     def _add_norms(self, device: torch.device, sample: StepSample, count: int) -> None:
         """Take in the norms of one device. They are unscaled here: scales change between steps."""
         columns = sample.columns[device]
+        if digest := digest_in(columns):
+            self._digests[device] = digest
         if L2_MAX in columns:  # the sample stands for several passes itself
             largest, mean = columns[L2_MAX], columns[L2_MEAN]
         else:
@@ -156,6 +160,7 @@ class SampleAccumulator:
             columns[L2_MEAN] = self._total[device] / self.num_samples
             if device in self._local:
                 columns[LOCAL_L2] = self._local[device]
+            columns.update(self._digests.get(device, {}))
         latest.scaled -= {LOCAL_L2, Scalar.LOCAL_PROBE}  # they are of all samples now
         latest.scalars[Scalar.COLLECTIONS] = float(self.num_samples)
         if self._first_bad is not None:
@@ -224,6 +229,7 @@ def _keep_local(known: StepSample, sample: StepSample) -> None:
     for device, columns in known.columns.items():
         if LOCAL_L2 in columns:
             sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
+        sample.columns[device] |= digest_in(columns)
     sample.scaled |= known.scaled & {LOCAL_L2, Scalar.LOCAL_PROBE}
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._statistics.devices import meet, places_by_device
+from gradwatch._statistics.digest_columns import DIGEST_COLUMNS
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, ZEROS
 from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
+
+UNSCALED_COLUMNS: Final = COUNT_COLUMNS | DIGEST_COLUMNS
+"""What no loss scale is in."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class StepSample:
     def mark_scaled(self) -> None:
         """Note that all that was measured carries the loss scale, a device scalar from now on."""
         for columns in self.columns.values():
-            self.scaled |= columns.keys() - COUNT_COLUMNS
+            self.scaled |= columns.keys() - UNSCALED_COLUMNS
         if LOCAL_L2 in self.scaled:
             self.scaled.add(Scalar.LOCAL_PROBE)  # the largest of these
 

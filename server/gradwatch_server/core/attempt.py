@@ -37,6 +37,7 @@ from gradwatch_server.core.frames.step_order import GAINS, Placed, StepOrder, po
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.liveness import Liveness, look
 from gradwatch_server.core.losses import DeclaredLoss, LostRange, RecentCount
+from gradwatch_server.core.noise_scale import NoiseScale
 from gradwatch_server.core.pace import Pace, known_seconds
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import DeclaredManifest, Session
@@ -80,6 +81,7 @@ class Attempt:
         self.window = Window(steps)
         self.outputs = OutputHistory()
         self.baselines = Baselines()
+        self.noise_scale = NoiseScale(steps)
         self.active_alerts = ActiveAlerts()
         self.first_bad: FirstBad | None = None
         self.last_frame: Frame | None = None
@@ -355,6 +357,7 @@ class Attempt:
         self.window, self.outputs, self.baselines = Window(1), OutputHistory(), Baselines()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
+        self.noise_scale = NoiseScale(1)
         self.memories, self._rules = Memories(), None
         for session in self.sessions.values():
             session.manifests.clear()
@@ -376,6 +379,7 @@ class Attempt:
             "window": self.window.state_dict(),
             "outputs": self.outputs.state_dict(layouts),
             "baselines": self.baselines.state_dict(),
+            "noise_scale": self.noise_scale.state_dict(),
             "book": self.active_alerts.state_dict(),
             "first_bad": asdict(self.first_bad) if self.first_bad else None,
             "frame": self.last_frame.state_dict() if self.last_frame else None,
@@ -453,6 +457,9 @@ class Attempt:
         attempt.outputs = OutputHistory.from_state_dict(state.get("outputs", ()), layouts)
         if "baselines" in state:
             attempt.baselines = Baselines.from_state_dict(state["baselines"])
+        attempt.noise_scale = NoiseScale.from_state_dict(
+            state.get("noise_scale", {"count": 0, "samples": []}), attempt.window.capacity
+        )
         attempt._restore_results(state)
         attempt._restore_liveness(state, layouts)
         return attempt
@@ -531,8 +538,10 @@ class Attempt:
         self.window.add(frame, frame_score(frame, flags, rules))
         self.baselines.add(frame, context.names)
         self.outputs.add(frame)
+        self.noise_scale.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
-        self.last_frame, self.last_flags = replace(frame, parts=()), flags
+        self.last_frame = replace(frame, parts=(), disagreement=None)
+        self.last_flags = flags
         self.num_frames += 1
         self.updated_ns = frame.received_ns
 

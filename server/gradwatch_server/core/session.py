@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+import numpy as np
+
+from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_wire import Event, Hello, Stats
-from gradwatch_wire.columns import L2
+from gradwatch_wire.columns import L2, WEIGHT_BITS
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import EventName
 
@@ -151,6 +154,7 @@ class Session:
             stats.scalars,
             stats.labels,
             outputs,
+            _weight_bits(stats, len(l2)),
         )
 
     def add_event(self, event: Event) -> None:
@@ -195,3 +199,11 @@ class Session:
         for number, layout, ordered in state["manifests"]:
             session.manifests[number] = DeclaredManifest(layouts[layout], ordered)
         return session
+
+
+def _weight_bits(stats: Stats, layers: int) -> IndexArray | None:
+    """Return (layers,) the sums of the bits of the weights, if the record has them."""
+    column = stats.columns.get(WEIGHT_BITS)
+    if column is None or column.code != "<u8" or column.count != layers:
+        return None
+    return np.frombuffer(column.data, dtype="<i8")

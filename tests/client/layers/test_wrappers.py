@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwatch._layers.wrappers import find_reduction, is_compiled, unwrapped_modules
+
+GROUP_SCRIPT = """
+import sys
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwatch._layers.wrappers import find_reduction
+
+
+def work(rank, path):
+    dist.init_process_group("gloo", f"file://{path}", rank=rank, world_size=2)
+    groups = [dist.new_group([each]) for each in range(2)]
+    alone = DistributedDataParallel(nn.Linear(1, 1), process_group=groups[rank])
+    assert find_reduction([alone], 2) == "unknown"
+    assert find_reduction([DistributedDataParallel(nn.Linear(1, 1))], 2) == "mean"
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
 
 
 def compiled(module: nn.Module) -> Any:
@@ -52,3 +77,12 @@ def test_the_reduction_is_known_under_ddp_and_alone(one_process: None) -> None:
     assert find_reduction([plain], 1) == "none"
     assert find_reduction([plain], 2) == "unknown"
     assert find_reduction([plain, nn.Sequential(wrapped)], 2) == "mean"
+
+
+@pytest.mark.slow
+def test_what_a_group_of_the_ranks_averages_need_not_be_equal_on_all(
+    run_script: Any, tmp_path: Any
+) -> None:
+    """DDP over one of two ranks: the other may hold another part of the model."""
+    result = run_script(GROUP_SCRIPT, tmp_path / "group")
+    assert result.returncode == 0, result.stderr

@@ -66,6 +66,7 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
             activations=True,
             columns=MEASURED_COLUMNS,
             report_every=2,
+            weights_every=1,
         )
         for step in range(4):
             optimizer.zero_grad()

@@ -92,6 +92,7 @@ def test_the_api_describes_itself(service: Any) -> None:
         "/runs/{run}/health",
         "/runs/{run}/gains",
         "/runs/{run}/groups",
+        "/runs/{run}/noise-scale",
         "/runs/{run}/alerts",
         "/runs/{run}/alerts/stream",
         "/alerts",
@@ -335,7 +336,9 @@ def newest(service: Any) -> int:
     return cursor
 
 
-@pytest.mark.parametrize("path", ["", "/health", "/gains", "/groups", "/alerts", "/alerts/stream"])
+@pytest.mark.parametrize(
+    "path", ["", "/health", "/gains", "/noise-scale", "/groups", "/alerts", "/alerts/stream"]
+)
 @pytest.mark.parametrize(
     "name", ["nope", "a%20b", "%00", "%2e%2e%2fetc", "<script>", "x" * 4_000, "%ff%fe", "é"]
 )

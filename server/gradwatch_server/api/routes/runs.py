@@ -10,6 +10,7 @@ from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
+from gradwatch_server.core.views.noise_scale import describe_noise_scale
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.runs import describe_run, name_run
 
@@ -46,6 +47,12 @@ async def run_ranks(run: str, api: Api) -> Json:
 async def run_gains(run: str, api: Api) -> Json:
     view = api.run(run)
     return Json(name_run(view) | describe_gains(view.gains))
+
+
+@router.get("/runs/{run}/noise-scale", summary="How large a batch the gradient noise asks for")
+async def run_noise_scale(run: str, api: Api) -> Json:
+    view = api.run(run)
+    return Json(name_run(view) | describe_noise_scale(view.noise_scale))
 
 
 @router.get("/runs/{run}/groups", summary="Norms of the named groups, and their ratios")

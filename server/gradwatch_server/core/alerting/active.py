@@ -143,12 +143,14 @@ class ActiveAlerts:
         own = self._active[key]
         ended = own.look_for_silences(self.silences, evaluation.names, evaluation.received_ns)
         gone = own.absent_steps >= GONE_STEPS
+        for_steps = evaluation.for_steps or rule.for_steps
+        clear_steps = evaluation.clear_steps or rule.clear_steps
         if own.alert.state is AlertState.PENDING:
-            if own.held_steps >= rule.for_steps:
+            if own.held_steps >= for_steps:
                 yield own.fire(rule, evaluation)
             elif own.good_steps > FORGIVEN_STEPS or gone:
                 del self._active[key]
-        elif own.good_steps >= rule.clear_steps or gone:
+        elif own.good_steps >= clear_steps or gone:
             why = evaluation.gone if gone else ResolvedBy.CLEAR
             what = rule.describe(own.alert.origin)
             yield self._resolve(key, why, evaluation.step, evaluation.received_ns, what)

@@ -138,6 +138,8 @@ class Evaluation:
             frozen as it then is, and given back in `Context.references` as long as the alert
             lasts: a rule whose baseline adapts holds the alert by it.
         gone: What it means if the alert's layers are not present for long.
+        for_steps: Bad frames in a row after which it fires, in place of the rule's.
+        clear_steps: Good ones after which it is resolved, likewise.
     """
 
     group: str
@@ -152,3 +154,5 @@ class Evaluation:
     excess: FloatArray | None = None
     reference: FloatArray | None = None
     gone: ResolvedBy = ResolvedBy.GONE
+    for_steps: int | None = None
+    clear_steps: int | None = None

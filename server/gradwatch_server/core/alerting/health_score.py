@@ -9,6 +9,7 @@ import numpy as np
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import HealthShare
+from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import health_score
@@ -16,14 +17,20 @@ from gradwatch_wire.health import health_score
 
 def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
     """Return the health score of a closed step, NaN where no layer could be seen."""
+    # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
+    if _has_nonfinite(frame) and not was_skipped(frame):
+        return 0.0
     num_present = int(np.count_nonzero(frame.present))
     if not num_present:
         return math.nan if frame.num_partial else 1.0
     vanishing = num_layers(HealthShare.VANISHING, flags, rules)
     exploding = num_layers(HealthShare.EXPLODING, flags, rules)
-    # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
-    broken = bool(frame.nonfinite.any()) and frame.loss_scale is None
-    return health_score(vanishing / num_present, exploding / num_present, has_nonfinite=broken)
+    return health_score(vanishing / num_present, exploding / num_present)
+
+
+def _has_nonfinite(frame: Frame) -> bool:
+    """Tell whether a layer or the loss is NaN or Inf."""
+    return bool(frame.nonfinite.any()) or not math.isfinite(frame.loss or 0.0)
 
 
 def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:

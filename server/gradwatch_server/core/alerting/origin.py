@@ -34,7 +34,8 @@ class Origin:
         ranks: Ranks it showed on before any reduction could spread it, else all it showed on.
         layer: Name of the layer, or of the transition between blocks; None when it cannot be known,
             and when it began before any gradient, in the loss or the forward pass.
-        kind: `nan` or `inf` for a non-finite gradient, else None.
+        kind: `nan` or `inf` for a non-finite gradient, `weights` where ranks disagree on weights,
+            else None.
         value: The layer's L2 norm there, or the transition's gain.
         threshold: The limit it broke, None where the rule has none.
         before: `(step, L2 norm)` of the same layer in the few frames before, oldest first.

@@ -8,10 +8,11 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
-from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
+from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
 from gradwatch_wire.columns import (
     INFS,
     L1,
@@ -22,11 +23,13 @@ from gradwatch_wire.columns import (
     NANS,
     NONFINITE_COUNTS,
     UNKNOWN,
+    WEIGHT_L2,
+    WEIGHT_LINF,
     ZEROS,
 )
 from gradwatch_wire.names import Label, Reduction
 
-COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2)
+COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF)
 """The columns of a record that the aggregator looks at."""
 
 FIRST_SAVED_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
@@ -54,6 +57,8 @@ class RankPart:
         labels: What the numbers are.
         activations: (modules of the layout,) largest magnitude in the outputs of each, `NOT_SEEN`
             of one that returned none; None without any.
+        weight_bits: (own layers,) the sum of the bits of the rank's weights, modulo 2^64; None
+            where they were not looked at.
     """
 
     rank: int
@@ -63,6 +68,7 @@ class RankPart:
     scalars: Mapping[str, float]
     labels: Mapping[str, object]
     activations: FloatArray | None = None
+    weight_bits: IndexArray | None = None
 
     @property
     def peak(self) -> FloatArray:
@@ -101,15 +107,25 @@ class RankPart:
         values = {name: pack(column) for name, column in self.values.items()}
         own = [self.rank, layouts.number(self.layout), self.ordered]
         activations = None if self.activations is None else pack(self.activations)
-        return [*own, values, dict(self.scalars), dict(self.labels), activations]
+        bits = None if self.weight_bits is None else pack(self.weight_bits)
+        return [*own, values, dict(self.scalars), dict(self.labels), activations, bits]
 
     @classmethod
     def from_state_dict(cls, state: list[Any], layouts: Sequence[Layout]) -> Self:
         """Return the record that `state_dict` described."""
         rank, layout, ordered, values, scalars, labels, *later = state
         columns = {name: unpack_numbers(column) for name, column in values.items()}
-        activations = unpack_numbers(later[0]) if later and later[0] is not None else None
-        return cls(rank, layouts[layout], ordered, columns, scalars, labels, activations)
+        activations, bits, *_ = (*later, None, None)
+        return cls(
+            rank,
+            layouts[layout],
+            ordered,
+            columns,
+            scalars,
+            labels,
+            None if activations is None else unpack_numbers(activations),
+            None if bits is None else unpack(bits),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +160,7 @@ class Frame:
         point: Where in the training step its gradients were read, None if its records differ.
         lr: Largest learning rate over the records that gave one, None without any.
         step_time_s: Largest step time over the records that gave one, seconds, None without any.
+        disagreement: By how much ranks differ in what has to be equal on them; None if nothing has.
     """
 
     step: int
@@ -164,6 +181,7 @@ class Frame:
     point: str | None = None
     lr: float | None = None
     step_time_s: float | None = None
+    disagreement: Disagreement | None = None
 
     def column(self, name: str) -> FloatArray:
         """Return (layers,) one of `FRAME_COLUMNS`, NaN where not measured."""

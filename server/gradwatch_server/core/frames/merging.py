@@ -12,6 +12,7 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.replicas import by_layout, compare
 from gradwatch_server.core.frames.rows import (
     FRAME_COLUMNS,
     L2_MIN,
@@ -32,10 +33,9 @@ _SAFE_SQUARES: Final = (1e-200, 1e200)
 def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     """Put the records of one step together."""
     parts = gathered.items
+    alike = by_layout(parts)
     columns = set().union(*(part.values for part in parts))
-    blocks, num_partial = join(
-        [(alike[0].layout, _merge_alike(alike)) for alike in _by_layout(parts)]
-    )
+    blocks, num_partial = join([(own[0].layout, _merge_alike(own)) for own in alike])
     rows, present = _place(blocks, np.full((len(ROWS), num_layers), np.nan))
     bad = present & nonfinite(rows)
     for array in (present, bad, rows):
@@ -61,6 +61,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         coverage=len({part.rank for part in parts}) / world,
         lr=_largest_of(_given(parts, Scalar.LR)),
         step_time_s=_largest_of(_given(parts, Scalar.STEP_TIME_S)),
+        disagreement=compare(alike, num_layers),
     )
 
 
@@ -83,14 +84,6 @@ def _place(blocks: list[Block], rows: FloatArray) -> tuple[FloatArray, BoolArray
             rows[:, index] = block
         present[index] = True
     return rows, present
-
-
-def _by_layout(parts: tuple[RankPart, ...]) -> Iterable[list[RankPart]]:
-    """Gather the records of the same layout: replicas share one object."""
-    found: dict[int, list[RankPart]] = {}
-    for part in parts:
-        found.setdefault(id(part.layout), []).append(part)
-    return found.values()
 
 
 def _merge_alike(parts: list[RankPart]) -> FloatArray:

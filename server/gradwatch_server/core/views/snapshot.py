@@ -17,6 +17,7 @@ from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.losses import LostRange
+from gradwatch_server.core.noise_scale import NoiseSample
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
@@ -80,6 +81,7 @@ class RunView:
     flags: Flags | None
     rules: Rules
     gains: GainFrame | None
+    noise_scale: tuple[NoiseSample, ...]
     first_bad: FirstBad | None
     ranks: tuple[RankView, ...]
     alerts: tuple[Alert, ...]
@@ -151,6 +153,7 @@ def _view_attempt(run: Run, attempt: Attempt, rules: Rules | None, *, is_live: b
         flags=attempt.last_flags,
         rules=rules or Rules(),
         gains=attempt.last_gains,
+        noise_scale=attempt.noise_scale.series(),
         first_bad=attempt.first_bad,
         ranks=ranks,
         alerts=tuple(alert for a in reversed(run.attempts) for alert in a.active_alerts.alerts()),

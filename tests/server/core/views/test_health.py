@@ -145,9 +145,9 @@ def skipped(job: Any) -> None:
     job.step(0, NAN, loss_scale=1024.0)
 
 
-def skipped_twice(job: Any) -> None:
-    skipped(job)
-    job.step(1, NAN, loss_scale=512.0)
+def skipped_often(job: Any) -> None:
+    for step in range(3):
+        job.step(step, NAN, loss_scale=0.5)
 
 
 def records_lost(job: Any) -> None:
@@ -202,7 +202,7 @@ def ended_with_losses(job: Any) -> None:
             [f"{NAN_EVERYWHERE} at step 0 on a rank that cannot be known"],
         ),
         (skipped, "healthy", []),
-        (skipped_twice, "degraded", [f"{NAN_EVERYWHERE} at step 0"]),
+        (skipped_often, "critical", ["the GradScaler skipped 3 steps in a row"]),
         (ended, "healthy", []),
         (ended_badly, "critical", [f"{NAN_EVERYWHERE} at step 0", FAILED, "ranks failed: 1"]),
         (ended_with_losses, "incomplete", ["3 records lost", "3 records lost at step 0"]),
@@ -217,7 +217,7 @@ def ended_with_losses(job: Any) -> None:
         (
             degraded_and_lost,
             "incomplete",
-            ["1 record lost", "1 record lost at step 3", "gradient of a has L2 norm 0 < 1e-07"],
+            ["1 record lost", "1 record lost at step 4", "gradient of a has L2 norm 1e-09 < 1e-07"],
         ),
     ],
 )

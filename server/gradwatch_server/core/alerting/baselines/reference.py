@@ -49,6 +49,7 @@ class Reference:
 
     def rise(self, judgement: Judgement) -> FloatArray:
         """Return (series,) how far each is above its reference, NaN without one."""
+        self._fit(len(judgement.samples))  # it may not have followed any frame yet
         return judgement.samples - self._usual
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,6 +14,9 @@ BEGIN: Final = "<!-- From here on written by scripts/docs, from the definitions 
 END: Final = "<!-- To here. -->\n"
 
 
+_IN_SUMMARY: Final = ("for_steps", "severity")
+
+
 def section(rule: type[Rule]) -> str:
     """Return the section of a rule as Markdown.
 
@@ -58,11 +61,15 @@ def _labelled(label: str, text: str) -> str:
 
 def _own_settings(settings: Rule) -> list[str]:
     """List the settings that not every rule has, or that mean something else here."""
-    common = {key: field.description for key, field in LayerRule.model_fields.items()}
+    common = {
+        key: (field.description, field.default) for key, field in LayerRule.model_fields.items()
+    }
+    for key in _IN_SUMMARY:  # its value is there, whatever it is
+        common[key] = common[key][0], type(settings).model_fields[key].default
     return [
         f"* `{key}` (default `{_shown(getattr(settings, key))}`): {field.description}"
         for key, field in type(settings).model_fields.items()
-        if common.get(key) != field.description
+        if common.get(key) != (field.description, field.default)
     ]
 
 

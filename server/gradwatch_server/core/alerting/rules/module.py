@@ -19,6 +19,9 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.health import Severity
 
+LARGEST_RISE: Final = 700.0
+"""Of a logarithm whose exponential is finite."""
+
 USUAL_FRAMES: Final = 128
 """Frames over which the usual norm of a layer is the median, where an alert names it."""
 
@@ -58,17 +61,28 @@ class ModuleRule(LayerRule):
         """Yield an evaluation of each group of layers."""
         held = raised | self.held_layers(observation, context)
         seen = self.seen(observation)
+        excess = self.excess_in(observation, context)
         for group, members in context.groups.items():
             yield Evaluation(
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(raised & members, held & members, seen),
+                verdict=Verdict(raised & members, held & members, seen, observation.present),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),
                 key=self.key(group, observation, context, raised & members),
+                excess=excess,
             )
+
+    def excess_in(self, frame: Frame, context: Context) -> FloatArray:
+        """Return by what factor each layer is beyond its limit, or its module off, (layers,)."""
+        excess = self.excess(frame)
+        if excess is not None:
+            return excess
+        judgement = context.judge(frame)
+        off = np.exp(np.minimum(self.sign * judgement.rise[FIRST_MODULE:], LARGEST_RISE))
+        return np.nan_to_num(off)[judgement.modules.of_layer[: len(frame.present)]]
 
     def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
         """Return `Evaluation.key`: empty where the origin is this frame."""

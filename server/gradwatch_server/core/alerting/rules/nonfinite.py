@@ -12,8 +12,9 @@ from gradwatch_server.core.alerting.attribution import layer_kind
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
-from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare, Limit, Steps
+from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_wire.health import Severity
@@ -22,10 +23,11 @@ from gradwatch_wire.health import Severity
 class NonfiniteRule(LayerRule):
     """Any NaN or Inf in a layer's gradient.
 
-    Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped. A single one is
-    normal: that is how the scaler finds its scale. So the severity depends on how many there are.
-    It may rise while the alert fires, and does not fall. Each rise is an event of its own, with the
-    step in `raised_step`.
+    Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped, which is normal
+    now and then: that is how the scaler finds its scale. So it is `skipped_severity`; too many are
+    what the rule `skipped_steps` tells of. Where the loss or an output of the forward pass was
+    non-finite no scale could have helped, and it is `severity` all the same. A rise of the severity
+    while the alert fires is an event of its own, with the step in `raised_step`.
 
     Its origin is the layer whose gradient the backward pass computed first, which is the last in
     forward order: from there the NaN flows to every layer before it. `first_gradient` names it, and
@@ -60,15 +62,6 @@ class NonfiniteRule(LayerRule):
     skipped_severity: Severity = Field(
         Severity.INFO, description="Severity instead where a GradScaler skips the step."
     )
-    skips: Steps = Field(
-        2, description="Skipped frames in a row from which on it is `skips_severity`."
-    )
-    skips_severity: Severity = Field(
-        Severity.WARNING, description="Severity of several skipped frames in a row."
-    )
-    min_loss_scale: Limit = Field(
-        1.0, description="Loss scale below which it is `severity` all the same."
-    )
 
     def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers with a NaN or an Inf, (layers,)."""
@@ -102,9 +95,7 @@ class NonfiniteRule(LayerRule):
 
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
         """Return how much it matters, less so where a GradScaler skipped the step."""
-        if frame.loss_scale is None or not frame.loss_scale >= self.min_loss_scale:
-            return self.severity
-        return self.skips_severity if in_a_row >= self.skips else self.skipped_severity
+        return self.skipped_severity if was_skipped(frame) else self.severity
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""

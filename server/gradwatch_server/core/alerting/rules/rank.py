@@ -35,7 +35,7 @@ class LivenessRule(Rule):
     clear_steps: Once = Field(1, description=OVER_AT_ONCE)
 
 
-_NO_EXCESS: Final = np.zeros(1)
+_NO_EXCESS: Final = np.ones(1)
 """That it lasts is no news: the severity says when it matters more."""
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gradwatch_server.core.alerting.alert import comparison, place
-from gradwatch_server.core.alerting.baselines.hits import MAX_FRAMES, Hits
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
 from gradwatch_server.core.alerting.baselines.reference import Reference
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
@@ -32,6 +31,8 @@ WAS_ALIVE: Final = 10.0
 STILL: Final = 1e-6
 """A loss that moves less than this share of itself does not move."""
 
+STILL_FRAMES: Final = 8
+
 LN_2: Final = 0.6931471805599453
 
 Ratio = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -45,6 +46,7 @@ class VanishingMemory:
         low: (modules,) whether it is below the limit in the latest frame; not saved.
         away: (modules,) whether it stays far below what was usual.
         with_loss: (modules,) whether it fell so far while the loss fell as well.
+        run: (series,) frames in a row that each is far below what is usual.
         still: Frames in a row in which the loss did not move.
     """
 
@@ -55,7 +57,7 @@ class VanishingMemory:
         self.with_loss = np.zeros(0, dtype=np.bool_)
         self.still = 0
         self._loss = math.nan
-        self._hits = Hits()
+        self.run: IndexArray = np.zeros(0, dtype=np.int64)
         self._reference = Reference()
 
     def follow(self, judgement: Judgement, ratio: float, clear: float, frames: int) -> None:
@@ -63,14 +65,18 @@ class VanishingMemory:
         number = len(judgement.samples) - FIRST_MODULE
         self.largest = grown(self.largest, number, math.nan)
         self.with_loss = grown(self.with_loss, number, fill=False)
+        self.away = grown(self.away, number, fill=False)
+        self.run = grown(self.run, number + FIRST_MODULE, 0)
+        self._follow_loss(float(judgement.samples[LOSS]), is_log=judgement.is_log_loss)
         far = judgement.is_known & (judgement.rise < ratio)
         far[:FIRST_MODULE] = False
-        left = self._hits.add(far, frames, frames)
+        if not (np.count_nonzero(far) or np.count_nonzero(self.run) or np.count_nonzero(self.away)):
+            return
+        self.run = np.where(far, self.run + 1, 0)
+        left = self.run >= frames
         self.away = self._reference.follow(judgement, left, clear)[FIRST_MODULE:]
-        if left.any():
-            self.with_loss[left[FIRST_MODULE:] & (_loss_rise(judgement) < -LN_2)] = True
+        self.with_loss[left[FIRST_MODULE:] & (_loss_rise(judgement) < -LN_2)] = True
         self.with_loss &= self.away
-        self._follow_loss(float(judgement.samples[LOSS]), is_log=judgement.is_log_loss)
 
     def _follow_loss(self, loss: float, *, is_log: bool) -> None:
         moved = abs(loss - self._loss)
@@ -84,7 +90,8 @@ class VanishingMemory:
             "with_loss": pack(self.with_loss),
             "still": self.still,
             "loss": self._loss,
-            "hits": self._hits.state_dict(),
+            "away": pack(self.away),
+            "run": pack(self.run),
             "reference": self._reference.state_dict(),
         }
 
@@ -93,7 +100,8 @@ class VanishingMemory:
         self.largest = np.array(unpack(plain["largest"]), dtype=np.float64)
         self.with_loss = np.array(unpack(plain["with_loss"]), dtype=np.bool_)
         self.still, self._loss = plain["still"], plain["loss"]
-        self._hits.load_state_dict(plain["hits"])
+        self.away = np.array(unpack(plain["away"]), dtype=np.bool_)
+        self.run = np.array(unpack(plain["run"]), dtype=np.int64)
         self._reference.load_state_dict(plain["reference"])
 
 
@@ -135,7 +143,7 @@ class VanishingRule(ModuleRule):
     clear_ratio: Ratio = Field(
         0.3, description="Share of it at or above which it is as it should be again."
     )
-    ratio_steps: Annotated[int, Field(ge=1, le=MAX_FRAMES)] = Field(
+    ratio_steps: Steps = Field(
         8, description="Consecutive frames below that share before the alert fires."
     )
     for_steps: Steps = Field(3, description=FOR_STEPS)
@@ -161,6 +169,11 @@ class VanishingRule(ModuleRule):
     def threshold(self) -> float:
         """Return the limit."""
         return self.limit
+
+    def excess(self, frame: Frame) -> FloatArray:
+        """Return by what factor each layer is below the limit, (layers,), Inf for a norm of 0."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(self.limit / frame.l2_min)
 
     @classmethod
     def values(cls, frame: Frame) -> FloatArray:
@@ -213,7 +226,7 @@ class VanishingRule(ModuleRule):
             return Severity.INFO
         there = came_down & ~np.isnan(judgement.norms)
         nothing_left = not (there & ~(memory.low & (judgement.norms > 0.0))).any()
-        if nothing_left or memory.still >= MAX_FRAMES:
+        if nothing_left or memory.still >= STILL_FRAMES:
             return Severity.CRITICAL
         return self.severity
 

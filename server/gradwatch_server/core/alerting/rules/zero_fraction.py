@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.alert import comparison, place
-from gradwatch_server.core.alerting.baselines.hits import MAX_FRAMES, Hits
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import Share
+from gradwatch_server.core.alerting.rules.base import Share, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.slow import began_before
 from gradwatch_server.core.alerting.rules.told import told_modules
@@ -35,6 +34,9 @@ MIN_NUMEL: Final = 8
 """Of a layer with fewer elements a share says little."""
 
 
+_COUNTS: Final = ("frames", "away", "run")
+
+
 class ZeroMemory:
     """The usual share of zeros of each layer.
 
@@ -43,48 +45,71 @@ class ZeroMemory:
         frames: (layers,) frames so far, at most 32.
         shares: (layers,) of the latest frame; not saved.
         away: (layers,) frames since it is told, 0 otherwise.
+        run: (layers,) frames in a row that it is high, unlike before.
     """
 
     def __init__(self) -> None:
         self.usual: FloatArray = np.zeros(0)
         self.frames: IndexArray = np.zeros(0, dtype=np.int64)
         self.away: IndexArray = np.zeros(0, dtype=np.int64)
+        self.run: IndexArray = np.zeros(0, dtype=np.int64)
         self.shares: FloatArray = np.zeros(0)
-        self._hits = Hits()
+        self._numel: FloatArray = np.zeros(0)
+
+    def measure(self, zeros: FloatArray, numel: FloatArray) -> FloatArray:
+        """Return (layers,) shares of a frame's zeros, NaN where unknown or of too few elements."""
+        if len(self._numel) != len(zeros):
+            own = numel[: len(zeros)]
+            self._numel = np.where(own >= MIN_NUMEL, own, np.nan)
+        shares: FloatArray = zeros / self._numel
+        return shares
 
     def follow(self, shares: FloatArray, share: float, frames: int) -> BoolArray:
         """Take in a frame's shares, NaN where unknown; return (layers,) which rose for good."""
         number = len(shares)
         self.shares = shares
+        for name in _COUNTS:
+            setattr(self, name, grown(getattr(self, name), number, 0))
         self.usual = grown(self.usual, number, 0.0)
-        self.frames = grown(self.frames, number, 0)
-        self.away = grown(self.away, number, 0)
-        high = (shares > share) & (self.usual < share / 2.0) & (self.frames >= MIN_FRAMES)
-        told = self._hits.add(high, frames, frames)
-        if np.count_nonzero(told) or np.count_nonzero(self.away):
-            stays = (self.away > 0) & ~(shares < share / 2.0)
-            self.away = np.where(told | stays, self.away + 1, 0)
-            over = self.away > ACCEPTED_FRAMES
-            self.away[over] = 0
-            self.usual[over] = shares[over]
-        known = ~(np.isnan(shares) | high | (self.away > 0))
-        weight = np.where(known, np.maximum(WEIGHT, 1.0 / (self.frames + 1.0)), 0.0)
-        self.usual += weight * (np.where(known, shares, 0.0) - self.usual)
-        self.frames = np.minimum(self.frames + known, MIN_FRAMES)
+        high = shares > share
+        if np.count_nonzero(high) or np.count_nonzero(self.run) or np.count_nonzero(self.away):
+            high &= (self.usual < share / 2.0) & (self.frames >= MIN_FRAMES)
+            self._rise(shares, high, share, frames)
+            self._learn(np.where(high | (self.away > 0), np.nan, shares))
+        else:
+            self._learn(shares)
         rose: BoolArray = self.away > 0
         return rose
 
+    def _rise(self, shares: FloatArray, high: BoolArray, share: float, frames: int) -> None:
+        self.run = np.where(high, self.run + 1, np.where(np.isnan(shares), self.run, 0))
+        stays = (self.away > 0) & ~(shares < share / 2.0)
+        self.away = np.where((self.run >= frames) | stays, self.away + 1, 0)
+        over = (self.away > ACCEPTED_FRAMES) & ~np.isnan(shares)
+        self.away[over] = self.run[over] = 0
+        self.usual[over] = shares[over]
+
+    def _learn(self, shares: FloatArray) -> None:
+        if self._is_settled:
+            change = WEIGHT * (shares - self.usual)
+        else:
+            change = np.maximum(WEIGHT, 1.0 / (self.frames + 1.0)) * (shares - self.usual)
+            self.frames = np.minimum(self.frames + ~np.isnan(shares), MIN_FRAMES)
+        self.usual += np.where(np.isnan(change), 0.0, change)
+
+    @property
+    def _is_settled(self) -> bool:
+        return bool(np.count_nonzero(self.frames == MIN_FRAMES) == len(self.frames))
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
-        arrays = {name: pack(getattr(self, name)) for name in ("usual", "frames", "away")}
-        return arrays | {"hits": self._hits.state_dict()}
+        return {name: pack(getattr(self, name)) for name in ("usual", *_COUNTS)}
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described."""
         self.usual = np.array(unpack(plain["usual"]), dtype=np.float64)
-        self.frames = np.array(unpack(plain["frames"]), dtype=np.int64)
-        self.away = np.array(unpack(plain["away"]), dtype=np.int64)
-        self._hits.load_state_dict(plain["hits"])
+        for name in _COUNTS:
+            setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
 
 
 class ZeroFractionRule(LayerRule):
@@ -102,9 +127,7 @@ class ZeroFractionRule(LayerRule):
     yields_to = ("dead_layer", "vanishing")
 
     share: Share = Field(0.5, description="Share of zeros above which it is told.")
-    rise_steps: Annotated[int, Field(ge=1, le=MAX_FRAMES)] = Field(
-        8, description="Consecutive frames above it."
-    )
+    rise_steps: Steps = Field(8, description="Consecutive frames above it.")
     severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")
 
     def memory(self) -> ZeroMemory:
@@ -116,9 +139,9 @@ class ZeroFractionRule(LayerRule):
         zeros = observation.column(ZEROS)
         if len(context.numel) < len(zeros):
             return np.zeros(len(zeros), dtype=np.bool_)
-        numel = context.numel[: len(zeros)]
-        shares = np.where(numel >= MIN_NUMEL, zeros / np.maximum(numel, 1.0), np.nan)
-        rose = self._memory(context).follow(shares, self.share, self.rise_steps)
+        memory = self._memory(context)
+        shares = memory.measure(zeros, context.numel)
+        rose = memory.follow(shares, self.share, self.rise_steps)
         if np.count_nonzero(rose):
             modules = context.judge(observation).modules
             rose = rose & ~modules.spread(told_modules(context, len(modules.names)), len(rose))

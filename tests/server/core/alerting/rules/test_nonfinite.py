@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.alert import alert_id
@@ -68,54 +69,54 @@ def test_nonfinite_fires_at_once(
 @pytest.mark.parametrize(
     ("frames", "severities"),
     [
-        # (norm, loss scale) per step; what the alert says after each.
-        ([(NAN, 1024.0)], ["info"]),
-        ([(NAN, 1024.0), (NAN, 512.0)], ["info", "warning"]),
-        ([(NAN, 1024.0), (1.0, 512.0), (NAN, 512.0)], ["info", "info", "info"]),
-        ([(NAN, 2.0), (NAN, 1.0), (NAN, 0.5)], ["info", "warning", "critical"]),
-        ([(NAN, 0.5)], ["critical"]),
-        ([(NAN, NAN)], ["critical"]),
-        ([(NAN, 8.0), (NAN, 4.0), (1.0, 2.0), (NAN, 2.0)], ["info", *["warning"] * 3]),
-        ([(NAN, None)], ["critical"]),
-        ([(NAN, 1024.0), (NAN, None)], ["info", "critical"]),
+        # (norm, loss scale, loss) per step; what the alert says after each.
+        ([(NAN, 1024.0, None)], ["info"]),
+        ([(NAN, 1024.0, 2.0), (NAN, 512.0, 2.0)], ["info", "info"]),
+        ([(NAN, 1024.0, None), (1.0, 512.0, None), (NAN, 512.0, None)], ["info"] * 3),
+        ([(NAN, 2.0, None), (NAN, 1.0, None), (NAN, 0.5, None)], ["info"] * 3),
+        ([(NAN, 1024.0, NAN)], ["critical"]),
+        ([(NAN, 1024.0, 2.0), (NAN, 512.0, INF)], ["info", "critical"]),
+        ([(NAN, NAN, 2.0)], ["critical"]),
+        ([(NAN, None, 2.0)], ["critical"]),
+        ([(NAN, 1024.0, None), (NAN, None, None)], ["info", "critical"]),
     ],
 )
 def test_a_step_that_a_scaler_skips_matters_less(
     cluster: Any, frames: list[Any], severities: list[str]
 ) -> None:
-    """One is routine, several in a row are not, and with the scale used up it is as without."""
+    """Unless the loss was bad, which no scale could have helped."""
     job = cluster(names=("a",)).start()
     shown = []
-    for step, (norm, scale) in enumerate(frames):
-        job.step(step, [norm], loss_scale=scale)
-        (alert,) = job.attempt.active_alerts.alerts()
+    for step, (norm, scale, loss) in enumerate(frames):
+        job.step(step, [norm], loss_scale=scale, loss=loss)
+        (alert,) = (a for a in job.attempt.active_alerts.alerts() if a.rule == "nonfinite")
         shown.append(alert.severity)
 
     assert shown == severities
     # An event for the first, and one for each rise.
     steps = [step for step in range(len(frames)) if severities[: step + 1].count(shown[step]) == 1]
-    assert [(a.severity, a.raised_step) for a in job.alerts] == [
+    assert [(a.severity, a.raised_step) for a in job.alerts if a.rule == "nonfinite"] == [
         (severities[step], step or None) for step in steps
     ]
 
 
-def test_what_a_skipped_step_matters_can_be_set(cluster: Any) -> None:
-    """Each of the rule's own settings."""
-    job = cluster(names=("a",)).start()
-    job.rules(
-        nonfinite={
-            "skipped_severity": "warning",
-            "skips": 3,
-            "skips_severity": "critical",
-            "min_loss_scale": 0.25,
-        }
-    )
-    shown = []
-    for step in range(3):
-        job.step(step, NAN, loss_scale=0.5)
-        shown.append(str(job.attempt.active_alerts.alerts()[0].severity))
+def test_an_output_that_was_bad_is_no_matter_of_the_scale(make_part: Any, make_frame: Any) -> None:
+    """It began in the forward pass, as `attach(activations=...)` shows."""
+    scalars = {"loss_scale": 1024.0, "nonfinite_module": 0.0}
+    bad = make_part([NAN], scalars=scalars, activations=np.array([NAN]))
+    fine = make_part([NAN], scalars={"loss_scale": 1024.0}, activations=np.array([1.0]))
 
-    assert shown == ["warning", "warning", "critical"]
+    assert NonfiniteRule().severity_of(make_frame(bad), 1) == "critical"
+    assert NonfiniteRule().severity_of(make_frame(fine), 1) == "info"
+
+
+def test_what_a_skipped_step_matters_can_be_set(cluster: Any) -> None:
+    """By its own setting."""
+    job = cluster(names=("a",)).start()
+    job.rules(nonfinite={"skipped_severity": "warning"})
+    job.step(0, NAN, loss_scale=0.5)
+
+    assert job.attempt.active_alerts.alerts()[0].severity == "warning"
 
 
 def test_a_scaler_makes_no_other_rule_milder(cluster: Any) -> None:

@@ -253,7 +253,7 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
     make_part: Any,
     make_frame: Any,
     context_of: Any,
-    rule: Any,
+    rule: ExplodingRule | VanishingRule,
     norms: list[list[float]],
     layer: str,
     value: float,

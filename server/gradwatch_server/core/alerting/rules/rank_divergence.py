@@ -1,0 +1,162 @@
+"""Ranks that disagree on what is equal on all: averaged gradients, and replicated weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.alert import place
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.frames.disagreement import Disagreement
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.replicas import odd_ranks, weight_differences
+from gradwatch_wire.health import Severity
+
+WEIGHTS: Final = "weights"
+"""The group of its alerts about weights, whatever the groups of layers are."""
+
+UNKNOWN: Final = "odd one unknown"
+
+
+class RankDivergenceRule(LayerRule):
+    """Ranks disagree on a gradient that was averaged over them, or on replicated weights.
+
+    Compared are ranks that hold the same: all of a layer (DDP), or the same shard of it (HSDP).
+
+    **Gradients.** Records have to say `reduction` = `mean`, and to be of one point of a step that
+    was taken. An all-reduce gives all ranks the same bits. So `linf` and the counts must be
+    equal, `l2` and `l1` within `tolerance`, or `mixed_tolerance` where ranks compute them by
+    different paths. Two frames in a row are a warning, for a read may race with a write; the third
+    is critical. What this finds is a reduction that is broken or missing.
+
+    **Weights.** With `attach(weights_every=...)` records have a digest of the weights. A weight
+    that was corrupted on one rank leaves the averaged gradients equal on all of them, so only this
+    finds it. The bits of replicas cannot differ, and one digest that does is critical at once. Its
+    alert has the group `weights`, and is over with the next digest that is equal. Parameters that
+    DDP was told to ignore differ by design: leave them out with `exclude=`.
+
+    `origin.step` is the first frame in which ranks differed. With three ranks or more
+    `origin.rank` is the one that differs from most others; where no value is that of more than half
+    of them it is null, and `notes` says "odd one unknown". `origin.value` is the relative
+    difference, Inf where only some are finite; of weights that of their norms or largest
+    magnitudes, 0 where only the bits differ.
+    """
+
+    name = "rank_divergence"
+
+    for_steps: Steps = Field(2, description=FOR_STEPS + " One is enough of weights.")
+    clear_steps: Steps = Field(8, description=CLEAR_STEPS + " One is enough of weights.")
+    critical_steps: Steps = Field(
+        3, description="Frames in a row with unequal gradients from which on it is critical."
+    )
+    tolerance: Limit = Field(
+        1e-6, description="Relative difference that `l2` and `l1` may have between ranks."
+    )
+    mixed_tolerance: Limit = Field(
+        5e-5, description="The same where ranks compute them by different paths."
+    )
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        """Return the layers that differ, (layers,)."""
+        found = observation.disagreement
+        if found is None:
+            return np.zeros(len(observation.present), dtype=np.bool_)
+        return self._gradients(found) | found.weights
+
+    def seen(self, frame: Frame) -> BoolArray:
+        """Return the layers whose gradients could be compared, (layers,)."""
+        found = frame.disagreement
+        return np.zeros(len(frame.present), dtype=np.bool_) if found is None else found.seen
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield an evaluation of the gradients of each group of layers, and one of the weights."""
+        found = observation.disagreement
+        if found is None:
+            return
+        gradients = raised & self._gradients(found)
+        yield from super().evaluate(observation, gradients, context)
+        if found.weights_seen.any():
+            yield self._weights(observation, raised & found.weights, context)
+
+    def _weights(self, frame: Frame, differ: BoolArray, context: Context) -> Evaluation:
+        assert frame.disagreement is not None  # noqa: S101 - for the type checker
+        return Evaluation(
+            group=_group(context),
+            step=frame.step,
+            received_ns=frame.received_ns,
+            verdict=Verdict(differ, differ, frame.disagreement.weights_seen),
+            names=context.names,
+            origin=partial(self._origin, frame, context, weights=True),
+            severity=lambda _: Severity.CRITICAL,
+            for_steps=1,
+            clear_steps=1,
+        )
+
+    def _gradients(self, found: Disagreement) -> BoolArray:
+        tolerance = self.tolerance if found.is_uniform else self.mixed_tolerance
+        differ: BoolArray = (found.exact > 0.0) | (found.sums > tolerance)
+        return differ
+
+    def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
+        """Return critical where it lasts."""
+        return Severity.CRITICAL if in_a_row >= self.critical_steps else self.severity
+
+    def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
+        """Return the layer whose gradient differs most, and the rank that is alone with it."""
+        return self._origin(frame, context, raised, weights=False)
+
+    def _origin(
+        self, frame: Frame, context: Context, raised: BoolArray, *, weights: bool
+    ) -> Origin:
+        differences = weight_differences(frame.parts, len(raised)) if weights else _worst(frame)
+        values = np.nan_to_num(differences, nan=0.0, posinf=np.inf)
+        layers = np.flatnonzero(raised)
+        layer = int(layers[np.argmax(values[layers])])
+        odd, compared = odd_ranks(frame.parts, layer, weights=weights)
+        what = WEIGHTS if weights else "gradients"
+        notes = [f"{what} of {len(layers)} of {len(raised)} layers differ"]
+        if not odd:
+            notes.append(UNKNOWN)
+        return Origin(
+            step=frame.step,
+            rank=one_rank(odd),
+            ranks=odd or compared,
+            layer=context.names[layer],
+            kind=WEIGHTS if weights else None,
+            value=float(values[layer]),
+            threshold=None,
+            before=() if weights else context.window.before(layer, NUM_BEFORE),
+            notes=tuple(notes),
+        )
+
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words."""
+        what = "weights" if origin.kind == WEIGHTS else "averaged gradient"
+        by = f" by {origin.value:.3g}" if origin.value else ""
+        unknown = f" ({UNKNOWN})" if UNKNOWN in origin.notes else ""
+        return f"ranks disagree on the {what} of {place(origin)}{by}{unknown}"
+
+
+def _group(context: Context) -> str:
+    """Return the name of the group of weights: that of no group of layers."""
+    name = WEIGHTS
+    while name in context.groups:
+        name = f"{name} of replicas"
+    return name
+
+
+def _worst(frame: Frame) -> FloatArray:
+    """Return (layers,) the relative differences of the gradients, NaN where there are none."""
+    assert frame.disagreement is not None  # noqa: S101 - for the type checker
+    worst: FloatArray = np.fmax(frame.disagreement.exact, frame.disagreement.sums)
+    return worst

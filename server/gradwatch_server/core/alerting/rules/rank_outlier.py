@@ -1,0 +1,179 @@
+"""Ranks whose own gradient of a layer is far larger than that of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.alert import place
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Steps
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
+from gradwatch_server.core.packing import pack, unpack
+
+FRAMES: Final = 8
+LEAST: Final = 6
+"""It lasts where it is so in 6 of 8 frames."""
+
+MIN_RANKS: Final = 3
+"""Of two ranks nobody knows which is unusual."""
+
+MIN_SHARE: Final = 1e-4
+"""Of the largest layer's norm: what is smaller may be rounding, or a layer that hardly any rank
+has reached."""
+
+NOBODY: Final = -1
+
+
+class OutlierMemory:
+    """Which rank was far above the others in each layer, in the last frames.
+
+    Attributes:
+        ratio: (layers,) the largest local norm over the median of the others', 0 where not known.
+        rank: (layers,) the rank that has it.
+        norm: (layers,) its norm.
+    """
+
+    def __init__(self) -> None:
+        self.steps: IndexArray = np.full(FRAMES, -1, dtype=np.int64)
+        self._above: IndexArray = np.full((FRAMES, 0), NOBODY, dtype=np.int64)
+        self._forget(0)
+
+    def _forget(self, num_layers: int) -> None:
+        self.ratio, self.norm = np.zeros(num_layers), np.zeros(num_layers)
+        self.rank: IndexArray = np.full(num_layers, NOBODY, dtype=np.int64)
+
+    def follow(self, step: int, num_layers: int, gathered: list[LocalNorms], ratio: float) -> None:
+        """Take in a frame with local norms; *ratio* is what counts as above the others."""
+        self._forget(num_layers)
+        if (more := num_layers - self._above.shape[1]) > 0:
+            self._above = np.pad(self._above, ((0, 0), (0, more)), constant_values=NOBODY)
+        for own in gathered:
+            self._compare(own)
+        self._above = np.roll(self._above, 1, axis=0)
+        self._above[0] = NOBODY
+        self._above[0, :num_layers] = np.where(self.ratio > ratio, self.rank, NOBODY)
+        self.steps = np.roll(self.steps, 1)
+        self.steps[0] = step
+
+    def _compare(self, own: LocalNorms) -> None:
+        if len(own.ranks) < MIN_RANKS:
+            return
+        known = np.isfinite(own.l2).all(axis=0) & (own.l2 >= 0.0).all(axis=0)
+        norms = np.where(known, own.l2, 0.0)
+        usual = _medians_of_others(norms)
+        known &= usual > MIN_SHARE * usual.max(initial=0.0)
+        worst = norms.argmax(axis=0)
+        largest = norms[worst, np.arange(norms.shape[1])]
+        self.ratio[own.index] = np.where(known, largest / np.where(known, usual, 1.0), 0.0)
+        self.rank[own.index] = own.ranks[worst]
+        self.norm[own.index] = largest
+
+    def lasting(self) -> BoolArray:
+        """Return (layers,) whether one rank was above the others in 6 of the last 8 frames."""
+        above = self._above[:, : len(self.rank)]
+        enough: BoolArray = ((above == above[0]) & (above != NOBODY)).sum(axis=0) >= LEAST
+        return enough
+
+    def first_step(self, layer: int) -> int:
+        """Return the first of the last 8 frames in which the layer's rank was above the others."""
+        own = self._above[:, layer] == self._above[0, layer]
+        return int(self.steps[own].min()) if self._above[0, layer] != NOBODY else int(self.steps[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`; what is of the latest frame is not needed."""
+        return {"steps": pack(self.steps), "above": pack(self._above)}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        self.steps, self._above = unpack(plain["steps"]), unpack(plain["above"])
+
+
+class RankOutlierRule(LayerRule):
+    """One rank's own gradient of a layer far above that of the other ranks.
+
+    It needs `attach(local=True)`, which measures gradients before they are averaged, and three
+    ranks or more with the same layers. The largest local norm is compared with the median of the
+    others': more than `ratio` times that in 6 of 8 frames, always the same rank, or more than
+    `factor` times at once. Layers whose usual local norm is below 1/10,000 of the largest layer's
+    are not judged: theirs may be rounding. What is non-finite is told of by `nonfinite`.
+
+    It finds hardware that computes wrongly as far as norms can (large faults only), and data that
+    one rank alone has. `origin.rank` is the rank, `origin.value` its local norm, `origin.usual` the
+    median of the others, `origin.step` the first of those frames.
+    """
+
+    name = "rank_outlier"
+
+    clear_steps: Steps = Field(8, description=CLEAR_STEPS)
+    ratio: Limit = Field(3.0, description="Times the median of the other ranks, where it lasts.")
+    factor: Limit = Field(30.0, description="Times the median of the other ranks, at once.")
+
+    def memory(self) -> OutlierMemory:
+        """Return a new memory."""
+        return OutlierMemory()
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray:
+        """Return the layers in which one rank is far above the others, (layers,)."""
+        gathered, num_layers = local_norms(observation), len(observation.present)
+        memory = self._memory(context)
+        if not gathered:
+            return np.zeros(num_layers, dtype=np.bool_)
+        memory.follow(observation.step, num_layers, gathered, self.ratio)
+        above: BoolArray = memory.ratio > self.factor
+        return above | memory.lasting()
+
+    def seen(self, frame: Frame) -> BoolArray:
+        """Return the layers whose local norms are known, (layers,)."""
+        seen = np.zeros(len(frame.present), dtype=np.bool_)
+        for own in local_norms(frame):
+            seen[own.index] = True
+        return seen
+
+    def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
+        """Return the layer in which a rank is farthest above the others, and that rank."""
+        memory = self._memory(context)
+        layers = np.flatnonzero(raised)
+        layer = int(layers[np.argmax(memory.ratio[layers])])
+        rank, norm = int(memory.rank[layer]), float(memory.norm[layer])
+        return Origin(
+            step=memory.first_step(layer),
+            rank=rank,
+            ranks=(rank,),
+            layer=context.names[layer],
+            kind=None,
+            value=norm,
+            threshold=None,
+            before=context.window.before(layer, NUM_BEFORE),
+            usual=norm / float(memory.ratio[layer]),
+            notes=(f"{len(layers)} of {len(raised)} layers",),
+        )
+
+    def describe(self, origin: Origin) -> str:
+        """Return what is wrong in a few words."""
+        what = f"local gradient of {place(origin)} has L2 norm {origin.value:.3g}"
+        usual = origin.usual or 1.0
+        return f"{what}, {origin.value / usual:.3g} times the other ranks' {usual:.3g},"
+
+    def _memory(self, context: Context) -> OutlierMemory:
+        memory = context.memory(self.name)
+        assert isinstance(memory, OutlierMemory)  # noqa: S101 - for the type checker
+        return memory
+
+
+def _medians_of_others(norms: FloatArray) -> FloatArray:
+    """Return (layers,) the median over all ranks but the one with the largest norm."""
+    others = np.sort(norms, axis=0)[:-1]
+    middle = len(others) // 2
+    if len(others) % 2:
+        median: FloatArray = others[middle]
+    else:
+        median = 0.5 * others[middle - 1] + 0.5 * others[middle]
+    return median

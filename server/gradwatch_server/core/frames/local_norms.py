@@ -1,0 +1,41 @@
+"""What each rank's own gradients were before they were averaged, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.replicas import by_layout
+from gradwatch_wire.columns import LOCAL_L2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalNorms:
+    """L2 norms of ranks that have the same layers.
+
+    Args:
+        index: (own layers,) position of each in the attempt's layers.
+        ranks: (ranks,) global ranks.
+        l2: (ranks, own layers) L2 norms, negative where not known.
+    """
+
+    index: IndexArray
+    ranks: IndexArray
+    l2: FloatArray
+
+
+def local_norms(frame: Frame) -> list[LocalNorms]:
+    """Return the local norms of a frame's ranks, those with the same layers together."""
+    found = []
+    if not any(LOCAL_L2 in part.values for part in frame.parts):  # nearly always
+        return []
+    for alike in by_layout(frame.parts):
+        own = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]
+        if own:
+            ranks = np.array([rank for rank, _ in own], dtype=np.int64)
+            l2 = np.stack([norms for _, norms in own])
+            found.append(LocalNorms(alike[0].layout.index, ranks, l2))
+    return found

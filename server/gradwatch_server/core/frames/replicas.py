@@ -1,0 +1,204 @@
+"""Replicas: records of ranks that hold the same, and by how much their numbers differ.
+
+What an all-reduce leaves behind is equal to the last bit on all ranks (gloo and NCCL hand out the
+finished sum). Magnitudes and counts do not depend on the order in which elements are looked at, so
+they are compared exactly; sums do, and may differ by rounding where ranks compute them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.frames.disagreement import Disagreement
+from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_wire.columns import (
+    INFS,
+    L1,
+    L2,
+    LINF,
+    NANS,
+    NONFINITE_COUNTS,
+    WEIGHT_L2,
+    WEIGHT_LINF,
+    ZEROS,
+)
+from gradwatch_wire.names import Label, Reduction
+
+EXACT: Final = (LINF, ZEROS, NANS, INFS)
+SUMS: Final = (L2, L1)
+NORMS: Final = (L2, WEIGHT_L2)
+"""Where NaN is a value."""
+
+
+def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
+    """Gather the records of the same layout: replicas share one object."""
+    found: dict[int, list[RankPart]] = {}
+    for part in parts:
+        found.setdefault(id(part.layout), []).append(part)
+    return list(found.values())
+
+
+def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement | None:
+    """Return by how much ranks differ in what has to be equal; None if there is no such thing.
+
+    Only gradients that were averaged over ranks have to be, and weights of which there are digests:
+    a client sends them where it knows that ranks are averaged, or was told to compare them.
+
+    Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
+    gradients of a step that was not taken: those of a micro-batch may not be reduced yet.
+
+    Args:
+        gathered: The records of one step, those of a layout together.
+        num_layers: How many layers the attempt has.
+    """
+    found: Disagreement | None = None
+    for alike in gathered:
+        if len(alike) < 2:
+            continue
+        is_reduced = not any(map(_is_unreduced, alike))
+        digested = [part for part in alike if part.weight_bits is not None]
+        if not is_reduced and len(digested) < 2:
+            continue
+        if found is None:
+            found = Disagreement.of_nothing(num_layers)
+        index = alike[0].layout.index
+        if is_reduced and _is_one_moment(alike):
+            found.exact[index] = _largest(alike, EXACT)
+            found.sums[index] = _largest(alike, SUMS)
+        if len(digested) > 1:
+            found.weights[index] = _digests_differ(digested)
+            found.weights_seen[index] = True
+    return found and _with_paths(found, gathered)
+
+
+def odd_ranks(
+    parts: Iterable[RankPart], layer: int, *, weights: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks that differ from most others in a layer, and all that were compared.
+
+    None differs from most others where no value is that of more than half of them.
+
+    Args:
+        parts: The records of one step.
+        layer: Index of a layer in which ranks differ.
+        weights: Whether it is the digest of the weights in which they do.
+    """
+    compared: tuple[int, ...] = ()
+    for alike in by_layout(parts):
+        places = np.flatnonzero(alike[0].layout.index == layer)
+        if not len(places):
+            continue
+        values = _values_of(alike, int(places[0]), weights=weights)
+        counts = Counter(values.values())
+        if len(counts) < 2:
+            continue
+        compared = tuple(sorted(values))
+        ((value, count),) = counts.most_common(1)
+        if 2 * count > len(values):
+            return tuple(rank for rank in compared if values[rank] != value), compared
+    return (), compared
+
+
+def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray:
+    """Return (layers,) the largest relative differences of norms and magnitudes of weights."""
+    found = np.zeros(num_layers)
+    for alike in by_layout(parts):
+        digested = [part for part in alike if part.weight_bits is not None]
+        if len(digested) > 1:
+            found[alike[0].layout.index] = _largest(digested, (WEIGHT_L2, WEIGHT_LINF))
+    return found
+
+
+def _values_of(alike: list[RankPart], place: int, *, weights: bool) -> dict[int, str]:
+    """Return for each rank the text of what it has in a layer, exact numbers if these differ."""
+    if weights:
+        return {
+            part.rank: str(part.weight_bits[place])
+            for part in alike
+            if part.weight_bits is not None
+        }
+    for names in (EXACT, SUMS):
+        values = {
+            part.rank: repr([float(_column(part, name)[place]) for name in _shared(alike, names)])
+            for part in alike
+        }
+        if len(set(values.values())) > 1:
+            return values
+    return {}
+
+
+def _with_paths(found: Disagreement, gathered: Iterable[list[RankPart]]) -> Disagreement:
+    paths = {part.labels.get(Label.PATH) for alike in gathered for part in alike}
+    return found if len(paths) < 2 else replace(found, is_uniform=False)
+
+
+def _is_unreduced(part: RankPart) -> bool:
+    return part.labels.get(Label.REDUCTION) != Reduction.MEAN
+
+
+def _is_one_moment(alike: list[RankPart]) -> bool:
+    """Tell whether all gradients were read at the same point of a step that was taken."""
+    first = alike[0].labels.get(Label.POINT)
+    return all(
+        part.labels.get(Label.POINT) == first and part.labels.get(Label.TAKEN) is not False
+        for part in alike
+    )
+
+
+def _shared(alike: list[RankPart], names: Iterable[str]) -> list[str]:
+    """Return the columns that can be compared: an absent count of NaN or Inf is zero."""
+    return [
+        name
+        for name in names
+        if all(name in part.values for part in alike)
+        or (name in NONFINITE_COUNTS and any(name in part.values for part in alike))
+    ]
+
+
+def _column(part: RankPart, name: str) -> FloatArray:
+    if name in part.values:
+        return part.values[name]
+    return np.zeros(len(part.layout.index))
+
+
+def _largest(alike: list[RankPart], names: Iterable[str]) -> FloatArray:
+    """Return (own layers,) the largest relative difference in any of the columns."""
+    largest = np.zeros(len(alike[0].layout.index))
+    for name in _shared(alike, names):
+        columns = [_column(part, name) for part in alike]
+        if not _are_same(columns):  # nearly always they are
+            found = _differences(np.stack(columns), nan_is_value=name in NORMS)
+            largest = np.maximum(largest, found)
+    return largest
+
+
+def _are_same(columns: list[FloatArray]) -> bool:
+    first = columns[0].tobytes()
+    return all(column.tobytes() == first for column in columns)
+
+
+def _differences(columns: FloatArray, *, nan_is_value: bool) -> FloatArray:
+    """Return (layers,) the relative differences between ranks of (ranks, layers) numbers."""
+    missing = np.isnan(columns)
+    # In other columns it says that nothing was measured.
+    known = np.ones_like(missing) if nan_is_value else ~missing
+    high = np.fmax.reduce(columns, axis=0)
+    low = np.fmin.reduce(columns, axis=0)
+    with np.errstate(invalid="ignore"):
+        relative = 1.0 - low / np.where(high > 0.0, high, 1.0)
+    differs = (high > low) | (missing & known).any(axis=0)
+    differs &= ~missing.all(axis=0)  # NaN everywhere is the same
+    relative[(known & ~np.isfinite(columns)).any(axis=0)] = np.inf
+    return np.where(differs, relative, 0.0)
+
+
+def _digests_differ(digested: list[RankPart]) -> BoolArray:
+    digests = np.stack([part.weight_bits for part in digested if part.weight_bits is not None])
+    differ: BoolArray = (digests != digests[0]).any(axis=0)
+    return differ

@@ -1,0 +1,14 @@
+"""References: what was usual of each series when it left it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def test_a_loss_that_is_bad_in_the_first_frame_is_told(cluster: Any) -> None:
+    """Before any reference has followed a frame."""
+    job = cluster().start()
+    (alert,) = job.step(0, loss=math.nan)
+
+    assert (alert.rule, alert.severity, alert.origin.step) == ("loss", "critical", 0)

@@ -1,0 +1,244 @@
+"""Ranks that disagree: on averaged gradients, and on the digests of replicated weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.layout import LayoutTable
+from gradwatch_server.core.frames.replicas import odd_ranks
+from gradwatch_wire import Column
+
+MEAN = {"point": "backward", "reduction": "mean", "path": "foreach", "taken": True}
+LAYERS = ("a", "b", "c")
+
+
+def digest(*bits: int, l2: float = 1.0) -> dict[str, Column]:
+    """The columns of the weights' digest."""
+    return {
+        "weight_l2": Column.pack("<f8", [l2] * len(bits)),
+        "weight_linf": Column.pack("<f8", [1.0] * len(bits)),
+        "weight_bits": Column.pack("<u8", bits),
+    }
+
+
+@pytest.fixture
+def job(cluster: Any, make_stats: Any) -> Callable[..., Any]:
+    """Make a job whose ranks average their gradients; `job.all(step)` is a step of all."""
+
+    def make(world: int = 4, **settings: Any) -> Any:
+        made = cluster(world=world, **settings).start()
+
+        def go(step: int, odd: dict[int, Any] | None = None, **changes: Any) -> list[Any]:
+            told: list[Any] = []
+            for rank in range(world):
+                own: dict[str, Any] = {"labels": MEAN, "l2": 1.0, "linf": [0.5] * 3} | changes
+                own |= (odd or {}).get(rank, {})
+                columns = own.pop("columns", None)
+                l2 = own.pop("l2")
+                record = make_stats(step, [l2] * 3, **own)
+                told += made.send(
+                    rank, replace(record, columns={**record.columns, **(columns or {})})
+                )
+            return [
+                (a.group, a.state.value, a.severity.value)
+                for a in told
+                if a.rule == "rank_divergence"
+            ]
+
+        made.all = go
+        return made
+
+    return make
+
+
+def test_equal_ranks_raise_nothing(job: Any) -> None:
+    """NaN on all of them is equal, too."""
+    made = job()
+
+    assert [made.all(step) for step in range(20)] == [[]] * 20
+    assert made.all(20, l2=math.nan) == []
+    assert made.all(21, l2=math.nan) == []
+
+
+def test_two_unequal_frames_are_a_warning_and_three_critical(job: Any) -> None:
+    """The origin is the first of them, with the rank and the layer."""
+    made = job()
+    made.all(0)
+    odd = {2: {"linf": [0.5, 0.6, 0.5]}}
+
+    assert made.all(1, odd) == []
+    assert made.all(2, odd) == [("all", "firing", "warning")]
+    assert made.all(3, odd) == [("all", "firing", "critical")]
+    alert = made.alerts[-1]
+    assert (alert.origin.step, alert.origin.rank, alert.origin.layer) == (1, 2, "b")
+    assert alert.origin.value == pytest.approx(1 / 6)
+    assert "ranks disagree on the averaged gradient of b" in alert.message
+
+
+def test_one_unequal_frame_is_nothing(job: Any) -> None:
+    """A read may race with a write."""
+    made = job()
+    odd = {2: {"linf": [0.5, 0.6, 0.5]}}
+
+    assert [made.all(step, odd if step % 2 else None) for step in range(12)] == [[]] * 12
+
+
+def test_it_is_resolved_after_eight_equal_frames(job: Any) -> None:
+    """And not before."""
+    made = job()
+    for step in range(3):
+        made.all(step, {1: {"linf": [0.4] * 3}})
+
+    told = [made.all(step) for step in range(3, 11)]
+    assert told == [[]] * 7 + [[("all", "resolved", "critical")]]
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "fires"),
+    [
+        (1.0 + 5e-7, "foreach", False),
+        (1.0 + 5e-6, "foreach", True),
+        (1.0 + 5e-6, "triton", False),
+        (1.0 + 5e-4, "triton", True),
+        (math.nan, "foreach", True),
+    ],
+)
+def test_sums_may_differ_by_rounding(job: Any, value: float, path: str, fires: bool) -> None:
+    """More so where they are computed by different paths."""
+    made = job()
+    odd = {3: {"l2": value, "labels": {**MEAN, "path": path}}}
+
+    told = [made.all(step, odd) for step in range(2)]
+    assert told[-1] == ([("all", "firing", "warning")] if fires else [])
+
+
+def test_counts_are_compared_exactly(job: Any) -> None:
+    """One zero more in a billion elements."""
+    made = job()
+    for step in range(2):
+        made.all(step, {0: {"zeros": [1e9 + 1, 7, 7]}}, zeros=[1e9, 7, 7])
+
+    assert (made.alerts[-1].origin.rank, made.alerts[-1].origin.layer) == (0, "a")
+
+
+def test_of_two_ranks_nobody_knows_which_is_wrong(job: Any) -> None:
+    """Nor of four that are two and two."""
+    for world, odd in ((2, (1,)), (4, (2, 3))):
+        made = job(world)
+        for step in range(2):
+            made.all(step, {rank: {"linf": [0.6] * 3} for rank in odd})
+        origin = made.alerts[-1].origin
+        assert (origin.rank, origin.ranks) == (None, tuple(range(world)))
+        assert "odd one unknown" in made.alerts[-1].message
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {**MEAN, "reduction": "none"},
+        {**MEAN, "reduction": "unknown"},
+        {**MEAN, "taken": False},
+    ],
+)
+def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
+    job: Any, labels: dict[str, Any]
+) -> None:
+    """Others are what each rank has computed by itself."""
+    made = job()
+    odd = {rank: {"linf": [float(rank)] * 3} for rank in range(4)}
+
+    assert [made.all(step, odd, labels=labels) for step in range(4)] == [[]] * 4
+
+
+def test_gradients_of_two_points_are_not_compared(job: Any) -> None:
+    """One rank's were clipped since."""
+    made = job()
+    odd = {1: {"linf": [0.1] * 3, "labels": {**MEAN, "point": "optimizer_step"}}}
+
+    assert [made.all(step, odd) for step in range(4)] == [[]] * 4
+
+
+def sharded(make_part: Any, rank: int, shard: str, linf: float) -> Any:
+    return make_part([1.0], rank=rank, linf=[linf], shards=(shard,), labels=MEAN)
+
+
+def test_shards_are_compared_with_their_replicas_only(make_part: Any, make_frame: Any) -> None:
+    """Two replicas of two shards (HSDP): shards differ, and that is nothing."""
+
+    def frame(odd: float) -> Any:
+        parts = [
+            sharded(make_part, rank, f"Shard(0) {rank % 2}/2", odd if rank == 3 else rank % 2 + 1.0)
+            for rank in range(4)
+        ]
+        layouts = [parts[0].layout, parts[1].layout]
+        return make_frame(*(replace(part, layout=layouts[part.rank % 2]) for part in parts))
+
+    assert frame(2.0).disagreement.exact.tolist() == [0.0]
+    assert frame(3.0).disagreement.exact == pytest.approx([1 / 3])
+
+
+def test_one_rank_has_nobody_to_disagree_with(make_part: Any, make_frame: Any) -> None:
+    """Nothing is worked out for it."""
+    assert make_frame(make_part([1.0], labels=MEAN)).disagreement is None
+
+
+def test_a_rank_in_4096_is_named(make_part: Any, make_frame: Any) -> None:
+    """However many there are."""
+    norms = np.ones(3)
+    first = make_part(norms, rank=0, labels=MEAN)
+    parts = [replace(first, rank=rank) for rank in range(4096)]
+    parts[4000] = replace(parts[4000], values={"l2": norms * [1.0, 2.0, 1.0]})
+    frame = make_frame(*parts)
+
+    assert frame.disagreement.sums.tolist() == [0.0, 0.5, 0.0]
+    assert odd_ranks(frame.parts, 1, weights=False)[0] == (4000,)
+
+
+def test_one_digest_that_differs_is_critical_at_once(job: Any) -> None:
+    """The gradients are equal all the while; the largest sums of bits are compared exactly."""
+    made = job(3)
+    bits = (2**64 - 1, 2**63, 5)
+    made.all(0, columns=digest(*bits))
+    odd = {1: {"columns": digest(2**64 - 2, 2**63, 5, l2=1.5)}}
+
+    assert made.all(100, odd, columns=digest(*bits)) == [("weights", "firing", "critical")]
+    origin = made.alerts[-1].origin
+    assert (origin.step, origin.rank, origin.layer, origin.kind) == (100, 1, "a", "weights")
+    assert origin.value == pytest.approx(1 / 3)
+    assert "ranks disagree on the weights of a" in made.alerts[-1].message
+
+
+def test_frames_without_a_digest_say_nothing_of_weights(job: Any) -> None:
+    """The next equal digest ends it."""
+    made = job(3)
+    odd = {1: {"columns": digest(1, 2, 4)}}
+    made.all(0, odd, columns=digest(1, 2, 3))
+
+    assert [made.all(step) for step in range(1, 50)] == [[]] * 49
+    assert made.all(50, odd, columns=digest(1, 2, 3)) == []
+    assert made.all(51, columns=digest(1, 2, 3)) == [("weights", "resolved", "critical")]
+
+
+def test_a_group_of_layers_may_be_called_weights(job: Any) -> None:
+    """The two are told apart."""
+    made = job(3, groups={"weights": (0,)})
+    made.all(0, {1: {"columns": digest(1, 2, 4)}}, columns=digest(1, 2, 3))
+
+    assert [alert.group for alert in made.alerts] == ["weights of replicas"]
+
+
+def test_open_frames_with_digests_outlive_a_restart(make_part: Any) -> None:
+    """Bit for bit."""
+    bits = np.array([-1, 2**62, 3], dtype=np.int64)
+    part = make_part([1.0, 1.0, 1.0], weight_bits=bits)
+    again = RankPart.from_state_dict(part.state_dict(LayoutTable()), [part.layout])
+
+    assert again.weight_bits is not None
+    assert again.weight_bits.tolist() == bits.tolist()
