@@ -85,6 +85,7 @@ def _results(
     findings: Sequence[Finding],
     of_forks: dict[str, list[Finding]],
 ) -> Results:
+    findings = [each for each in findings if not is_true(each, parent)]
     healthy = Healthy(
         run=parent.name,
         workload=parent.workload,
@@ -98,3 +99,12 @@ def _results(
         own, last = of_forks[fork.name], len(fork.rows)
         faults.append(judged(fork.name, fork.split, fork.world, fork.fault, own, findings, last))
     return Results([healthy], faults)
+
+
+def is_true(finding: Finding, healthy: Recorded) -> bool:
+    """Tell whether a finding about a healthy run is right: where it was resumed, it was killed."""
+    attempt = healthy.rows.attempt
+    step = finding.origin_step
+    if finding.rule != "rank_lost" or step is None or step + 1 >= len(attempt):
+        return False
+    return bool(attempt[step] != attempt[step + 1])

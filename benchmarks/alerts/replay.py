@@ -27,6 +27,7 @@ from gradwatch_wire.columns import (
     NANS,
     STATISTIC_COLUMNS,
     UNKNOWN,
+    WEIGHT_COLUMNS,
 )
 from gradwatch_wire.limits import MAX_MANIFESTS, SESSION_BYTES
 from gradwatch_wire.names import EventName, Label, LayerOrder, Point, Reduction, Scalar
@@ -112,6 +113,8 @@ class _Writer:
         self._attempt = -1
         self._last_ns = START_NS
         self._own = {(step, rank): i for i, (step, rank) in enumerate(self._rows.own_at.tolist())}
+        # The digest after a step is of the weights that the next one uses.
+        self._digests = {step + 1: i for i, step in enumerate(self._rows.weights_at.tolist())}
         reduction = Reduction.NONE if recorded.world == 1 else Reduction.MEAN
         self._labels = {
             Label.POINT.value: Point.COLLECT.value,
@@ -194,6 +197,11 @@ class _Writer:
             local = rows.local_l2[step, rank, places]
             columns[LOCAL_L2] = Column("<f8", np.nan_to_num(local, nan=np.nan).tobytes())
             scalars[Scalar.LOCAL_PROBE.value] = float(np.max(local, initial=UNKNOWN))
+        if (digest := self._digests.get(step)) is not None:
+            weights = rows.weights[digest, rank][:, places]
+            columns |= {
+                name: _column(name, own) for name, own in zip(WEIGHT_COLUMNS, weights, strict=True)
+            }
         taken = bool(rows.taken[step])
         if not taken:
             data = {"optimizer": 0, "loss_scale": float(rows.loss_scale[step])}

@@ -17,7 +17,7 @@ from benchmarks.alerts.evaluate import (
     put_into,
     render,
 )
-from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate
+from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate, is_true
 from benchmarks.alerts.finding import Finding, incidents
 from benchmarks.alerts.judge import Judge, judge
 from benchmarks.alerts.recorded import FaultLabel, Recorded, Split
@@ -294,3 +294,25 @@ def test_the_set_is_judged_by_all(runs: Collection) -> None:
     }
     assert delays[GRADWATCH]["module_x30"] == 0
     assert whole["mlp-0"][GRADWATCH].healthy[0].steps == 420
+
+
+def test_a_replica_that_differs_is_found_by_its_digests(runs: Collection) -> None:
+    """They are in the records that a client would send them in."""
+    name = "mlp-1+replica_corrupted"
+    fork = runs.read(name)
+    _, found = judge(runs.read("mlp-1"), [fork])
+    (told,) = [each for each in found[name] if each.rule == "rank_divergence"]
+    assert told.step == fork.rows.weights_at[fork.rows.weights_at >= fork.forked_at][0] + 1
+    assert fork.fault is not None
+    assert told.rank in fork.fault.ranks
+
+
+def test_who_was_killed_is_lost(runs: Collection) -> None:
+    """The training that is resumed was; anywhere else it is a false alarm."""
+    resumed = runs.read("mlp_resumed-0")
+    last = int((resumed.rows.attempt == 0).sum()) - 1
+    assert is_true(finding(last, "rank_lost", origin_step=last), resumed)
+    assert not is_true(finding(last, "rank_lost", origin_step=last - 1), resumed)
+    assert not is_true(finding(last, "spike", origin_step=last), resumed)
+    found, _ = judge(resumed, [])
+    assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
