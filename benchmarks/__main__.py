@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -131,6 +132,37 @@ def loops(
     _run("loops.table", only=only, write=write)
 
 
+@app.command()
+def alerts(
+    directory: Annotated[
+        Path, typer.Option(help="Where the recorded runs are, or will be.")
+    ] = Path(".venv/alerts"),
+    only: Annotated[str, typer.Option(help="Workloads whose name contains this.")] = "",
+    quick: Quick = False,
+    judge_only: Annotated[
+        bool, typer.Option("--judge-only", help="Make no runs: judge those that are there.")
+    ] = False,
+    false_alarms: Annotated[
+        bool, typer.Option("--false-alarms", help="List those on the runs to tune on.")
+    ] = False,
+    missed: Annotated[
+        bool, typer.Option("--missed", help="List the faults that were missed there.")
+    ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/.")] = False,
+) -> None:
+    """Rules beside those that people use today, over labelled trainings, which it makes first."""
+    _run(
+        "alerts.evaluate",
+        directory=directory,
+        only=only,
+        quick=quick,
+        judge_only=judge_only,
+        write=write,
+        list_false=false_alarms,
+        list_missed=missed,
+    )
+
+
 @app.command(name="all")
 def all_(quick: Quick = False) -> None:
     """All of them, one after the other, with their defaults."""
@@ -138,7 +170,7 @@ def all_(quick: Quick = False) -> None:
         _run(name, quick=quick)
 
 
-def _run(name: str, **options: float | str) -> None:
+def _run(name: str, **options: float | str | Path) -> None:
     with console.status(name):  # minutes may pass; shown on a terminal only
         import_module(f"benchmarks.{name}").run(**options)
 

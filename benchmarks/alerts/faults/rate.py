@@ -1,0 +1,57 @@
+"""The learning rate is set wrongly from a step on."""
+
+from __future__ import annotations
+
+from benchmarks.alerts.faults.fault import LOUD, Fault, Site, expect
+from benchmarks.alerts.recorded import Rows
+from benchmarks.alerts.recording import Job
+
+
+class Rate(Fault):
+    """It is multiplied.
+
+    Args:
+        site: Where it is put.
+        factor: What it is multiplied by.
+    """
+
+    kind = "learning_rate"
+    rules: tuple[str, ...] = LOUD
+    shows_after = 1
+
+    def __init__(self, site: Site, factor: float) -> None:
+        self.factor: float = factor
+        super().__init__(site)
+
+    def before(self, job: Job, step: int) -> None:
+        for each in job.distinct:
+            each.rate_factor = self.factor
+
+    def check(self, healthy: Rows, bad: Rows) -> None:
+        expect(bad.lr[0] / healthy.lr[0], self.factor, "ratio of the rates")
+
+
+class NoRate(Rate):
+    """It is zero: nothing is learnt any more. No rule of ours is about that."""
+
+    kind = "learning_rate_zero"
+    rules = ()
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site, 0.0)
+
+
+class RateRamp(Rate):
+    """It grows by 4 % per step."""
+
+    kind = "learning_rate_ramp"
+    rules = (*LOUD, "drift")
+    is_gradual = True
+    length = 200
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site, 1.04)
+
+    def before(self, job: Job, step: int) -> None:
+        for each in job.distinct:
+            each.rate_factor = float(self.factor or 1) ** (step - self.step + 1)

@@ -1,0 +1,127 @@
+"""What gradwatch says of a recorded run: its entries through the real core, with the defaults."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Self
+
+from benchmarks.alerts.finding import Finding
+from benchmarks.alerts.recorded import Recorded
+from benchmarks.alerts.replay import SECOND_NS, steps
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
+from gradwatch_server.core.state import State
+from gradwatch_wire import Bye, Stats
+from gradwatch_wire.health import AlertState
+
+TICK_NS: Final = 5 * SECOND_NS
+"""Time without an entry after which the aggregator notes that time passes."""
+
+
+class Judge:
+    """The core, and what it said so far. A copy goes on by itself."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self._step = -1
+        self._last_ns: int | None = None
+        self._last_steps: dict[bytes, int] = {}  # of the sessions that are there
+        self._told: dict[str, Finding] = {}
+
+    def copy(self) -> Self:
+        """Return one that knows the same and shares nothing that changes."""
+        return copy.deepcopy(self)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The alerts so far, one for each id."""
+        return list(self._told.values())
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Apply entries, and between them what the passing of time brings."""
+        for entry in entries:
+            for passing in self._between(entry):
+                # What does not come is the record of the step that is due.
+                self._note(self.state.apply(passing), self._step + 1)
+            self._follow(entry)
+            self._note(self.state.apply(entry), self._step)
+            self._last_ns = entry.received_ns
+
+    def _between(self, entry: Entry) -> Iterator[Entry]:
+        """Yield what the log has in a gap: time that passes, and BEATs of processes that live."""
+        if self._last_ns is None:
+            return
+        is_killed = isinstance(entry.body, Lost)
+        for now_ns in range(self._last_ns + TICK_NS, entry.received_ns, TICK_NS):
+            since_s = (now_ns - self._last_ns) / SECOND_NS
+            if not is_killed:
+                sessions = self._last_steps.items()
+                yield Entry(now_ns, Beats(tuple(Progress(*each, since_s) for each in sessions)))
+            yield Entry(now_ns, Tick())
+
+    def _follow(self, entry: Entry) -> None:
+        match entry.body:
+            case Opened(session, _):
+                self._last_steps[session] = -1
+            case Lost(session):
+                del self._last_steps[session]
+            case Received(envelope):
+                match envelope.record:
+                    case Stats(step=step):
+                        self._last_steps[envelope.session] = step
+                        self._step = max(self._step, step)
+                    case Bye():
+                        del self._last_steps[envelope.session]
+
+    def _note(self, alerts: Sequence[Alert], step: int) -> None:
+        for alert in alerts:
+            if alert.state is not AlertState.FIRING:
+                continue
+            known = self._told.get(alert.id)
+            finding = _finding(alert, step)
+            # One that was a warning before is the same alert still; one that becomes it is told.
+            if known is None or (finding.is_warning and not known.is_warning):
+                self._told[alert.id] = finding
+
+
+def judge(
+    parent: Recorded, forks: Sequence[Recorded]
+) -> tuple[list[Finding], dict[str, list[Finding]]]:
+    """Judge a healthy run and its forks; the steps before a fork only once.
+
+    Args:
+        parent: The healthy run.
+        forks: Its forks.
+
+    Returns:
+        The findings in the parent, and by their names those in the forks from the fork on.
+    """
+    whole = Judge()
+    left = sorted(forks, key=lambda fork: fork.forked_at)
+    found: dict[str, list[Finding]] = {}
+    for step, entries in steps(parent):
+        while left and left[0].forked_at == step:
+            fork = left.pop(0)
+            found[fork.name] = _rest(whole.copy(), fork)
+        whole.add(entries)
+    return whole.findings, found
+
+
+def _rest(before: Judge, fork: Recorded) -> list[Finding]:
+    for _, entries in steps(fork, fork.forked_at):
+        before.add(entries)
+    return [each for each in before.findings if each.step >= fork.forked_at]
+
+
+def _finding(alert: Alert, step: int) -> Finding:
+    origin = alert.origin
+    return Finding(
+        step=step,
+        rule=alert.rule,
+        severity=alert.severity,
+        origin_step=origin.step,
+        layer=origin.layer,
+        rank=origin.rank,
+        message=alert.message,
+    )

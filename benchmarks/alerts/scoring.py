@@ -1,0 +1,257 @@
+"""What findings are worth: in a fork beside its label, in a healthy run they are all false."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.alerts.finding import Finding, incidents
+from benchmarks.alerts.recorded import FaultLabel, Split
+
+NEAR_STEPS: Final = 2
+"""A sudden fault's origin is right this close to its first step."""
+
+HUNDRED_THOUSAND: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healthy:
+    """What was said of a healthy run: all of it is false.
+
+    Args:
+        run: Name of the run.
+        workload: Its workload.
+        split: What it is for.
+        steps: How many it has.
+        findings: What was said.
+    """
+
+    run: str
+    workload: str
+    split: Split
+    steps: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """Those that are meant to wake somebody."""
+        return [each for each in self.findings if each.is_warning]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What was said of one fault.
+
+    Args:
+        run: Name of the fork.
+        split: What it is for.
+        world: Ranks of the run.
+        fault: What was done.
+        findings: What was said from its first step on.
+        by_chance: Whether in the healthy run there was a warning in the same steps, too.
+    """
+
+    run: str
+    split: Split
+    world: int
+    fault: FaultLabel
+    findings: tuple[Finding, ...]
+    by_chance: bool
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """Those that are meant to wake somebody, in the order of their steps."""
+        return [each for each in self.findings if each.is_warning]
+
+    @property
+    def found(self) -> bool:
+        """Whether there was a warning."""
+        return bool(self.warnings)
+
+    @property
+    def named(self) -> bool:
+        """Whether one was by a rule that is right about it."""
+        return any(each.rule in self.fault.rules for each in self.warnings)
+
+    @property
+    def told(self) -> bool:
+        """Whether a rule that is right about it said anything, be it as info."""
+        return any(each.rule in self.fault.rules for each in self.findings)
+
+    @property
+    def delay(self) -> int | None:
+        """Steps from the first that differs to the first warning, None if there is none."""
+        return self.first[0].step - self.fault.first_step if self.found else None
+
+    @property
+    def first(self) -> list[Finding]:
+        """The warnings that came first, at one step."""
+        warnings = self.warnings
+        return [each for each in warnings if each.step == warnings[0].step]
+
+    # Where it began. None: there is nothing to be right about, or nobody to be it.
+
+    @property
+    def step_right(self) -> bool | None:
+        """Whether the first warning says at which step it began."""
+        if not self.found:
+            return None
+        origin = next(
+            (each.origin_step for each in self.first if each.origin_step is not None), None
+        )
+        return origin is not None and abs(origin - self.fault.first_step) <= self.tolerance
+
+    @property
+    def tolerance(self) -> float:
+        """Steps by which the origin may be off.
+
+        Of a gradual fault it is where the norm was within a factor of 2 of what it was, or a
+        quarter of the time it took to be told, whichever is later.
+        """
+        if not self.fault.is_gradual:
+            return NEAR_STEPS
+        growth = abs(math.log(self.fault.factor)) if self.fault.factor else 0.0
+        doubled = math.log(2.0) / growth if growth else 0.0
+        return max(NEAR_STEPS, doubled, (self.delay or 0) / 4)
+
+    @property
+    def module_right(self) -> bool | None:
+        """Whether the first warning that names a layer names one of the damaged module."""
+        if not self.found or self.fault.module is None:
+            return None
+        layer = self._layer()
+        return layer is not None and layer.rpartition(".")[0] == self.fault.module
+
+    @property
+    def layer_right(self) -> bool | None:
+        """Whether it names a layer in which it began."""
+        if not self.found or not self.fault.layers:
+            return None
+        return self._layer() in self.fault.layers
+
+    @property
+    def is_misled(self) -> bool:
+        """Whether it names a layer of a module that was not damaged."""
+        return self.module_right is False and self._layer() is not None
+
+    @property
+    def rank_right(self) -> bool | None:
+        """Whether the first warning that names a rank names the one it began on."""
+        if not self.found or self.world == 1 or not self.fault.ranks:
+            return None
+        return self._rank() in self.fault.ranks
+
+    @property
+    def blames_rank(self) -> bool | None:
+        """Whether it names a rank though it began on all."""
+        if not self.found or self.world == 1 or self.fault.ranks:
+            return None
+        return self._rank() is not None
+
+    def _layer(self) -> str | None:
+        return next((each.layer for each in self.first if each.layer is not None), None)
+
+    def _rank(self) -> int | None:
+        return next((each.rank for each in self.first if each.rank is not None), None)
+
+
+def judged(
+    run: str,
+    split: Split,
+    world: int,
+    fault: FaultLabel,
+    findings: Sequence[Finding],
+    healthy: Sequence[Finding],
+    steps: int,
+) -> Judged:
+    """Return what was said of a fork.
+
+    Args:
+        run: Its name.
+        split: What it is for.
+        world: Ranks of the run.
+        fault: What was done.
+        findings: What was said of it, maybe also before the fault showed.
+        healthy: What was said of its healthy parent.
+        steps: Number of the fork's last step and one.
+    """
+    span = range(fault.first_step, steps)
+    own = sorted((each for each in findings if each.step >= span.start), key=lambda each: each.step)
+    by_chance = any(each.is_warning and each.step in span for each in healthy)
+    return Judged(
+        run=run,
+        split=split,
+        world=world,
+        fault=fault,
+        findings=tuple(own),
+        by_chance=by_chance,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How often something happened in healthy steps.
+
+    Args:
+        count: How often.
+        steps: In how many steps.
+    """
+
+    count: int
+    steps: int
+
+    @property
+    def per_100k(self) -> float:
+        """Per 100,000 steps."""
+        return self.count * HUNDRED_THOUSAND / max(self.steps, 1)
+
+    @property
+    def limit_per_100k(self) -> float:
+        """What the true rate is below, with 95 %."""
+        return poisson_limit(self.count) * HUNDRED_THOUSAND / max(self.steps, 1)
+
+
+def poisson_limit(count: int, confidence: float = 0.95) -> float:
+    """Return the mean above which *count* or fewer events are too unlikely.
+
+    It is the exact one-sided limit for a Poisson process: 3.0 for no event (the rule of three).
+    """
+    low, high = float(count), 10.0 + 3.0 * count
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        if _at_most(count, middle) > 1.0 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _at_most(count: int, mean: float) -> float:
+    """Return the probability of at most *count* events of a Poisson process."""
+    logs = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(count + 1) if mean > 0)
+    return math.fsum(map(math.exp, logs)) if mean > 0 else 1.0
+
+
+def false_alarms(runs: Iterable[Healthy], *, rule: str | None = None, info: bool = False) -> Rate:
+    """Return how often there was an incident in healthy runs.
+
+    Args:
+        runs: The runs.
+        rule: Only what this rule said.
+        info: Count what was told as info instead of warnings.
+    """
+    count = steps = 0
+    for run in runs:
+        steps += run.steps
+        some = (each for each in run.findings if each.is_warning != info)
+        count += len(incidents(each for each in some if rule in (None, each.rule)))
+    return Rate(count=count, steps=steps)
+
+
+def alerts_per_incident(runs: Iterable[Healthy], faults: Iterable[Judged]) -> float:
+    """Return the mean number of warnings of an incident; a fault that was found is one."""
+    sizes = [len(each) for run in runs for each in incidents(run.warnings)]
+    sizes += [len(each.warnings) for each in faults if each.found]
+    return sum(sizes) / len(sizes) if sizes else math.nan

@@ -1,0 +1,66 @@
+"""Recorded runs that several tests look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gradwatch
+from benchmarks.alerts.make import record
+from benchmarks.alerts.store import Collection
+from benchmarks.alerts.workloads import WORKLOADS
+from tests.support.recording import RecordingAggregator
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Small tensors gain nothing from several threads."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    """Some short runs: of one rank, of four, and with a GradScaler."""
+    directory: Path = tmp_path_factory.mktemp("alerts")
+    some = {
+        ("mlp", 0): ("nan_gradient", "module_x30", "rate_x100", "detached", "stall"),
+        ("mlp", 1): ("unreduced_module", "rank_local_x30", "replica_corrupted"),
+        ("mlp_scaler", 0): ("scale_collapse",),
+        ("mlp_resumed", 0): (),
+    }
+    for (workload, seed), variants in some.items():
+        made = record(WORKLOADS[workload](seed, 420), directory, variants, first=0.2)
+        assert made.refused == ()
+        assert set(made.forks) == set(variants)
+    return Collection(directory)
+
+
+@pytest.fixture
+def aggregator() -> Iterator[RecordingAggregator]:
+    """A small aggregator that runs."""
+    made = RecordingAggregator()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def attach(aggregator: RecordingAggregator) -> Iterator[Callable[..., gradwatch.Watch]]:
+    """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
+    made: list[gradwatch.Watch] = []
+
+    def attach_here(*arguments: Any, **settings: Any) -> gradwatch.Watch:
+        watch = gradwatch.attach(
+            *arguments, **({"run": "test", "endpoint": aggregator.endpoint} | settings)
+        )
+        assert isinstance(watch, gradwatch.Watch)
+        made.append(watch)
+        return watch
+
+    yield attach_here
+    for watch in made:
+        watch.close()

@@ -1,0 +1,318 @@
+"""What findings are worth: labels and alerts made by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks.alerts import tables
+from benchmarks.alerts.evaluate import (
+    BEGIN,
+    END,
+    PAGE,
+    false_alarm_lines,
+    missed_lines,
+    put_into,
+    render,
+)
+from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate, is_true
+from benchmarks.alerts.finding import Finding, incidents
+from benchmarks.alerts.judge import Judge, judge
+from benchmarks.alerts.recorded import FaultLabel, Recorded, Split
+from benchmarks.alerts.replay import entries
+from benchmarks.alerts.scoring import (
+    Healthy,
+    Judged,
+    Rate,
+    alerts_per_incident,
+    false_alarms,
+    judged,
+    poisson_limit,
+)
+from benchmarks.alerts.store import Collection
+from gradwatch_wire.health import Severity
+
+FIRST, LAST = 200, 300
+
+
+def fault(**changes: Any) -> FaultLabel:
+    """Return the label of a sudden fault in one layer."""
+    plain: dict[str, Any] = {
+        "name": "module_x30",
+        "kind": "spike",
+        "first_step": FIRST,
+        "last_step": LAST - 1,
+        "module": "body.0",
+        "layers": ("body.0.weight",),
+        "ranks": (),
+        "factor": 30.0,
+        "rules": ("spike", "loss"),
+        "is_harmful": True,
+        "is_gradual": False,
+    }
+    return FaultLabel(**plain | changes)
+
+
+def finding(step: int, rule: str = "spike", **changes: Any) -> Finding:
+    return Finding(step=step, rule=rule, **changes)
+
+
+def fork(*findings: Finding, label: FaultLabel | None = None, world: int = 1) -> Judged:
+    """Return what is said of a fork in which this was said."""
+    return judged("mlp-0+x", Split.TUNE, world, label or fault(), findings, (), LAST)
+
+
+def healthy(*findings: Finding, steps: int = 1000) -> Healthy:
+    return Healthy(
+        run="mlp-0", workload="mlp", split=Split.TUNE, steps=steps, findings=tuple(findings)
+    )
+
+
+def test_alerts_closer_than_32_steps_are_one_incident() -> None:
+    """Each to the one before it."""
+    found = incidents([finding(step) for step in (131, 100, 162, 194)])
+    assert [[each.step for each in some] for some in found] == [[100, 131, 162], [194]]
+
+
+def test_what_was_said_before_a_fault_shows_is_not_about_it() -> None:
+    """Neither found nor counted."""
+    own = fork(finding(FIRST - 1))
+    assert (own.found, own.named, own.delay, own.findings) == (False, False, None, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "named", "told"),
+    [
+        (finding(FIRST), True, True, True),
+        (finding(FIRST, "vanishing"), True, False, False),
+        (finding(FIRST, severity=Severity.INFO), False, False, True),
+        (finding(FIRST, "vanishing", severity=Severity.INFO), False, False, False),
+        (finding(FIRST, severity=Severity.CRITICAL), True, True, True),
+    ],
+)
+def test_a_fault_is_found_by_any_warning_and_named_by_a_right_one(
+    said: Finding, *, found: bool, named: bool, told: bool
+) -> None:
+    """And told also by a right one that wakes nobody."""
+    own = fork(said)
+    assert (own.found, own.named, own.told) == (found, named, told)
+
+
+def test_the_delay_is_that_of_the_first_warning() -> None:
+    """Not of what was info."""
+    info = finding(FIRST, severity=Severity.INFO)
+    assert fork(finding(FIRST + 9), finding(FIRST + 4, "vanishing"), info).delay == 4
+
+
+@pytest.mark.parametrize(
+    ("origin", "right"), [(FIRST, True), (FIRST - 2, True), (FIRST + 3, False), (None, False)]
+)
+def test_the_origin_of_a_sudden_fault_is_right_within_two_steps(
+    origin: int | None, *, right: bool
+) -> None:
+    """To say nothing is not right."""
+    assert fork(finding(FIRST + 5, origin_step=origin)).step_right is right
+
+
+def test_the_origin_of_a_slow_fault_is_right_while_it_was_small() -> None:
+    """Within a factor of 2, or a quarter of the time that it took."""
+    slow = fault(is_gradual=True, factor=0.95)
+    doubled = math.log(2) / -math.log(0.95)
+    assert 13 < doubled < 14
+    assert fork(finding(FIRST + 20, origin_step=FIRST + 13), label=slow).step_right
+    assert not fork(finding(FIRST + 20, origin_step=FIRST + 14), label=slow).step_right
+    assert fork(finding(FIRST + 80, origin_step=FIRST + 20), label=slow).step_right
+    assert not fork(finding(FIRST + 80, origin_step=FIRST + 21), label=slow).step_right
+
+
+def test_module_and_layer_are_those_of_the_first_warning_that_names_one() -> None:
+    """A loss names none; a later alert is too late."""
+    loss = finding(FIRST, "loss")
+    own = fork(loss, finding(FIRST, layer="body.0.bias"))
+    assert (own.module_right, own.layer_right, own.is_misled) == (True, False, False)
+    own = fork(loss, finding(FIRST, layer="head.weight"))
+    assert (own.module_right, own.layer_right, own.is_misled) == (False, False, True)
+    own = fork(loss, finding(FIRST + 1, layer="body.0.weight"))
+    assert (own.module_right, own.layer_right, own.is_misled) == (False, False, False)
+
+
+def test_what_began_everywhere_has_no_layer_to_be_right_about() -> None:
+    """Nor has what was not found."""
+    everywhere = fault(module=None, layers=())
+    own = fork(finding(FIRST, layer="body.0.weight"), label=everywhere)
+    assert (own.module_right, own.layer_right) == (None, None)
+    assert (fork().module_right, fork().layer_right, fork().step_right) == (None, None, None)
+
+
+def test_a_rank_is_right_or_blamed() -> None:
+    """In runs of several; a fault of all ranks is none of one."""
+    local = fault(ranks=(2,))
+    assert fork(finding(FIRST, rank=2), label=local, world=4).rank_right is True
+    assert fork(finding(FIRST, rank=1), label=local, world=4).rank_right is False
+    assert fork(finding(FIRST), label=local, world=4).rank_right is False
+    assert fork(finding(FIRST, rank=0), label=local).rank_right is None
+    assert fork(finding(FIRST, rank=0), world=4).rank_right is None
+    assert fork(finding(FIRST, rank=0), world=4).blames_rank is True
+    assert fork(finding(FIRST), world=4).blames_rank is False
+
+
+def test_a_warning_in_the_same_healthy_steps_is_chance() -> None:
+    """Those of before and after are not."""
+
+    def by_chance(*said: Finding) -> bool:
+        return judged("x", Split.TUNE, 1, fault(), (), said, LAST).by_chance
+
+    assert by_chance(finding(FIRST))
+    assert not by_chance(finding(FIRST - 1), finding(LAST))
+    assert not by_chance(finding(FIRST, severity=Severity.INFO))
+
+
+@pytest.mark.parametrize(("count", "limit"), [(0, 2.996), (1, 4.744), (2, 6.296), (10, 16.962)])
+def test_the_limit_of_a_rate_is_that_of_poisson(count: int, limit: float) -> None:
+    """By the tables of the chi-squared distribution; with none it is the rule of three."""
+    assert poisson_limit(count) == pytest.approx(limit, abs=1e-3)
+    assert Rate(count=count, steps=200_000).limit_per_100k == pytest.approx(limit / 2, abs=1e-3)
+
+
+def test_false_alarms_are_incidents_and_info_is_apart() -> None:
+    """Of all rules, or of one."""
+    info = finding(500, "drift", severity=Severity.INFO)
+    runs = [healthy(finding(10), finding(20, "loss"), info), healthy(steps=3000)]
+    assert false_alarms(runs) == Rate(count=1, steps=4000)
+    assert false_alarms(runs, info=True) == Rate(count=1, steps=4000)
+    assert false_alarms(runs, rule="loss").count == 1
+    assert false_alarms(runs, rule="drift").count == 0
+    assert Rate(count=1, steps=4000).per_100k == 25.0
+
+
+def test_all_warnings_about_a_fault_are_one_incident() -> None:
+    """However far they are apart; what was not found is none."""
+    runs = [healthy(finding(10), finding(20), finding(100))]
+    faults = [fork(finding(FIRST), finding(FIRST + 90), finding(FIRST + 91)), fork()]
+    assert alerts_per_incident(runs, faults) == (2 + 1 + 3) / 3
+    assert math.isnan(alerts_per_incident([healthy()], [fork()]))
+
+
+# The tables
+
+
+def results(*forks: Judged, runs: tuple[Healthy, ...] = ()) -> Results:
+    return Results(list(runs), list(forks))
+
+
+def test_the_table_counts_what_a_rule_is_about() -> None:
+    """Faults that no rule names are in the table by kind only."""
+    none = fork(label=fault(kind="other", rules=()))
+    harmless = fork(label=fault(is_harmful=False))
+    own = results(fork(finding(FIRST + 3)), harmless, none, runs=(healthy(finding(5)),))
+    (row,) = tables.found({GRADWATCH: own})
+    assert row == (GRADWATCH, "100 %", "50 %", "50 %", "50 %", "0 %", "3 / 3", "100.0 (< 474.4)")
+    (row,) = tables.said({GRADWATCH: own})
+    assert row[:4] == (GRADWATCH, "1.00", "100.0", "0.0 (< 299.6)")
+    other, spike = tables.by_kind({GRADWATCH: own, "ZClip": results(fork(finding(FIRST)))})
+    assert other == ("other", "1", "1", "0", "-", "-", "-", "0")
+    assert spike == ("spike", "2", "1", "1", "1", "1", "3 / 3", "1")
+
+
+def test_the_table_of_rules_says_who_errs() -> None:
+    """False alarms, wrong modules and late warnings of each."""
+    late = fork(finding(FIRST + 11, "exploding", layer="head.weight"), finding(FIRST + 12, "loss"))
+    exploding, loss = tables.by_rule(results(late, runs=(healthy(finding(5, "loss")),)))
+    assert exploding == ("exploding", "0.0 (< 299.6)", "0.0 (< 299.6)", "1", "0", "1", "0", "1")
+    assert loss == ("loss", "100.0 (< 474.4)", "0.0 (< 299.6)", "0", "0", "0", "1", "0")
+
+
+def test_what_was_false_and_what_was_missed_is_listed() -> None:
+    """With what was said instead."""
+    own = results(
+        fork(finding(FIRST + 2, "vanishing")),
+        fork(finding(FIRST)),
+        runs=(healthy(finding(5, message="too much"), finding(90, severity=Severity.INFO)),),
+    )
+    first, second = list(false_alarm_lines(own))[1:]
+    assert first == "  WARNING mlp-0 told at 5: spike: too much"
+    assert second.startswith("  info ")
+    (missed,) = list(missed_lines(own))[1:]
+    assert missed == "  spike (harmful) mlp-0+x from 200 in body.0: vanishing warning +2"
+
+
+def test_the_page_takes_the_tables_between_its_marks() -> None:
+    """As often as they are made; a page without marks is refused."""
+    own = {name: results(fork(finding(FIRST)), runs=(healthy(),)) for name in RULE_SETS}
+    page = PAGE.read_text("utf-8")
+    once = put_into(page, render(own))
+    assert put_into(once, render(own)) == once
+    head, _, tail = page.partition(BEGIN)
+    assert once.startswith(head)
+    assert once.endswith(tail.partition(END)[2])
+    assert "| ZClip | 100 % |" in once
+    with pytest.raises(ValueError, match="needs a line"):
+        put_into(head, "x")
+
+
+# Over recorded runs
+
+
+def _forks(runs: Collection, parent: str) -> list[Recorded]:
+    return [runs.read(name) for name in runs.names if name.startswith(f"{parent}+")]
+
+
+@pytest.mark.parametrize("parent", ["mlp-0", "mlp-1", "mlp_scaler-0"])
+def test_a_fork_is_judged_as_if_all_of_it_was_replayed(runs: Collection, parent: str) -> None:
+    """The state before it is copied; the copy goes on as the whole would, and alone."""
+    forks = _forks(runs, parent)
+    healthy_findings, found = judge(runs.read(parent), forks)
+    alone = Judge()
+    alone.add(entries(runs.read(parent)))
+    assert healthy_findings == alone.findings
+    assert set(found) == {each.name for each in forks}
+    for each in forks:
+        whole = Judge()
+        whole.add(entries(each))
+        assert found[each.name] == [one for one in whole.findings if one.step >= each.forked_at]
+    assert any(found.values())
+
+
+def test_the_set_is_judged_by_all(runs: Collection) -> None:
+    """NaN is found by who looks for it, at the step at which it came."""
+    whole = dict(evaluate(runs.directory, only="mlp", processes=1))
+    assert list(whole) == ["mlp-0", "mlp-1", "mlp_resumed-0", "mlp_scaler-0"]
+    assert all(list(own) == list(RULE_SETS) for own in whole.values())
+    delays = {
+        name: {each.fault.name: each.delay for each in own.faults}
+        for name, own in whole["mlp-0"].items()
+    }
+    assert {name: own["nan_gradient"] for name, own in delays.items()} == {
+        GRADWATCH: 0,
+        "SageMaker": 0,
+        "OLMo-core": None,
+        "ZClip": None,
+        "Megatron": 0,
+        "Lightning": 1,
+    }
+    assert delays[GRADWATCH]["module_x30"] == 0
+    assert whole["mlp-0"][GRADWATCH].healthy[0].steps == 420
+
+
+def test_a_replica_that_differs_is_found_by_its_digests(runs: Collection) -> None:
+    """They are in the records that a client would send them in."""
+    name = "mlp-1+replica_corrupted"
+    fork = runs.read(name)
+    _, found = judge(runs.read("mlp-1"), [fork])
+    (told,) = [each for each in found[name] if each.rule == "rank_divergence"]
+    assert told.step == fork.rows.weights_at[fork.rows.weights_at >= fork.forked_at][0] + 1
+    assert fork.fault is not None
+    assert told.rank in fork.fault.ranks
+
+
+def test_who_was_killed_is_lost(runs: Collection) -> None:
+    """The training that is resumed was; anywhere else it is a false alarm."""
+    resumed = runs.read("mlp_resumed-0")
+    last = int((resumed.rows.attempt == 0).sum()) - 1
+    assert is_true(finding(last, "rank_lost", origin_step=last), resumed)
+    assert not is_true(finding(last, "rank_lost", origin_step=last - 1), resumed)
+    assert not is_true(finding(last, "spike", origin_step=last), resumed)
+    found, _ = judge(resumed, [])
+    assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
