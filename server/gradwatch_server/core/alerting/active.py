@@ -12,6 +12,7 @@ from gradwatch_server.core.alerting.active_alert import ActiveAlert
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, ResolvedBy
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
+from gradwatch_server.core.alerting.incidents import Incidents, as_consequence
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.silences import Silences
@@ -45,6 +46,7 @@ class ActiveAlerts:
     _active: dict[_Key, ActiveAlert] = field(default_factory=dict)
     _resolved: list[Alert] = field(default_factory=list)
     silences: Silences = field(default_factory=Silences)
+    _incidents: Incidents = field(default_factory=Incidents)
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
@@ -60,6 +62,7 @@ class ActiveAlerts:
         return {
             "lives": [[*key, *own.state_dict()] for key, own in self._active.items()],
             "resolved": [alert.state_dict() for alert in self._resolved],
+            "incidents": self._incidents.state_dict(),
         }
 
     @classmethod
@@ -68,7 +71,9 @@ class ActiveAlerts:
         active = {
             (rule, group): ActiveAlert.from_state_dict(own) for rule, group, *own in plain["lives"]
         }
-        return cls(active, [Alert.from_state_dict(alert) for alert in plain["resolved"]])
+        resolved = [Alert.from_state_dict(alert) for alert in plain["resolved"]]
+        incidents = Incidents.from_state_dict(plain.get("incidents", {}))
+        return cls(active, resolved, _incidents=incidents)
 
     def update(
         self, observation: object, flags: Flags, rules: Rules, context: Context
@@ -119,11 +124,16 @@ class ActiveAlerts:
     ) -> Iterator[Alert]:
         key, verdict = (name, evaluation.group), evaluation.verdict
         own = self._active.get(key)
+        cause = self._incidents.cause_of(rule.follows, evaluation.step)
+        if cause is not None:
+            severity = as_consequence(evaluation.severity, cause)
+            evaluation = replace(evaluation, severity=severity)
         if own is None:
             if not verdict.raised.any():
                 return
             taken = {alert.id for alert in self._resolved if alert.rule == name}
             own = self._active[key] = ActiveAlert.begin(name, rule, evaluation, context, taken)
+            own.alert = replace(own.alert, part_of=None if cause is None else cause.alert_id)
         elif (bad := self._bad(own, evaluation)).any():
             own.extend(bad, evaluation)
         elif own.among(verdict.seen).any():
@@ -131,6 +141,8 @@ class ActiveAlerts:
         elif _is_absent(own, evaluation):
             own.miss()
         yield from self._transition(key, rule, evaluation)
+        if own.alert.state is AlertState.FIRING:
+            self._incidents.note(rule.copied or name, own.alert)
 
     def _bad(self, own: ActiveAlert, evaluation: Evaluation) -> BoolArray:
         """Return the layers that keep an alert: to fire, it has to be raised again and again."""

@@ -131,6 +131,7 @@ class Alert:
         resolved_by: Why it is over, None before.
         acknowledged: Who knows of it, None as long as nobody said so.
         silenced: Whether a silence keeps it from being told.
+        part_of: Id of the alert that it was a consequence of when it began, None if of none.
     """
 
     id: str
@@ -156,6 +157,7 @@ class Alert:
     resolved_by: ResolvedBy | None = None
     acknowledged: Acknowledgement | None = None
     silenced: bool = False
+    part_of: str | None = None
 
     @property
     def change(self) -> str:

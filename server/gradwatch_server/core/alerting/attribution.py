@@ -21,7 +21,7 @@ from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.columns import NANS
 
 STANDS_OUT: Final = 10.0
-"""A rank's own gradient is the origin if it is this many times the median of all ranks'."""
+"""A rank's own gradient is the origin if it is this many times the median of the others'."""
 
 _KINDS: Final = (local, probe, forward, loss)
 """What a reduction cannot have spread, the best first: it is of the bad layer itself."""
@@ -118,8 +118,8 @@ def explosion_ranks(frame: Frame, index: int, limit: float = math.inf) -> tuple[
     if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
         return breaking
     largest = max(local, key=lambda rank: local[rank])
-    median = float(np.median(list(local.values())))
-    return (largest,) if local[largest] > STANDS_OUT * median else ()
+    others = [norm for rank, norm in local.items() if rank != largest]
+    return (largest,) if others and local[largest] > STANDS_OUT * float(np.median(others)) else ()
 
 
 def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:

@@ -44,6 +44,8 @@ class Rule(BaseModel, ABC):
         takes: Types of the observations that it is evaluated by: `Frame`, `GainFrame`,
             `DeclaredLoss`, or any other that `Attempt` hands to the rules.
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
+        follows: Rules whose alerts explain one of this rule, the best explanation first: one that
+            begins beside or soon after such an alert is `info`, unless it matters more.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
         formula: When it raises, in the names of its settings, as Markdown.
@@ -57,6 +59,7 @@ class Rule(BaseModel, ABC):
     name: ClassVar[str]
     takes: ClassVar[tuple[type, ...]]
     yields_to: ClassVar[tuple[str, ...]] = ()
+    follows: ClassVar[tuple[str, ...]] = ()
     health: ClassVar[HealthShare | None] = None
     formula: ClassVar[str] = ""
     tuning: ClassVar[str] = ""

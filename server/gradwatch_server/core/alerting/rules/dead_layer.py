@@ -102,6 +102,7 @@ class DeadLayerRule(ModuleRule):
     """
 
     name = "dead_layer"
+    follows = ("nonfinite", "exploding", "spike", "loss")
     sign = -1
 
     dead_steps: Steps = Field(3, description="Zero frames in a row that are too many.")

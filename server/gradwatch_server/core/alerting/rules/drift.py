@@ -130,6 +130,7 @@ class DriftRule(ModuleRule):
     """
 
     name = "drift"
+    follows = ("nonfinite", "exploding", "spike", "loss", "vanishing")
     yields_to = ("exploding", "spike", "dead_layer", "vanishing", "zero_fraction")
 
     ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] = Field(

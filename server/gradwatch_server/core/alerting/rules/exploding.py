@@ -93,6 +93,7 @@ class ExplodingRule(ModuleRule):
     """
 
     name = "exploding"
+    follows = ("nonfinite", "rank_outlier")
     health = HealthShare.EXPLODING
     formula = """
         a layer has `l2 > limit` on any rank, and it jumped: in logarithms, its module has

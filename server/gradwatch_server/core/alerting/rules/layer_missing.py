@@ -83,6 +83,7 @@ class LayerMissingRule(LayerRule):
     """
 
     name = "layer_missing"
+    follows = ("nonfinite",)
 
     missing_steps: Steps = Field(3, description="Frames without a gradient that are too many.")
     severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")

@@ -65,6 +65,15 @@ class LossRule(Rule):
     """
 
     name = "loss"
+    follows = (
+        "nonfinite",
+        "exploding",
+        "spike",
+        "dead_layer",
+        "vanishing",
+        "rank_divergence",
+        "drift",
+    )
     takes = (Frame,)
     formula = """
         with x the natural logarithm of the loss: `x - mean > max(ln ratio, deviations * s)` in 2 of

@@ -105,6 +105,7 @@ class LossScaleRule(Rule):
     """
 
     name = "loss_scale"
+    follows = ("skipped_steps", "nonfinite")
     takes = (Frame,)
     yields_to = ("skipped_steps",)
 

@@ -51,6 +51,7 @@ class RankDivergenceRule(LayerRule):
     """
 
     name = "rank_divergence"
+    follows = ("nonfinite",)
 
     for_steps: Steps = Field(2, description=FOR_STEPS + " One is enough of weights.")
     clear_steps: Steps = Field(8, description=CLEAR_STEPS + " One is enough of weights.")

@@ -29,6 +29,13 @@ MIN_SHARE: Final = 1e-4
 """Of the largest layer's norm: what is smaller may be rounding, or a layer that hardly any rank
 has reached."""
 
+MAX_UNSTEADY: Final = 0.1
+"""Share of the frames before the last 8 in which a layer's ranks may be as far apart, for it to be
+judged: rows of a table that few samples touch differ from rank to rank by nature."""
+
+WEIGHT: Final = 0.03
+"""Of a frame in that share."""
+
 NOBODY: Final = -1
 
 
@@ -39,9 +46,12 @@ class OutlierMemory:
         ratio: (layers,) the largest local norm over the median of the others', 0 where not known.
         rank: (layers,) the rank that has it.
         norm: (layers,) its norm.
+        unsteady: (layers,) share of the frames before the last 8 in which some rank was far above.
     """
 
     def __init__(self) -> None:
+        self.unsteady: FloatArray = np.zeros(0)
+        self._frames = 0
         self.steps: IndexArray = np.full(FRAMES, -1, dtype=np.int64)
         self._above: IndexArray = np.full((FRAMES, 0), NOBODY, dtype=np.int64)
         self._forget(0)
@@ -55,6 +65,11 @@ class OutlierMemory:
         self._forget(num_layers)
         if (more := num_layers - self._above.shape[1]) > 0:
             self._above = np.pad(self._above, ((0, 0), (0, more)), constant_values=NOBODY)
+            self.unsteady = np.append(self.unsteady, np.zeros(more))
+        if self._frames >= FRAMES:
+            weight = max(WEIGHT, 1.0 / (self._frames - FRAMES + 1))
+            self.unsteady += weight * ((self._above[-1] != NOBODY) - self.unsteady)
+        self._frames += 1
         for own in gathered:
             self._compare(own)
         self._above = np.roll(self._above, 1, axis=0)
@@ -72,7 +87,8 @@ class OutlierMemory:
         known &= usual > MIN_SHARE * usual.max(initial=0.0)
         worst = norms.argmax(axis=0)
         largest = norms[worst, np.arange(norms.shape[1])]
-        self.ratio[own.index] = np.where(known, largest / np.where(known, usual, 1.0), 0.0)
+        with np.errstate(over="ignore"):
+            self.ratio[own.index] = np.where(known, largest / np.where(known, usual, 1.0), 0.0)
         self.rank[own.index] = own.ranks[worst]
         self.norm[own.index] = largest
 
@@ -89,11 +105,14 @@ class OutlierMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`; what is of the latest frame is not needed."""
-        return {"steps": pack(self.steps), "above": pack(self._above)}
+        kept = {"steps": self.steps, "above": self._above, "unsteady": self.unsteady}
+        return {name: pack(array) for name, array in kept.items()} | {"frames": self._frames}
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described."""
         self.steps, self._above = unpack(plain["steps"]), unpack(plain["above"])
+        self.unsteady = np.array(unpack(plain["unsteady"]), dtype=np.float64)
+        self._frames = plain["frames"]
 
 
 class RankOutlierRule(LayerRule):
@@ -103,7 +122,9 @@ class RankOutlierRule(LayerRule):
     ranks or more with the same layers. The largest local norm is compared with the median of the
     others': more than `ratio` times that in 6 of 8 frames, always the same rank, or more than
     `factor` times at once. Layers whose usual local norm is below 1/10,000 of the largest layer's
-    are not judged: theirs may be rounding. What is non-finite is told of by `nonfinite`.
+    are not judged: theirs may be rounding. Nor are layers in which some rank mostly is that far
+    above, as in tables of which each batch touches a few rows. What is non-finite is told of by
+    `nonfinite`.
 
     It finds hardware that computes wrongly as far as norms can (large faults only), and data that
     one rank alone has. `origin.rank` is the rank, `origin.value` its local norm, `origin.usual` the
@@ -111,6 +132,7 @@ class RankOutlierRule(LayerRule):
     """
 
     name = "rank_outlier"
+    follows = ("nonfinite", "exploding", "spike")
 
     clear_steps: Steps = Field(8, description=CLEAR_STEPS)
     ratio: Limit = Field(3.0, description="Times the median of the other ranks, where it lasts.")
@@ -128,7 +150,7 @@ class RankOutlierRule(LayerRule):
             return np.zeros(num_layers, dtype=np.bool_)
         memory.follow(observation.step, num_layers, gathered, self.ratio)
         above: BoolArray = memory.ratio > self.factor
-        return above | memory.lasting()
+        return (above | memory.lasting()) & (memory.unsteady[:num_layers] <= MAX_UNSTEADY)
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose local norms are known, (layers,)."""

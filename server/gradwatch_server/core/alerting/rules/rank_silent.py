@@ -22,6 +22,7 @@ class RankSilentRule(RankRule):
     """
 
     name = "rank_silent"
+    follows = ("rank_lost", "run_failed")
     formula = """
         `since the last sign of life >= after_s`, or `behind_frames` frames in a row that closed
         two steps or more ahead of the rank.

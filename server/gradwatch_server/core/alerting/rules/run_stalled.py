@@ -41,6 +41,7 @@ class RunStalledRule(LivenessRule):
     """
 
     name = "run_stalled"
+    follows = ("rank_lost", "run_failed")
     formula = """
         with t the time since the last step: `t >= max(info_s, info_factor * median gap)`, then
         `t >= max(warning_s, warning_factor * largest gap)`, then `t >= critical_s`.

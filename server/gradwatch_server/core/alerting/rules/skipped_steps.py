@@ -91,6 +91,7 @@ class SkippedStepsRule(Rule):
     """
 
     name = "skipped_steps"
+    follows = ("nonfinite", "loss")
     takes = (Frame,)
 
     clear_steps: Steps = Field(16, description=CLEAR_STEPS)

@@ -13,6 +13,7 @@ from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.hits import Hits
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, TOTAL, Judgement
 from gradwatch_server.core.alerting.baselines.reference import Reference
+from gradwatch_server.core.alerting.baselines.visits import Visits
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Steps
@@ -46,6 +47,7 @@ class SpikeMemory:
         self.spike = self.severe = self.away = np.zeros(0, dtype=np.bool_)
         self._kept = {"half": Hits(), "lasting": Hits(), "severe": Hits()}
         self._reference = Reference()
+        self._visits = Visits()
 
     def hit(self, name: str, hit: BoolArray, least: int, frames: int) -> BoolArray:
         """Return what `Hits.add` does for one of the limits."""
@@ -53,8 +55,8 @@ class SpikeMemory:
 
     def follow(self, judgement: Judgement, spike: BoolArray, half: BoolArray, back: float) -> None:
         """Take in what a frame comes to; *back* is the logarithm of the ratio that is calm."""
-        self.spike = spike
         self.away = self._reference.follow(judgement, half, back)
+        self.spike = spike & ~self._visits.follow(judgement, self.away)
         with np.errstate(invalid="ignore"):
             far = self._reference.rise(judgement) > LN_SEVERE if self.away.any() else self.away
         self.severe = self.hit("severe", far, 4, 8)
@@ -62,13 +64,15 @@ class SpikeMemory:
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
         kept = {name: hits.state_dict() for name, hits in self._kept.items()}
-        return kept | {"reference": self._reference.state_dict()}
+        visits = {"visits": self._visits.state_dict()}
+        return kept | visits | {"reference": self._reference.state_dict()}
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described."""
         for name, hits in self._kept.items():
             hits.load_state_dict(plain[name])
         self._reference.load_state_dict(plain["reference"])
+        self._visits.load_state_dict(plain["visits"])
 
 
 class SpikeRule(ModuleRule):
@@ -85,6 +89,9 @@ class SpikeRule(ModuleRule):
     * **with the loss**: the same with one deviation more in one frame, where the loss is more than
       3 deviations above its own usual.
 
+    What came and went twice within 16 frames each, in the last 1,024 frames, is `info` when it
+    comes again no more than half larger: a copy of a target network, a short last batch.
+
     Half of that is a finding of severity `info`, which is kept and shown. A spike is critical when
     in 4 of 8 frames the norm is 10 times what was usual before it began.
 
@@ -93,6 +100,7 @@ class SpikeRule(ModuleRule):
     """
 
     name = "spike"
+    follows = ("nonfinite", "exploding", "loss")
     yields_to = ("exploding",)
     formula = """
         with x the natural logarithm of a module's norm, of the module or the total:

@@ -128,6 +128,7 @@ class VanishingRule(ModuleRule):
     """
 
     name = "vanishing"
+    follows = ("nonfinite", "exploding", "spike", "dead_layer", "loss")
     sign = -1
     yields_to = ("exploding",)
     health = HealthShare.VANISHING

@@ -124,6 +124,7 @@ class ZeroFractionRule(LayerRule):
     """
 
     name = "zero_fraction"
+    follows = ("nonfinite", "exploding", "spike", "dead_layer", "vanishing")
     yields_to = ("dead_layer", "vanishing")
 
     share: Share = Field(0.5, description="Share of zeros above which it is told.")

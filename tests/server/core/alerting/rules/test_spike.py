@@ -158,3 +158,14 @@ def test_a_loss_that_is_not_finite_is_critical(cluster: Any) -> None:
     assert [(a.rule, a.severity.value, a.origin.rank) for a in told] == [("loss", "critical", 0)]
     job = cluster(names=("a",)).start()
     assert [a.rule for a in job.step(0, [math.nan], loss=math.nan)] == ["nonfinite"]
+
+
+def test_what_came_and_went_twice_is_info(job: Any) -> None:
+    """A jump every 40 steps, as copies of a target network make; a larger one is a warning."""
+    told = []
+    for factor in (20.0, 20.0, 22.0, 18.0, 200.0):
+        told.append([severity for _, _, severity in job.next((1.0, 1.0, factor, 1.0))])
+        for _ in range(39):
+            job.next()
+
+    assert told == [["warning"], ["warning"], ["info"], ["info"], ["warning"]]
