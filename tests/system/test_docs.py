@@ -52,7 +52,7 @@ def test_every_rule_has_its_section_with_every_key_and_default(rule: type[Rule])
     """Those that every rule has stand above all of them."""
     page = _page("alerts.md")
     section = page.split(f"\n## {rule.name}\n")[1].split("\n## ")[0]
-    common = page.split("\n## ")[0]
+    common = page.split("\n## Settings\n")[1].split("\n## ")[0]
     default = rule()
 
     for key, field in rule.model_fields.items():

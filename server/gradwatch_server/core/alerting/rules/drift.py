@@ -134,10 +134,10 @@ class DriftRule(ModuleRule):
     formula = """
         with x the natural logarithm of a module's norm, as medians of 16 frames, early the mean of
         the first 4 medians of 32, late that of the last 2: `|late - early| > max(ln ratio, 4 s)`,
-        no two medians in a row apart by more than 0.6 of that, and of a rise also `late - early -
-        0.5 ln(early rate / late rate) > ln ratio`. s is what the largest of 16 frames are above the
-        medians, as deviations of a normal distribution, at least 0.1. It is held while `|late -
-        early| > ln clear_ratio`.
+        no two medians in a row apart by more than 0.6 of that, and of a rise also
+        `late - early - 0.5 ln(early rate / late rate) > ln ratio`. s is what the largest of 16
+        frames are above the medians, as deviations of a normal distribution, at least 0.1. It is
+        held while `|late - early| > ln clear_ratio`.
     """
     tuning = """
         Raise `ratio` and `clear_ratio` where learning moves norms by more than ten times. It is no

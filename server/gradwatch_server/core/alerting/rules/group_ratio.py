@@ -41,9 +41,8 @@ class GroupRatioRule(Rule):
     """
     tuning = """
         Set `seed` and `host` to the names of your groups, and give further pairs copies of the
-        rule. What begins at zero by design, as LoRA does, has a small ratio in its first steps:
-        `for_steps` passes over these. Lower `limit` and `clear` together for a seed that is to
-        learn slowly.
+        rule. Raise `for_steps` for a seed that is blended in slowly. Lower `limit` and `clear`
+        together for a seed that is to learn slowly.
     """
     source = """
         The ratio and 0.01 are those of the documents that gradwatch was made from; a heuristic, not

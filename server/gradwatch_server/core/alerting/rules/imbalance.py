@@ -78,9 +78,9 @@ class ImbalanceRule(Rule):
     name = "imbalance"
     takes = (Frame,)
     formula = """
-        with r the largest over the smallest norm of a module: `r > limit`, and `ln r - mean >
-        max(ln ratio, deviations * s)`; held while `ln r` is more than half of `ln ratio` above that
-        mean. Mean and s as in `spike`.
+        with r the largest over the smallest norm of a module: `r > limit`, and
+        `ln r - mean > max(ln ratio, deviations * s)`; held while `ln r` is more than half of
+        `ln ratio` above that mean. Mean and s as in `spike`.
     """
     tuning = """
         Set `enabled = true` for a model whose modules are known to stay alike, with a `limit` from

@@ -131,8 +131,8 @@ class ZeroFractionRule(LayerRule):
         mean of the frames before, weighted with 0.03.
     """
     tuning = """
-        Raise `share` where activations become sparse by design, or leave such layers out: `layers =
-        ["!*.experts.*"]`. Raise `rise_steps` if single batches are empty or padded.
+        Raise `share` where activations become sparse by design, or leave such layers out:
+        `layers = ["!*.experts.*"]`. Raise `rise_steps` if single batches are empty or padded.
     """
     source = """
         One half is the limit of the documents that gradwatch was made from. As a share alone it
