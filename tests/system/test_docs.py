@@ -11,6 +11,8 @@ from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
 from gradwatch_server.cli.app import app
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
+from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.documentation import fill
@@ -52,7 +54,7 @@ def test_every_rule_has_its_section_with_every_key_and_default(rule: type[Rule])
     """Those that every rule has stand above all of them."""
     page = _page("alerts.md")
     section = page.split(f"\n## {rule.name}\n")[1].split("\n## ")[0]
-    common = page.split("\n## ")[0]
+    common = page.split("\n## Settings\n")[1].split("\n## ")[0]
     default = rule()
 
     for key, field in rule.model_fields.items():
@@ -143,6 +145,17 @@ def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None
     written = set(row.findall(_page("http.md")))
 
     assert routes == written
+
+
+def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
+    """In docs/http.md; those of its origin, its news and its worst, too."""
+    section = _page("http.md").split("\n## Alerts\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
+    keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
+    further = {key for own in (Origin, Update, Worst, Acknowledgement) for key in own.__slots__}
+
+    assert keys == {*Alert.__slots__, "hints", "updated_at"} - {"updated_ns"}
+    assert further - {"at_ns"} <= set(re.findall(r"`(?:origin\.)?([a-z_]+)`", section))
 
 
 @pytest.fixture

@@ -104,6 +104,24 @@ class DeadLayerRule(ModuleRule):
     name = "dead_layer"
     follows = ("nonfinite", "exploding", "spike", "loss")
     sign = -1
+    formula = """
+        every layer of a module has `l2 = 0`, in `dead_steps` frames in a row after `alive_steps`
+        frames without such a one, and after at least as many as there ever were such ones; else in
+        n in a row with `p^n <= 1e-6`, and `n >= dead_steps`, where p is (zero frames before + 1) /
+        (all frames before + 2).
+    """
+    tuning = """
+        Experts and tables of rare fields need nothing: their own past is what they are judged by.
+        Raise `dead_steps` where a module that is always used is left out for some steps in a row on
+        purpose, or leave it out with `layers = ["!decoder.extra.*"]`. Lower `alive_steps` for runs
+        of few steps.
+    """
+    source = """
+        Measured on healthy steps of 14 trainings: zero three times in a row, having been alive, is
+        1,683 false alarms in 67,200 of them, all in a mixture of experts and in a model of clicks;
+        after 128 steps without a zero it is none. Experts are idle in bunches, so that the share p
+        still gave 30: that is why it is `info`.
+    """
 
     dead_steps: Steps = Field(3, description="Zero frames in a row that are too many.")
     alive_steps: Steps = Field(128, description="Frames without a zero one after which that holds.")

@@ -1,4 +1,4 @@
-"""What docs/alerts.md says of each rule, made from its definition."""
+"""What docs/alerts.md says of the rules and their hints, made from the definitions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import inspect
 from enum import Enum
 from typing import Any, Final
 
+from gradwatch_server.core.alerting.hints import HINTS
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 
 BEGIN: Final = "<!-- From here on written by scripts/docs, from the definitions of the rules. -->\n"
+RULES: Final = "<!-- The table of all rules, written by scripts/docs. -->\n"
+HINTS_OF_RULES: Final = "<!-- The table of hints, written by scripts/docs. -->\n"
 END: Final = "<!-- To here. -->\n"
-
 
 _IN_SUMMARY: Final = ("for_steps", "severity")
 
@@ -41,8 +43,32 @@ def section(rule: type[Rule]) -> str:
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
+def rules_table() -> str:
+    """Return the table of all registered rules as Markdown: what they see, and their defaults."""
+    rows = ["| rule | what it sees | severity | default |", "|---|---|---|---|"]
+    for rule in REGISTRY:
+        settings, summary = rule(), inspect.cleandoc(rule.__doc__ or "").partition("\n")[0]
+        state = "on" if settings.enabled else "off"
+        link = f"[`{rule.name}`](#{rule.name})"
+        rows.append(f"| {link} | {summary} | `{_shown(settings.severity)}` | {state} |")
+    return "\n".join(rows) + "\n"
+
+
+def hints_table() -> str:
+    """Return the table of the hints of each rule as Markdown."""
+    rows = ["| rule | hints |", "|---|---|"]
+    rows += [
+        f"| [`{rule.name}`](#{rule.name}) | {'; '.join(HINTS[rule.name])} |"
+        for rule in REGISTRY
+        if rule.name in HINTS
+    ]
+    return "\n".join(rows) + "\n"
+
+
 def fill(page: str) -> str:
     """Return the page with the sections of all registered rules between the two marks.
+
+    The tables of rules and hints are filled in as well where the page has marks for them.
 
     Raises:
         ValueError: If the page lacks one of the marks.
@@ -50,9 +76,16 @@ def fill(page: str) -> str:
     if BEGIN not in page or END not in page.partition(BEGIN)[2]:
         msg = f"the page lacks {BEGIN.strip()!r}, or {END.strip()!r} after it"
         raise ValueError(msg)
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return before + BEGIN + "".join(f"\n{section(rule)}" for rule in REGISTRY) + "\n" + END + after
+    page = _between(page, BEGIN, "".join(f"\n{section(rule)}" for rule in REGISTRY))
+    for mark, table in ((RULES, rules_table()), (HINTS_OF_RULES, hints_table())):
+        if mark in page:
+            page = _between(page, mark, "\n" + table)
+    return page
+
+
+def _between(page: str, begin: str, text: str) -> str:
+    before, _, rest = page.partition(begin)
+    return before + begin + text + "\n" + END + rest.partition(END)[2]
 
 
 def _labelled(label: str, text: str) -> str:

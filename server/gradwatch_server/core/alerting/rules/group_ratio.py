@@ -35,6 +35,19 @@ class GroupRatioRule(Rule):
 
     name = "group_ratio"
     takes = (Frame,)
+    formula = """
+        `(l2 of seed / sqrt(elements of seed)) / (l2 of host / sqrt(elements of host)) < limit`;
+        held while it is `< clear`.
+    """
+    tuning = """
+        Set `seed` and `host` to the names of your groups, and give further pairs copies of the
+        rule. Raise `for_steps` for a seed that is blended in slowly. Lower `limit` and `clear`
+        together for a seed that is to learn slowly.
+    """
+    source = """
+        The ratio and 0.01 are those of the documents that gradwatch was made from; a heuristic, not
+        measured: hence `info`.
+    """
 
     seed: GroupName = Field("seed", description="Name of the group that is to learn.")
     host: GroupName = Field("host", description="Name of the group that it is compared with.")

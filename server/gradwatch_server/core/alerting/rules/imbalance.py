@@ -77,6 +77,20 @@ class ImbalanceRule(Rule):
 
     name = "imbalance"
     takes = (Frame,)
+    formula = """
+        with r the largest over the smallest norm of a module: `r > limit`, and
+        `ln r - mean > max(ln ratio, deviations * s)`; held while `ln r` is more than half of
+        `ln ratio` above that mean. Mean and s as in `spike`.
+    """
+    tuning = """
+        Set `enabled = true` for a model whose modules are known to stay alike, with a `limit` from
+        a run that went well: `gradwatch rules check`.
+    """
+    source = """
+        1,000 is the limit of the documents that gradwatch was made from; measured on 14 healthy
+        trainings it tells nothing. Early in its training GLM-130B's embedding had a gradient norm
+        orders of magnitude above the others (arXiv 2210.02414).
+    """
 
     enabled: bool = Field(False, description="Whether the rule is evaluated at all.")
     limit: Limit = Field(1000.0, description="Largest over smallest norm above which it is told.")

@@ -84,6 +84,19 @@ class LayerMissingRule(LayerRule):
 
     name = "layer_missing"
     follows = ("nonfinite",)
+    formula = """
+        a layer that was in each of 32 frames is in none of the `missing_steps` after them; frames
+        with `coverage < 1`, or in which a shard is missing, do not count.
+    """
+    tuning = """
+        Where nothing is frozen on purpose set `severity = "warning"`. What is frozen by a schedule
+        is left out by `layers = ["!encoder.*"]`. Raise `missing_steps` where a layer is not used in
+        some steps in a row, as with stochastic depth.
+    """
+    source = """
+        A heuristic, not measured. 32 frames are the history that norms need as well. The severity
+        is low as layers are mostly frozen on purpose.
+    """
 
     missing_steps: Steps = Field(3, description="Frames without a gradient that are too many.")
     severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")

@@ -108,6 +108,21 @@ class LossScaleRule(Rule):
     follows = ("skipped_steps", "nonfinite")
     takes = (Frame,)
     yields_to = ("skipped_steps",)
+    formula = """
+        after 32 steps that were taken: the scale has fallen `falls` times, 20 frames apart or more,
+        and has not grown in between; or `scale < min_loss_scale`, unless two falls were closer
+        together.
+    """
+    tuning = """
+        Raise `falls` where the scaler has a long `growth_interval`, in which several falls are
+        normal. A scaler that falls and falls asks for bfloat16, or for a look at what grows:
+        activations or gradients.
+    """
+    source = """
+        PyTorch's GradScaler halves its scale at a skip and doubles it after 2,000 steps without
+        one. That a scale collapses where a run diverges is reported of OPT-175B. The limits are
+        heuristics.
+    """
 
     clear_steps: Steps = Field(1, description=CLEAR_STEPS)
     falls: Steps = Field(4, description="Falls without growth between that are too many.")

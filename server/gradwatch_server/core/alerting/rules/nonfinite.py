@@ -48,9 +48,9 @@ class NonfiniteRule(LayerRule):
     health = HealthShare.EXPLODING
     formula = "a layer's gradient has a NaN or an Inf on any rank: `nan > 0` or `inf > 0`."
     tuning = """
-        A scaler that skips now and then is only told as info; raise `skips` if several skips in a
-        row are usual, as at the start with a large `init_scale`. Silence is no cure: what is
-        non-finite without a scaler is in the weights after the step.
+        A scaler that skips now and then is only told as info; how many skips are too many is set
+        in `skipped_steps`. Silence is no cure: what is non-finite without a scaler is in the
+        weights after the step.
     """
     source = """
         SageMaker Debugger's `ExplodingTensor` and Megatron-LM's `--check-for-nan-in-loss-and-grad`

@@ -79,7 +79,7 @@ class SkippedStepsRule(Rule):
     It is about the run: its alert has the group `skips` and no layers. A skip is a frame with a
     non-finite gradient under a GradScaler (records carry `loss_scale`) whose loss was finite, as
     far as it is known. One whose loss was not is told of by `nonfinite`, as critical, and does not
-    count here; so is each single skip, as info, with layer and rank.
+    count here. Each single skip is told of there as well, as info, with layer and rank.
 
     Until 32 steps were taken, since the beginning or since the scale was set anew, the scaler looks
     for its scale, and up to `calibration_skips` in a row are nothing, unless it is below
@@ -93,6 +93,23 @@ class SkippedStepsRule(Rule):
     name = "skipped_steps"
     follows = ("nonfinite", "loss")
     takes = (Frame,)
+    formula = """
+        after 32 steps that were taken, or where `scale < min_loss_scale`: `skips` frames in a row
+        are skipped; before that, more than `calibration_skips` in a row; or more than `max_skips`
+        of the last 100. It is critical from `critical_skips` in a row on, or where
+        `scale < min_loss_scale`.
+    """
+    tuning = """
+        Choose an `init_scale` that fits, rather than a higher `calibration_skips`: each skip halves
+        it. Raise `max_skips` where the scaler has a short `growth_interval`, for each growth may
+        cost a skip.
+    """
+    source = """
+        Measured with PyTorch's GradScaler and a scale of 65,536: a mean loss skips no step at the
+        start, a summed one 2, one that is 100 times that 9 in a row; then one for each growth
+        interval. A loss that had become NaN was skipped every time, and the scale was below 1 after
+        17 steps.
+    """
 
     clear_steps: Steps = Field(16, description=CLEAR_STEPS)
     skips: Steps = Field(3, description="Skipped frames in a row that are too many.")

@@ -135,6 +135,24 @@ class VanishingRule(ModuleRule):
     further_counts: ClassVar = {
         "dead": lambda frame: int(np.count_nonzero(frame.l2_max == 0.0)),
     }
+    formula = """
+        every layer of a module has `l2 < limit` on some rank, held while each has `l2 < clear`; or
+        the module's norm is `norm < ratio * usual` for `ratio_steps` frames in a row, held while
+        `norm < clear_ratio * usual`, with what was usual before it fell. Usual is the exponential
+        of the mean in `spike`.
+    """
+    tuning = """
+        Lower `limit` and `clear` together where a loss is divided by a large number: every norm is
+        small then. Keep `ratio_steps` at several frames: the norms of healthy trainings fall to
+        1/5,000 of their median in single ones. Lower `ratio` where modules come to rest in turn.
+    """
+    source = """
+        The limit of 1e-7 is that of the documents that gradwatch was made from. A module below a
+        tenth of its usual norm for 8 frames was no false alarm in 100,800 healthy steps of 14
+        trainings, for 3 frames it was three. Biases that are zero by mathematics were at most
+        4.4e-8 of the weight beside them, all others at least 2.9e-2: so modules are judged, not
+        layers.
+    """
 
     limit: Limit = Field(VANISHING_THRESHOLD, description="L2 norm below which a layer vanishes.")
     clear: Limit = Field(

@@ -126,6 +126,20 @@ class ZeroFractionRule(LayerRule):
     name = "zero_fraction"
     follows = ("nonfinite", "exploding", "spike", "dead_layer", "vanishing")
     yields_to = ("dead_layer", "vanishing")
+    formula = """
+        with f the share of a layer's elements that are zero: `f > share` for `rise_steps` frames in
+        a row, and the usual f was below `share / 2`; held until `f < share / 2`. The usual f is a
+        mean of the frames before, weighted with 0.03.
+    """
+    tuning = """
+        Raise `share` where activations become sparse by design, or leave such layers out:
+        `layers = ["!*.experts.*"]`. Raise `rise_steps` if single batches are empty or padded.
+    """
+    source = """
+        One half is the limit of the documents that gradwatch was made from. As a share alone it
+        tells of every embedding, so it takes a rise. A heuristic, not measured on trainings: hence
+        `info`.
+    """
 
     share: Share = Field(0.5, description="Share of zeros above which it is told.")
     rise_steps: Steps = Field(8, description="Consecutive frames above it.")
