@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -9,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
 from tests.support.aggregator import GRADWATCH
@@ -155,9 +158,14 @@ def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
     peer.acked()
     service.stop()
     file = service.directory / DATABASE_NAME
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as db:
+        # Without a checkpoint all of the log is read. It is the second half of the file then.
+        for table in ("saved_state", "saved_runs", "saved_attempts", "saved_frames"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("VACUUM")
     data = bytearray(file.read_bytes())
-    middle = len(data) // 2 // 16384 * 16384
-    data[middle : middle + 16384] = b"\xff" * 16384
+    page = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES
+    data[page : page + PAGE_BYTES] = b"\xff" * PAGE_BYTES
     file.write_bytes(data)
 
     again = serve()

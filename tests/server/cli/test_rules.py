@@ -97,8 +97,8 @@ def test_a_stored_run_is_judged_beside_the_aggregator(
     assert judged == ["tuned: attempt 1 judged in 9 frames, steps 0 to 8"]
     assert table == [
         ["fires", "rule", "group", "severity", "from step", "to step", "layer"],
-        ["both", "exploding", "all", "critical", "1", "5", "a"],
-        ["only now", "exploding", "all", "critical", "6", "7, fires on", "a"],
+        ["both", "exploding", "all", "warning", "1", "5", "a"],
+        ["only now", "exploding", "all", "warning", "6", "6, fires on", "a"],
     ]
     told = json.loads(invoke(*arguments, "--json").stdout)
     assert [own["verdict"] for own in told["alerts"]] == ["both", "only now"]
@@ -116,8 +116,8 @@ def test_the_rules_in_force_are_shown(service: Aggregator, peers: Any, invoke: A
     as_json = invoke("--url", service.url, "--json").stdout.splitlines()
 
     assert lines[0] == ["rule", "severity", "for", "clear", "settings"]
-    assert ["exploding", "critical", "2", "3", "limit 100.0, clear 50.0"] in lines
-    assert ["exploding", "critical", "2", "3", "limit 100.0, clear 50.0", "2 layers"] in shown
+    assert ["exploding", "warning", "1", "3", "limit 100.0, clear 50.0"] in lines
+    assert ["exploding", "warning", "1", "3", "limit 100.0, clear 50.0", "2 layers"] in shown
     assert [json.loads(line)["rule"] for line in as_json] == [own[0] for own in lines[1:]]
     missing = invoke("--url", service.url, "--run", "gpx")
     assert missing.exit_code == 1

@@ -385,13 +385,14 @@ def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
 
 def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> None:
     """One bad step before, one after: it fires with the step it began at."""
-    running = start()
+    rules = Rules.model_validate({"exploding": {"for_steps": 2}})
+    running = start(rules=rules)
     peer = peers(running.endpoint).attach()
     peer.steps(0, 500.0)
     running.shows(frames=1)
     assert running.events() == []
 
-    running = start(endpoint=running.endpoint)
+    running = start(rules=rules, endpoint=running.endpoint)
     peer.greet()
     peer.steps(1, 500.0, 500.0)
     running.shows(frames=3)
