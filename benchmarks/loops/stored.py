@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Opened, Received
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_wire import Event, Manifest, Stats
+from gradwatch_wire import Manifest, Stats
 from gradwatch_wire.columns import L2
-from gradwatch_wire.names import EventName, Label
+from gradwatch_wire.names import Label
 
 
 @dataclass(slots=True)
@@ -71,7 +71,6 @@ def read_log(directory: Path) -> Log:
     found: Log = {}
     sessions: dict[bytes, tuple[str, int]] = {}
     manifests: dict[tuple[bytes, int], Manifest] = {}
-    skipped: dict[tuple[str, int], set[int]] = {}
     try:
         for _, entry in store.log.entries():
             body = entry.body
@@ -87,14 +86,8 @@ def read_log(directory: Path) -> Log:
                 elif isinstance(record, Stats):
                     manifest = manifests[session, record.manifest_id]
                     found[run][0].append(_recorded(rank, record, manifest))
-                elif isinstance(record, Event) and record.name == EventName.SKIPPED_STEP:
-                    skipped.setdefault((run, rank), set()).add(record.step)
     finally:
         store.close()
-    for (run, rank), steps in skipped.items():
-        for recorded in found[run][0]:
-            # A fused optimizer is called, and does nothing.
-            recorded.taken &= recorded.rank != rank or recorded.step not in steps
     return found
 
 

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("fault", "layer", "kind", "bad_loss"),
+    ("fault", "layers", "kind", "bad_loss"),
     [
-        ("batch", "3.bias", "nan", True),
-        ("local-weight", "2.weight", "nan", False),
-        ("after-reduction", "3.bias", "inf", False),
+        # All are bad; named are the first five of them.
+        ("batch", ["0.weight", "0.bias", "2.weight", "2.bias", "3.weight", "3.bias"], "nan", True),
+        ("local-weight", ["2.weight"], "nan", False),
+        ("after-reduction", ["3.bias"], "inf", False),
     ],
 )
 def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
-    aggregator: Aggregator, train: Train, fault: str, layer: str, kind: str, bad_loss: bool
+    aggregator: Aggregator, train: Train, fault: str, layers: list[str], kind: str, bad_loss: bool
 ) -> None:
     """An all-reduce spreads a NaN to both ranks; the local loss or the local probe tells whose.
 
@@ -41,10 +42,12 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
     assert health["first_bad"] == {
         "step": 20,
         "rank": 1,
-        "layer": None if bad_loss else layer,
+        "layer": None if bad_loss else layers[-1],
+        "layers": layers[:5],
+        "num_layers": len(layers),
         "kind": kind,
         "bad_loss": bad_loss,
-        "first_gradient": layer,
+        "first_gradient": layers[-1],
         "module": None,
     }
     assert health["window"]["coverage"] == 1.0
@@ -53,20 +56,26 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
     assert alerts[0]["first_step"] == alerts[0]["fired_step"] == 20
 
 
-@pytest.mark.parametrize(("fault", "rule"), [("explode", "exploding"), ("vanish", "vanishing")])
+@pytest.mark.parametrize(
+    ("fault", "rule", "beside"),
+    [("explode", "exploding", {"loss"}), ("vanish", "vanishing", set())],
+)
 def test_gradients_out_of_range_on_all_ranks_fire_and_stay_firing_to_the_end(
-    aggregator: Aggregator, train: Train, fault: str, rule: str
+    aggregator: Aggregator, train: Train, fault: str, rule: str, beside: set[str]
 ) -> None:
-    """A run that ended keeps its alerts as they stood."""
+    """A run that ended keeps its alerts as they stood. The loss explodes with its gradients."""
     aggregator.start()
     train(2, "--run", "range", "--fault", fault).wait()
 
     health = aggregator.health_of_ended("range")
 
     assert health["phase"] == "ended"
-    assert health["status"] == {"exploding": "critical", "vanishing": "degraded"}[rule]
-    (alert,) = health["alerts"]["items"]
-    assert (alert["rule"], alert["state"], alert["first_step"]) == (rule, "firing", 20)
+    assert health["status"] == "critical"
+    alerts = {alert["rule"]: alert for alert in health["alerts"]["items"]}
+    assert alerts.keys() == {rule} | beside
+    assert {alert["state"] for alert in alerts.values()} == {"firing"}
+    alert = alerts[rule]
+    assert (alert["severity"], alert["first_step"]) == ("critical", 20)
     assert alert["origin"]["ranks"] == [0, 1]
     assert alert["origin"]["rank"] is None
     assert health[f"has_{rule}"]

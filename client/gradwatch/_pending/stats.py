@@ -14,7 +14,7 @@ from gradwatch._pending.unscaled import unscaled
 from gradwatch._statistics.digest_columns import join_bits
 from gradwatch_wire import Column, Manifest, Stats
 from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
-from gradwatch_wire.names import Scalar
+from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
 
 
@@ -27,7 +27,8 @@ class StatsFrame:
         scalars: What each of the others is; those of one name are added up.
         known: Scalars that the host knows.
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
-        outputs: Reads what comes after the scalars; None if nothing does.
+        outputs: Reads what comes after the scalars; None if nothing does. Whatever comes last tells
+            of an optimizer that was called whether it has skipped the update itself: not 0 if so.
     """
 
     step: int
@@ -72,6 +73,9 @@ class PendingStats(PendingRecord):
             magnitudes, found = frame.outputs.result(is_good=all(map(math.isfinite, norms)))
             activations = Column.pack("<f8", magnitudes)
             scalars |= found
+        labels = dict(frame.labels)
+        if any(any(found_inf) for found_inf in left):
+            labels[Label.TAKEN] = False
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)
@@ -79,7 +83,7 @@ class PendingStats(PendingRecord):
             Stats(
                 manifest_id=frame.manifest_id + number,
                 step=self.step,
-                labels=dict(frame.labels),
+                labels=labels,
                 scalars=scalars,
                 columns={name: _column(name, each[piece]) for name, each in columns.items()},
                 part=frame.part * frame.num_pieces + number,

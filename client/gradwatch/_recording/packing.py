@@ -24,6 +24,7 @@ def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
         values += tensors
     if sample.outputs is not None:
         values += sample.outputs.tensors()
+    values += sample.found_inf
     # Not the sample itself: its tensors would stay on the device until the record is made.
     frame = StatsFrame(
         step=sample.step,

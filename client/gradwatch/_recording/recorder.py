@@ -242,7 +242,9 @@ class Recorder:
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
             tell_unknown_scale(sample.step, self._faults)
-        self._tell_skip(optimizer, sample, taken=taken)
+        found_inf = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
+        self._tell_skip(optimizer, sample, found_inf)
+        sample.found_inf = found_inf if taken else []
         self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
             self._count(sample, taken=taken)
@@ -289,12 +291,11 @@ class Recorder:
         if taken:
             self.observed.end_step(sample)
 
-    def _tell_skip(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
+    def _tell_skip(self, optimizer: int, sample: StepSample, found_inf: list[Tensor]) -> None:
         """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
-        found = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
         scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
-        if scale and found:
-            values = self._readback.start([scale[0], *found])
+        if scale and found_inf:
+            values = self._readback.start([scale[0], *found_inf])
             self.put(PendingSkip(sample.step, optimizer, values))
 
     def _activate(self) -> None:

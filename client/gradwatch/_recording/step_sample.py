@@ -45,6 +45,8 @@ class StepSample:
         is_ordered: Whether `layers` follow the forward pass.
         outputs: What the outputs of modules came to, None if none was looked at.
         packed: Device to memory that the kernel has written its columns into.
+        found_inf: What tells whether the optimizer, whose `step` was called, has skipped the update
+            itself: 0-d, not 0 if it has. None of an optimizer that does not.
     """
 
     step: int
@@ -64,6 +66,7 @@ class StepSample:
     is_ordered: bool = False
     outputs: OutputMagnitudes | None = None
     packed: dict[torch.device, PackedNumbers] = field(default_factory=dict)
+    found_inf: list[Tensor] = field(default_factory=list)
 
     def measure(
         self,

@@ -98,10 +98,26 @@ def test_each_skipped_step_has_a_record(
     assert [stats.step for stats in sent] == [0, 1, 2, 3, 4]
     bad = [not all(map(math.isfinite, aggregator.layers(stats).values())) for stats in sent]
     assert bad == [False, True, True, False, False]
+    assert [stats.labels["taken"] for stats in sent] == [not skipped for skipped in bad]
     assert aggregator.of(Event) == [
         Event(name="skipped_step", step=1, data={"optimizer": 0, "loss_scale": 1024.0}),
         Event(name="skipped_step", step=2, data={"optimizer": 0, "loss_scale": 512.0}),
     ]
+
+
+def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
+    aggregator: Any, attach: Any, kind: Any
+) -> None:
+    """As all its labels are those of the last; that of a fused optimizer is known late."""
+    model = nn.Linear(8, 3)
+    optimizer = kind(model.parameters())
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    watch = attach(model, optimizer, scaler=scaler, report_every=2)
+    train(model, optimizer, scaler, watch, overflow=(0, 3), steps=6)
+    sent = aggregator.stats(3)
+
+    assert [stats.step for stats in sent] == [1, 3, 5]
+    assert [stats.labels["taken"] for stats in sent] == [True, False, True]
 
 
 def test_of_two_optimizers_the_skipped_one_is_named(
