@@ -29,9 +29,10 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
                 continue
             if own.watched is not None and own.watched.shape == raised.shape:
                 raised = raised & own.watched
-            for other in rule.yields_to:
-                if other in found:
-                    raised = raised & ~found[other]
+            if np.count_nonzero(raised):  # hardly ever
+                for other in rule.yields_to:
+                    if other in found:
+                        raised = raised & ~found[other]
             found[name] = raised
     return found
 

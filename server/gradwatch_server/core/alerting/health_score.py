@@ -30,7 +30,7 @@ def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
 
 def _has_nonfinite(frame: Frame) -> bool:
     """Tell whether a layer or the loss is NaN or Inf."""
-    return bool(frame.nonfinite.any()) or not math.isfinite(frame.loss or 0.0)
+    return bool(np.count_nonzero(frame.nonfinite)) or not math.isfinite(frame.loss or 0.0)
 
 
 def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
@@ -38,6 +38,6 @@ def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
     found: BoolArray | None = None
     for name in rules.counted_towards[share]:
         mask = flags.get(name)
-        if mask is not None:
+        if mask is not None and np.count_nonzero(mask):
             found = mask if found is None else found | mask
     return 0 if found is None else int(np.count_nonzero(found))

@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.baselines.judgement import (
 )
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.modules import Modules
-from gradwatch_server.core.alerting.baselines.running import MIN_SAMPLES, RunningStatistics
+from gradwatch_server.core.alerting.baselines.running import RunningStatistics
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame
 
@@ -63,7 +63,7 @@ class Baselines:
         """
         judgement = self.judge(frame, names)
         samples = judgement.samples
-        if frame.nonfinite.any():
+        if np.count_nonzero(frame.nonfinite):
             samples = np.full_like(samples, np.nan)
         weight = RESUMED_WEIGHT if self._resumed else 0.0
         self._running.add(samples, judgement.deviation, weight)
@@ -71,7 +71,7 @@ class Baselines:
 
     def resume(self) -> None:
         """Note that the training was interrupted: what is usual may have moved a little."""
-        np.minimum(self._running.count, MIN_SAMPLES, out=self._running.count)
+        self._running.learn_again()
         self._resumed = RESUMED_FRAMES
 
     @property
@@ -87,10 +87,9 @@ class Baselines:
             modules=self.modules,
             norms=norms,
             samples=samples,
-            mean=running.mean.copy(),
+            mean=running.mean,
             deviation=running.deviation(self._floor()),
-            peak=running.peak.copy(),
-            count=running.count.astype(np.float64),
+            peak=running.peak,
             is_known=running.is_known(),
             is_log_loss=self._is_log_loss,
         )
@@ -103,8 +102,9 @@ class Baselines:
         return norms
 
     def _samples(self, frame: Frame, norms: FloatArray) -> FloatArray:
-        samples = np.full(len(self._running), np.nan)
+        samples = np.empty(len(self._running))
         samples[FIRST_MODULE : FIRST_MODULE + len(norms)] = norms
+        samples[FIRST_MODULE + len(norms) :] = np.nan
         samples[TOTAL] = math.nan if frame.total_norm is None else frame.total_norm
         loss = math.nan if frame.loss is None else frame.loss
         if self._is_log_loss and -math.inf < loss <= 0.0:
@@ -120,10 +120,11 @@ class Baselines:
         self._is_log_loss = False
         self._running.restart(LOSS)
 
-    def _floor(self) -> FloatArray:
+    def _floor(self) -> FloatArray | float:
+        if self._is_log_loss:
+            return MIN_DEVIATION
         floor = np.full(len(self._running), MIN_DEVIATION)
-        if not self._is_log_loss:
-            floor[LOSS] = MIN_LOSS_DEVIATION * abs(self._running.mean[LOSS]) or MIN_LOSS_DEVIATION
+        floor[LOSS] = MIN_LOSS_DEVIATION * abs(self._running.mean[LOSS]) or MIN_LOSS_DEVIATION
         return floor
 
     def state_dict(self) -> dict[str, Any]:

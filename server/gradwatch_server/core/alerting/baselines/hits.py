@@ -20,6 +20,7 @@ class Hits:
 
     def __init__(self) -> None:
         self._bits: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self._since = MAX_FRAMES  # frames since any hit: all bits are 0 after so many
 
     def add(self, hit: BoolArray, least: int, frames: int) -> BoolArray:
         """Take in a frame; return (series,) whether it and others are *least* of the last *frames*.
@@ -32,9 +33,13 @@ class Hits:
         if len(self._bits) < len(hit):
             more = np.zeros(len(hit) - len(self._bits), dtype=np.uint8)
             self._bits = np.concatenate([self._bits, more])
-        self._bits = ((self._bits << 1) | hit).astype(np.uint8)
         if not np.count_nonzero(hit):  # nearly always
+            if self._since < MAX_FRAMES:
+                self._since += 1
+                self._bits <<= 1
             return hit
+        self._since = 0
+        self._bits = (self._bits << 1) | hit
         enough: BoolArray = hit & (_COUNTS[self._bits & ((1 << frames) - 1)] >= least)
         return enough
 
@@ -45,3 +50,4 @@ class Hits:
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described."""
         self._bits = np.frombuffer(plain["bits"], dtype=np.uint8).copy()
+        self._since = 0

@@ -33,7 +33,6 @@ class Judgement:
         mean: (series,) usual value.
         deviation: (series,) usual distance from it.
         peak: (series,) largest of the last 256 frames, -Inf without any.
-        count: (series,) samples before this frame.
         is_known: (series,) whether there were enough samples to call something unusual.
         is_log_loss: Whether LOSS is a logarithm.
     """
@@ -44,7 +43,6 @@ class Judgement:
     mean: FloatArray
     deviation: FloatArray
     peak: FloatArray
-    count: FloatArray
     is_known: BoolArray
     is_log_loss: bool
 
@@ -60,9 +58,8 @@ class Judgement:
 
     @cached_property
     def over_peak(self) -> FloatArray:
-        """(series,) sample less the largest of late."""
-        with np.errstate(invalid="ignore"):
-            return self.samples - self.peak
+        """(series,) sample less the largest of late; Inf without any, as samples are finite."""
+        return self.samples - self.peak
 
     @cached_property
     def num_modules(self) -> int:

@@ -6,10 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 
 LN_2: Final = 0.6931471805599453
 _SQRT_HALF: Final = 0.7071067811865476
+_SQRT_HALF_BITS: Final = int(np.array(_SQRT_HALF).view(np.int64))
+_FRACTION_BITS: Final = 52
+_FRACTION_MASK: Final = (1 << _FRACTION_BITS) - 1
+_SMALLEST: Final = 2.2250738585072014e-308
+"""The smallest normal number."""
+
 _TERMS: Final = (1 / 17, 1 / 15, 1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3)
 
 
@@ -21,13 +27,19 @@ def natural_log(values: FloatArray) -> FloatArray:
     ln f = 2 (s + s³/3 + s⁵/5 + ...) with s = (f - 1) / (f + 1) and f from √½ to √2, by additions,
     multiplications and one division.
     """
-    usable = (values > 0.0) & (values < np.inf)
-    fraction, exponent = np.frexp(np.where(usable, values, 1.0))
-    low = fraction < _SQRT_HALF
-    np.multiply(fraction, 2.0, out=fraction, where=low)
-    s = fraction - 1.0
-    s /= fraction + 1.0
-    squared = s * s
+    usable: BoolArray | None = None
+    # Of a NaN the least is NaN, and so nothing is above it.
+    if not (
+        np.minimum.reduce(values, initial=1.0) >= _SMALLEST
+        and np.maximum.reduce(values, initial=1.0) < np.inf
+    ):
+        usable = (values > 0.0) & (values < np.inf)
+        values = np.where(usable, values, 1.0)
+    s, exponent = _split(values)
+    divisor = s + 1.0
+    s -= 1.0
+    s /= divisor
+    squared = np.multiply(s, s, out=divisor)
     series = squared * _TERMS[0]
     for term in _TERMS[1:]:
         series += term
@@ -35,7 +47,23 @@ def natural_log(values: FloatArray) -> FloatArray:
     series *= s
     series += s
     series += series
-    logarithm: FloatArray = (exponent - low) * LN_2
-    logarithm += series
-    logarithm[~usable] = np.nan
-    return logarithm
+    exponent *= LN_2
+    exponent += series
+    if usable is not None:
+        exponent[~usable] = np.nan
+    return exponent
+
+
+def _split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return fractions from √½ to √2, and the powers of two that they are to be multiplied by."""
+    if np.minimum.reduce(values, initial=1.0) < _SMALLEST:
+        fraction, exponent = np.frexp(values)
+        low = fraction < _SQRT_HALF
+        np.multiply(fraction, 2.0, out=fraction, where=low)
+        return fraction, (exponent - low).astype(np.float64)
+    # The same of normal numbers, several at once: frexp takes one after the other.
+    bits = values.view(np.int64) - _SQRT_HALF_BITS
+    power = bits >> _FRACTION_BITS
+    bits &= _FRACTION_MASK
+    bits += _SQRT_HALF_BITS
+    return bits.view(np.float64), power.astype(np.float64)

@@ -26,12 +26,14 @@ class Modules:
         self.names: list[str] = []
         self.of_layer: IndexArray = np.zeros(0, dtype=np.int64)
         self._places: dict[str, int] = {}
+        self._are_single = True  # whether each has one layer
 
     def extend(self, layers: Sequence[str]) -> None:
         """Take in the layers that came after those known; all of them are given."""
         new = [self._place(_module(name)) for name in layers[len(self.of_layer) :]]
         if new:
             self.of_layer = np.concatenate([self.of_layer, np.array(new, dtype=np.int64)])
+            self._are_single = len(self.of_layer) == len(self.names)
 
     def norms(self, l2: FloatArray) -> FloatArray:
         """Return (modules,) √Σ l2² of the layers that are there; NaN without any.
@@ -40,6 +42,8 @@ class Modules:
             l2: (layers,) norms, NaN where a layer is absent. A NaN norm counts as absent: callers
                 leave modules out that have something non-finite.
         """
+        if self._are_single and len(l2) == len(self.names):
+            return np.abs(l2)
         own = self.of_layer[: len(l2)]
         present = ~np.isnan(l2)
         norms = np.where(present, np.abs(l2), 0.0)  # a norm below 0 may come from the wire

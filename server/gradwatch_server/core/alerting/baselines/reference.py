@@ -25,6 +25,12 @@ class Reference:
     def __init__(self) -> None:
         self._usual = np.zeros(0)  # NaN of a series that is not away
         self._frames: IndexArray = np.zeros(0, dtype=np.int64)
+        self._any_away = False
+
+    @property
+    def any_away(self) -> bool:
+        """Whether any series is away."""
+        return self._any_away
 
     def follow(self, judgement: Judgement, left: BoolArray, back: float) -> BoolArray:
         """Take in a frame; return (series,) which are away.
@@ -35,21 +41,22 @@ class Reference:
             back: Distance from the usual value at or below which they are back; negative where a
                 fall was judged, and then at or above which.
         """
-        self._fit(len(left))
-        self._usual = np.where(np.isnan(self._usual) & left, judgement.mean, self._usual)
-        if np.isnan(self._usual).all():
+        self.fit(len(left))
+        if not self._any_away and not np.count_nonzero(left):  # nearly always
             return left
+        self._usual = np.where(np.isnan(self._usual) & left, judgement.mean, self._usual)
         rise = self.rise(judgement)
         returned = rise <= back if back > 0 else rise >= back
         self._frames = np.where(np.isnan(self._usual), 0, self._frames + 1)
         returned |= self._frames > MAX_AWAY_FRAMES
         self._usual[returned & ~left] = np.nan
         away: BoolArray = ~np.isnan(self._usual)
+        self._any_away = bool(np.count_nonzero(away))
         return away
 
     def rise(self, judgement: Judgement) -> FloatArray:
         """Return (series,) how far each is above its reference, NaN without one."""
-        self._fit(len(judgement.samples))  # it may not have followed any frame yet
+        self.fit(len(judgement.samples))  # it may not have followed any frame yet
         return judgement.samples - self._usual
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,8 +67,10 @@ class Reference:
         """Take over what `state_dict` described."""
         self._usual = np.array(unpack(plain["usual"]), dtype=np.float64)
         self._frames = np.array(unpack(plain["frames"]), dtype=np.int64)
+        self._any_away = not np.isnan(self._usual).all()
 
-    def _fit(self, number: int) -> None:
+    def fit(self, number: int) -> None:
+        """Make room for *number* series."""
         more = number - len(self._usual)
         if more > 0:
             self._usual = np.append(self._usual, np.full(more, np.nan))

@@ -61,6 +61,8 @@ class RunningStatistics:
         self._num_recent: IndexArray = np.zeros(0, dtype=np.int64)
         self._blocks = np.zeros((BLOCKS, 0))
         self._frames = 0
+        self._young: BoolArray | None = np.zeros(0, dtype=np.bool_)  # None: no series is
+        self._known: BoolArray | None = None  # of the next frame, None if it may have changed
 
     def __len__(self) -> int:
         """Number of series."""
@@ -79,16 +81,20 @@ class RunningStatistics:
         self._num_recent = np.append(self._num_recent, np.zeros(more, dtype=np.int64))
         self._recent = np.hstack([self._recent, np.zeros((PRESENCE_FRAMES, more), dtype=np.bool_)])
         self._blocks = np.hstack([self._blocks, np.full((BLOCKS, more), -np.inf)])
+        self._look_again()
 
-    def deviation(self, floor: FloatArray) -> FloatArray:
+    def deviation(self, floor: FloatArray | float) -> FloatArray:
         """Return (series,) standard deviations, at least *floor*: no series is called tight."""
-        return np.maximum(np.sqrt(self.variance), floor)
+        deviation = np.sqrt(self.variance)
+        return np.maximum(deviation, floor, out=deviation)
 
     def is_known(self) -> BoolArray:
         """Return (series,) whether there are enough samples, half of the last frames among them."""
-        half = min(self._frames, PRESENCE_FRAMES) / 2
-        known: BoolArray = (self.count >= MIN_SAMPLES) & (self._num_recent >= half)
-        return known
+        if self._known is None:
+            half = min(self._frames, PRESENCE_FRAMES) / 2
+            self._known = (self.count >= MIN_SAMPLES) & (self._num_recent >= half)
+            self._known.flags.writeable = False  # it is given out for many frames
+        return self._known
 
     def add(self, samples: FloatArray, deviation: FloatArray, least_weight: float = 0.0) -> None:
         """Take in one frame.
@@ -98,21 +104,69 @@ class RunningStatistics:
             deviation: (series,) what `deviation` gave before.
             least_weight: Of the samples, where what is usual is to be learned anew quickly.
         """
-        there = ~np.isnan(samples)
+        there = samples == samples  # not of a NaN
+        is_whole = np.count_nonzero(there) == len(there)
+        weight, settling = self._weight(there, max(WEIGHT, least_weight))
+        distance = samples - self.mean
+        bound = WINSOR * deviation
+        if settling is not None:
+            bound[settling] = np.inf
+        if not is_whole:
+            weight = np.where(there, weight, 0.0)
+            distance[~there] = 0.0
+            samples = np.where(there, samples, -np.inf)
+        np.minimum(distance, bound, out=distance)
+        np.negative(bound, out=bound)
+        np.maximum(distance, bound, out=distance)
+        self._move(distance, weight)
+        self._raise_peak(samples, settling, is_whole=is_whole)
+        self.count += 1 if is_whole else there
+        self._note_presence(there)
+
+    def _weight(
+        self, there: BoolArray, least: float
+    ) -> tuple[FloatArray | float, BoolArray | None]:
+        """Return the weight of each sample, and which series settle, None if nothing does."""
+        if self._young is None or not np.count_nonzero(self._young & there):  # nearly always
+            return least, None
+        weight = np.maximum(1.0 / (self.count + 1.0), least)
         settling = self.count < SETTLING
-        distance = np.where(there, samples - self.mean, 0.0)
-        bound = np.where(settling, np.inf, WINSOR * deviation)
-        distance = np.minimum(np.maximum(distance, -bound), bound)
-        weight = np.maximum(1.0 / (self.count + 1.0), max(WEIGHT, least_weight))
-        weight = np.where(there, weight, 0.0)
-        self.mean += weight * distance
-        self.variance = (1.0 - weight) * (self.variance + weight * (distance * distance))
-        self._raise_peak(np.where(there, samples, -np.inf), settling)
-        self.count += there
+        self._look_again()
+        return weight, settling if np.count_nonzero(settling) else None
+
+    def _move(self, distance: FloatArray, weight: FloatArray | float) -> None:
+        """Move mean and variance. The mean is a new array: the old one was given out."""
+        step = weight * distance
+        self.mean = self.mean + step
+        # Times distance first, as the numbers were computed ever since.
+        distance *= distance
+        distance *= weight
+        self.variance += distance
+        self.variance *= 1.0 - weight
+
+    def _note_presence(self, there: BoolArray) -> None:
         at = self._frames % PRESENCE_FRAMES
-        self._num_recent += there.astype(np.int64) - self._recent[at]
-        self._recent[at] = there
         self._frames += 1
+        if self._frames <= PRESENCE_FRAMES:
+            self._known = None
+        recent = self._recent[at]
+        if np.count_nonzero(recent != there):
+            self._num_recent += there
+            self._num_recent -= recent
+            recent[:] = there
+            self._known = None
+
+    def _look_again(self) -> None:
+        """Note that the numbers of samples changed: of few, each counts for more."""
+        # With one more the weight of the next sample is the least one.
+        young = self.count + 1 < 1.0 / WEIGHT
+        self._young = young if np.count_nonzero(young) else None
+        self._known = None
+
+    def learn_again(self) -> None:
+        """Count each series as if it had just become known."""
+        np.minimum(self.count, MIN_SAMPLES, out=self.count)
+        self._look_again()
 
     def restart(self, series: int) -> None:
         """Forget the samples of one series."""
@@ -121,18 +175,27 @@ class RunningStatistics:
         self.count[series] = self._num_recent[series] = 0
         self._recent[:, series] = False
         self._blocks[:, series] = -np.inf
+        self._look_again()
 
-    def _raise_peak(self, samples: FloatArray, settling: BoolArray) -> None:
+    def _raise_peak(
+        self, samples: FloatArray, settling: BoolArray | None, *, is_whole: bool
+    ) -> None:
+        """Take in samples, -Inf where there is none. The peak is a new array, as the mean is."""
         if self._frames % BLOCK == 0:
             self._blocks[self._frames // BLOCK % BLOCKS] = -np.inf
             self.block = np.full_like(self.block, -np.inf)
             self.peak = self._blocks.max(axis=0, initial=-np.inf)
-        bounded = np.minimum(samples, self.peak + LN_PEAK_GROWTH)
+        bounded = self.peak + LN_PEAK_GROWTH
+        np.minimum(samples, bounded, out=bounded)
         # Without any sample of late there is no peak to bound it by.
-        bounded = np.where(settling | np.isneginf(self.peak), samples, bounded)
-        self.block = np.maximum(self.block, bounded)
+        if settling is not None or not is_whole or np.minimum.reduce(self.peak) == -np.inf:
+            free = self.peak == -np.inf
+            if settling is not None:
+                free |= settling
+            np.copyto(bounded, samples, where=free)
+        np.maximum(self.block, bounded, out=self.block)
         self._blocks[self._frames // BLOCK % BLOCKS] = self.block
-        self.peak = np.maximum(self.peak, bounded)
+        self.peak = np.maximum(self.peak, bounded, out=bounded)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -155,4 +218,5 @@ class RunningStatistics:
         made._num_recent = made._recent.sum(axis=0, dtype=np.int64)
         made._blocks = np.array(unpack(state["blocks"]), dtype=np.float64)
         made._frames = state["frames"]
+        made._look_again()
         return made

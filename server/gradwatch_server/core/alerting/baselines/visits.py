@@ -54,6 +54,14 @@ class Visits:
         known = (self._away <= VISIT_FRAMES) & (self._count >= MIN_VISITS)
         return known & (samples <= self._highest + LN_MORE)
 
+    def rest(self, number: int) -> None:
+        """Take in a frame in which none of *number* series is far off."""
+        self._fit(number)
+        if np.count_nonzero(self._away) or np.count_nonzero(self._count):
+            self._end(self._away > 0)
+            self._away = np.zeros_like(self._away)
+            self._current = np.full(number, -np.inf)
+
     def _end(self, came_back: BoolArray) -> None:
         soon = came_back & (self._away <= VISIT_FRAMES)
         self._highest[soon] = np.maximum(self._highest, self._current)[soon]

@@ -47,14 +47,20 @@ class DeadMemory:
         self.frames: IndexArray = np.zeros(0, dtype=np.int64)
         self.zeros: IndexArray = np.zeros(0, dtype=np.int64)
         self.steady: BoolArray = np.zeros(0, dtype=np.bool_)
+        self._any_run = False
 
     def follow(self, norms: FloatArray, alive_frames: int) -> bool:
         """Take in a frame's norms, (modules,); return whether any module is zero."""
-        for name in _COUNTS:
-            setattr(self, name, grown(getattr(self, name), len(norms), 0))
-        self.steady = grown(self.steady, len(norms), fill=False)
+        if len(norms) > len(self.steady):
+            for name in _COUNTS:
+                setattr(self, name, grown(getattr(self, name), len(norms), 0))
+            self.steady = grown(self.steady, len(norms), fill=False)
+        if not self._any_run and np.minimum.reduce(norms, initial=np.inf) > 0.0:  # nearly always
+            self.alive += 1
+            self.frames += 1
+            return False
         alive, zero = norms > 0.0, norms == 0.0
-        if not np.count_nonzero(zero) and not np.count_nonzero(self.run):
+        if not np.count_nonzero(zero) and not self._any_run:
             self.alive += alive
             self.frames += alive
             return False
@@ -66,6 +72,7 @@ class DeadMemory:
         self.zeros += np.where(ended, self.run, 0)
         self.alive = np.where(zero, 0, self.alive + alive)
         self.run = np.where(zero, self.run + 1, np.where(alive, 0, self.run))
+        self._any_run = bool(np.count_nonzero(self.run))
         return bool(np.count_nonzero(zero))
 
     def enough(self) -> IndexArray:
@@ -86,6 +93,7 @@ class DeadMemory:
         for name in _COUNTS:
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
         self.steady = np.array(unpack(plain["steady"]), dtype=np.bool_)
+        self._any_run = bool(np.count_nonzero(self.run))
 
 
 class DeadLayerRule(ModuleRule):

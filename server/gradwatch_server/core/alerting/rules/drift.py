@@ -59,11 +59,14 @@ class DriftMemory:
         self.trend: FloatArray = np.zeros(0)
         self.change: FloatArray = np.zeros(0)
         self.loss_rises = False
+        self._drifting: BoolArray = self.trend != 0.0
         self._lr: list[float] = []  # at the end of each block
 
     def follow(self, judgement: Judgement, lr: float | None, told: float, clear: float) -> None:
         """Take in a frame; *told* and *clear* are logarithms of ratios."""
-        self.trend = grown(self.trend, len(judgement.samples), 0.0)
+        if len(judgement.samples) > len(self.trend):
+            self.trend = grown(self.trend, len(judgement.samples), 0.0)
+            self._drifting = self.trend != 0.0
         if not self.ring.add(judgement.samples):
             return
         self._lr = [*self._lr[-63:], math.nan if lr is None else lr]
@@ -82,8 +85,14 @@ class DriftMemory:
         far &= (change < 0.0) | (change - self._rise_by_rate(len(medians)) > told)
         stays = (self.trend == np.sign(change)) & (np.abs(change) > clear)
         self.trend = np.where(far | stays, np.sign(change), 0.0)
+        self._drifting = self.trend != 0.0
         least = max(math.log(LOSS_ROSE), DEVIATIONS * float(deviation[LOSS]))
         self.loss_rises = bool(judgement.is_log_loss and change[LOSS] > least)
+
+    @property
+    def drifting(self) -> BoolArray:
+        """(series,) whether each drifts since the last block."""
+        return self._drifting
 
     def _rise_by_rate(self, blocks: int) -> float:
         """Return the rise of a logarithmic norm that a falling learning rate explains."""
@@ -108,6 +117,7 @@ class DriftMemory:
         """Take over what `state_dict` described."""
         self.ring.load_state_dict(plain["ring"])
         self.trend = np.array(unpack(plain["trend"]), dtype=np.float64)
+        self._drifting = self.trend != 0.0
         self.change = np.array(unpack(plain["change"]), dtype=np.float64)
         self.loss_rises, self._lr = plain["loss_rises"], list(plain["lr"])
 
@@ -176,7 +186,7 @@ class DriftRule(ModuleRule):
         """Return the modules that drift, (modules,)."""
         memory = self._memory(context)
         memory.follow(judgement, frame.lr, math.log(self.ratio), math.log(self.clear_ratio))
-        drifting: BoolArray = memory.trend[FIRST_MODULE:] != 0.0
+        drifting = memory.drifting[FIRST_MODULE:]
         if np.count_nonzero(drifting):
             drifting = drifting & ~told_modules(context, len(drifting))
         return drifting

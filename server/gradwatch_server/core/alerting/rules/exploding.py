@@ -46,12 +46,18 @@ class ExplodingMemory:
         before: (layers,) `largest` at the jump of a layer that has jumped and not come back, else
             NaN.
         frames: (layers,) since the jump.
+        any_away: Whether any layer has jumped and not come back.
     """
 
     def __init__(self) -> None:
         self.largest: FloatArray = np.zeros(0)
         self.before: FloatArray = np.zeros(0)
         self.frames: IndexArray = np.zeros(0, dtype=np.int64)
+        self.any_away = False
+
+    def look_again(self) -> None:
+        """Note whether any layer has jumped and not come back."""
+        self.any_away = not np.isnan(self.before).all()
 
     def fit(self, number: int) -> None:
         """Make room for *number* layers."""
@@ -70,6 +76,7 @@ class ExplodingMemory:
         self.largest = np.array(unpack(plain["largest"]), dtype=np.float64)
         self.before = np.array(unpack(plain["before"]), dtype=np.float64)
         self.frames = np.array(unpack(plain["frames"]), dtype=np.int64)
+        self.look_again()
 
 
 class ExplodingRule(ModuleRule):
@@ -140,13 +147,18 @@ class ExplodingRule(ModuleRule):
         """Return the layers above the limit that have jumped there, (layers,)."""
         memory, norms = self._memory(context), observation.l2_max
         memory.fit(len(norms))
-        over = (norms > self.limit) & self.seen(observation)
-        jumped = over & self._jumped(observation, context) if np.count_nonzero(over) else over
-        if np.count_nonzero(jumped) or not np.isnan(memory.before).all():
+        over: BoolArray = norms > self.limit
+        is_over = bool(np.count_nonzero(over))
+        if is_over:
+            over &= self.seen(observation)
+        jumped = over & self._jumped(observation, context) if is_over else over
+        if memory.any_away or np.count_nonzero(jumped):
             self._follow(memory, norms, jumped)
         self._learn(memory, observation)
+        if not is_over:  # nearly always
+            return over
         jumped = ~np.isnan(memory.before)
-        return over & (jumped | self._is_new(observation, context)) if over.any() else over
+        return over & (jumped | self._is_new(observation, context))
 
     def held_layers(self, frame: Frame, context: Context) -> BoolArray:
         """Return the layers that are not calm yet, (layers,)."""
@@ -204,11 +216,14 @@ class ExplodingRule(ModuleRule):
         memory.frames = np.where(away, memory.frames + 1, 0)
         calm = (norms <= self.clear) | (memory.frames > MAX_AWAY_FRAMES)
         memory.before[away & calm & ~jumped] = np.nan
+        memory.look_again()
 
     def _learn(self, memory: ExplodingMemory, frame: Frame) -> None:
         """Note the largest norms so far of layers that are where they belong."""
-        norms = np.where(self.seen(frame) & np.isnan(memory.before), frame.l2_max, np.nan)
-        memory.largest = np.fmax(memory.largest, norms)
+        norms = frame.l2_max  # NaN where absent
+        if memory.any_away or np.count_nonzero(frame.nonfinite):
+            norms = np.where(self.seen(frame) & np.isnan(memory.before), norms, np.nan)
+        np.fmax(memory.largest, norms, out=memory.largest)
 
     def _memory(self, context: Context) -> ExplodingMemory:
         memory = context.memory(self.name)

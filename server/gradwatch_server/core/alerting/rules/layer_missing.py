@@ -35,21 +35,24 @@ class MissingMemory:
         there: (layers,) frames in a row with it, up to the latest.
         missing: (layers,) frames without a layer that is expected, 0 otherwise.
         since: (layers,) the step of the first of them.
+        any_missing: Whether one is.
     """
 
     def __init__(self) -> None:
         self.there: IndexArray = np.zeros(0, dtype=np.int64)
         self.missing: IndexArray = np.zeros(0, dtype=np.int64)
         self.since: IndexArray = np.zeros(0, dtype=np.int64)
+        self.any_missing = False
 
     def follow(self, frame: Frame) -> None:
         """Take in a frame; one that lacks ranks or shards says nothing."""
         present = frame.present
-        for name in ("there", "missing", "since"):
-            setattr(self, name, grown(getattr(self, name), len(present), 0))
+        if len(present) > len(self.there):
+            for name in ("there", "missing", "since"):
+                setattr(self, name, grown(getattr(self, name), len(present), 0))
         if frame.num_partial or frame.coverage < 1.0:
             return
-        if np.count_nonzero(present) == len(present) and not np.count_nonzero(self.missing):
+        if not self.any_missing and np.count_nonzero(present) == len(present):  # nearly always
             self.there += 1
             return
         expected = self.there >= STEADY_FRAMES
@@ -60,6 +63,10 @@ class MissingMemory:
         goes_on = ~present & (self.missing > 0) & (self.missing < ACCEPTED_FRAMES)
         self.missing = np.where(went, 1, np.where(goes_on, self.missing + 1, 0))
         self.there = np.where(present, self.there + 1, 0)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self.any_missing = bool(np.count_nonzero(self.missing))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
@@ -69,6 +76,7 @@ class MissingMemory:
         """Take over what `state_dict` described."""
         for name in ("there", "missing", "since"):
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
+        self._look_again()
 
 
 class LayerMissingRule(LayerRule):
@@ -109,6 +117,8 @@ class LayerMissingRule(LayerRule):
         """Return the layers that are missing, (layers,)."""
         memory = self._memory(context)
         memory.follow(observation)
+        if not memory.any_missing:
+            return np.zeros(len(memory.missing), dtype=np.bool_)
         missing: BoolArray = memory.missing >= self.missing_steps
         return missing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,10 @@ GROUP = "loss"
 """The group of its alerts."""
 
 
+_CALM: Final = np.zeros(1, dtype=np.bool_)
+_CALM.flags.writeable = False
+
+
 class LossMemory:
     """How often the loss was high lately, and what was usual when it began to be."""
 
@@ -35,7 +39,7 @@ class LossMemory:
 
     def add(self, *, high: bool, least: int, frames: int) -> bool:
         """Take in a frame; return whether it is the last of enough."""
-        return bool(self._hits.add(np.array([high]), least, frames)[0])
+        return bool(self._hits.add(np.array([high]) if high else _CALM, least, frames)[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
@@ -105,13 +109,18 @@ class LossRule(Rule):
         loss = observation.loss
         if loss is not None and nonfinite_kind(loss) is not None:
             return np.array([not observation.nonfinite.any()])
-        rise, deviation = float(judgement.rise[LOSS]), float(judgement.deviation[LOSS])
+        rise = float(judgement.samples[LOSS]) - float(judgement.mean[LOSS])
+        deviation = float(judgement.deviation[LOSS])
         if judgement.is_log_loss:
             limit, least, frames = max(math.log(self.ratio), self.deviations * deviation), 2, 3
         else:
             limit, least, frames = (self.deviations + 1.0) * deviation, 3, 4
         high = bool(judgement.is_known[LOSS]) and rise > limit
         raised = memory.add(high=high, least=least, frames=frames)
+        if not raised and not memory.reference.any_away:  # nearly always
+            memory.reference.fit(len(judgement.samples))
+            memory.away_frames = 0
+            return _CALM
         flags = np.zeros(len(judgement.samples), dtype=np.bool_)
         flags[LOSS] = raised
         memory.reference.follow(judgement, flags, 2.0 * deviation)

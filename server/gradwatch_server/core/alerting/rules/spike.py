@@ -45,6 +45,7 @@ class SpikeMemory:
 
     def __init__(self) -> None:
         self.spike = self.severe = self.away = np.zeros(0, dtype=np.bool_)
+        self._none = self.spike
         self._kept = {"half": Hits(), "lasting": Hits(), "severe": Hits()}
         self._reference = Reference()
         self._visits = Visits()
@@ -53,12 +54,30 @@ class SpikeMemory:
         """Return what `Hits.add` does for one of the limits."""
         return self._kept[name].add(hit, least, frames)
 
+    def follow_calm(self, number: int) -> BoolArray:
+        """Take in a frame in which none of *number* series is far off; return that, (series,)."""
+        if len(self._none) != number:
+            self._none = np.zeros(number, dtype=np.bool_)
+            self._none.flags.writeable = False
+        for name in self._kept:
+            self.hit(name, self._none, 1, 8)
+        self._reference.fit(number)
+        self._visits.rest(number)
+        self.spike = self.severe = self.away = self._none
+        return self._none
+
+    @property
+    def any_away(self) -> bool:
+        """Whether any series is above its reference."""
+        return self._reference.any_away
+
     def follow(self, judgement: Judgement, spike: BoolArray, half: BoolArray, back: float) -> None:
         """Take in what a frame comes to; *back* is the logarithm of the ratio that is calm."""
         self.away = self._reference.follow(judgement, half, back)
         self.spike = spike & ~self._visits.follow(judgement, self.away)
-        with np.errstate(invalid="ignore"):
-            far = self._reference.rise(judgement) > LN_SEVERE if self.away.any() else self.away
+        far = self.away
+        if np.count_nonzero(far):
+            far = self._reference.rise(judgement) > LN_SEVERE
         self.severe = self.hit("severe", far, 4, 8)
 
     def state_dict(self) -> dict[str, Any]:
@@ -137,11 +156,12 @@ class SpikeRule(ModuleRule):
     def raised_modules(self, frame: Frame, judgement: Judgement, context: Context) -> BoolArray:
         """Return the modules that are a spike or half of one, (modules,)."""
         memory = self._memory(context)
-        with np.errstate(invalid="ignore"):
-            spike = self._spike(judgement, memory)
-            half = spike | self._half(judgement, memory)
-            spike[LOSS] = half[LOSS] = False
-            memory.follow(judgement, spike, half, math.log(self.clear_ratio))
+        if not memory.any_away and self._is_calm(judgement):  # nearly always
+            return memory.follow_calm(len(judgement.samples))[FIRST_MODULE:]
+        spike = self._spike(judgement, memory)
+        half = spike | self._half(judgement, memory)
+        spike[LOSS] = half[LOSS] = False
+        memory.follow(judgement, spike, half, math.log(self.clear_ratio))
         return _modules(half, judgement)
 
     def held_layers(self, frame: Frame, context: Context) -> BoolArray:
@@ -162,6 +182,15 @@ class SpikeRule(ModuleRule):
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
         return f"gradient norm of {place(origin)} is {jump(origin)}"
+
+    def _is_calm(self, judgement: Judgement) -> bool:
+        """Tell whether no series is beyond even the least of the limits."""
+        far = judgement.over_peak > min(LN_2, math.log(self.factor))
+        limit = self.deviations * judgement.deviation
+        np.maximum(limit, min(LN_2, math.log(self.ratio)), out=limit)
+        far |= judgement.rise > limit
+        far &= judgement.is_known
+        return not np.count_nonzero(far)
 
     def _spike(self, judgement: Judgement, memory: SpikeMemory) -> BoolArray:
         known, rise, deviation = judgement.is_known, judgement.rise, judgement.deviation

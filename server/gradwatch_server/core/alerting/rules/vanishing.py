@@ -48,6 +48,7 @@ class VanishingMemory:
         with_loss: (modules,) whether it fell so far while the loss fell as well.
         run: (series,) frames in a row that each is far below what is usual.
         still: Frames in a row in which the loss did not move.
+        any_far: Whether any module is far below what was usual, or stays so.
     """
 
     def __init__(self) -> None:
@@ -59,24 +60,32 @@ class VanishingMemory:
         self._loss = math.nan
         self.run: IndexArray = np.zeros(0, dtype=np.int64)
         self._reference = Reference()
+        self.any_far = False
 
     def follow(self, judgement: Judgement, ratio: float, clear: float, frames: int) -> None:
         """Take in a frame; *ratio* and *clear* are logarithms of shares of the usual norm."""
         number = len(judgement.samples) - FIRST_MODULE
-        self.largest = grown(self.largest, number, math.nan)
-        self.with_loss = grown(self.with_loss, number, fill=False)
-        self.away = grown(self.away, number, fill=False)
-        self.run = grown(self.run, number + FIRST_MODULE, 0)
+        if number > len(self.largest):
+            self.largest = grown(self.largest, number, math.nan)
+            self.with_loss = grown(self.with_loss, number, fill=False)
+            self.away = grown(self.away, number, fill=False)
+            self.run = grown(self.run, number + FIRST_MODULE, 0)
         self._follow_loss(float(judgement.samples[LOSS]), is_log=judgement.is_log_loss)
-        far = judgement.is_known & (judgement.rise < ratio)
-        far[:FIRST_MODULE] = False
-        if not (np.count_nonzero(far) or np.count_nonzero(self.run) or np.count_nonzero(self.away)):
+        far: BoolArray = judgement.rise < ratio
+        if np.count_nonzero(far):
+            far &= judgement.is_known
+            far[:FIRST_MODULE] = False
+        if not self.any_far and not np.count_nonzero(far):  # nearly always
             return
         self.run = np.where(far, self.run + 1, 0)
         left = self.run >= frames
         self.away = self._reference.follow(judgement, left, clear)[FIRST_MODULE:]
         self.with_loss[left[FIRST_MODULE:] & (_loss_rise(judgement) < -LN_2)] = True
         self.with_loss &= self.away
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self.any_far = bool(np.count_nonzero(self.run) or np.count_nonzero(self.away))
 
     def _follow_loss(self, loss: float, *, is_log: bool) -> None:
         moved = abs(loss - self._loss)
@@ -103,6 +112,7 @@ class VanishingMemory:
         self.away = np.array(unpack(plain["away"]), dtype=np.bool_)
         self.run = np.array(unpack(plain["run"]), dtype=np.int64)
         self._reference.load_state_dict(plain["reference"])
+        self._look_again()
 
 
 class VanishingRule(ModuleRule):
@@ -213,7 +223,9 @@ class VanishingRule(ModuleRule):
         memory.follow(judgement, math.log(self.ratio), math.log(self.clear_ratio), frames)
         memory.low = _below(frame, judgement, self.limit)
         norms = judgement.norms
-        memory.largest = np.fmax(memory.largest, norms)
+        np.fmax(memory.largest, norms, out=memory.largest)
+        if not memory.any_far:
+            return memory.low
         far: BoolArray = memory.away & (norms > 0.0)
         return memory.low | far
 
@@ -291,7 +303,9 @@ class VanishingRule(ModuleRule):
 
 def _below(frame: Frame, judgement: Judgement, limit: float) -> BoolArray:
     """Return (modules,) whether all layers of each are below a limit, on some rank each."""
-    small = (frame.l2_min < limit) & ~frame.nonfinite  # NaN where absent
+    small: BoolArray = frame.l2_min < limit  # NaN where absent
+    if np.count_nonzero(small):
+        small &= ~frame.nonfinite
     if not np.count_nonzero(small):
         return np.zeros(len(judgement.modules.names), dtype=np.bool_)
     return judgement.modules.all_of(small, frame.present)

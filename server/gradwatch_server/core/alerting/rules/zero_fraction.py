@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -55,6 +56,7 @@ class ZeroMemory:
         self.run: IndexArray = np.zeros(0, dtype=np.int64)
         self.shares: FloatArray = np.zeros(0)
         self._numel: FloatArray = np.zeros(0)
+        self._any_high = self._is_settled = False
 
     def measure(self, zeros: FloatArray, numel: FloatArray) -> FloatArray:
         """Return (layers,) shares of a frame's zeros, NaN where unknown or of too few elements."""
@@ -68,18 +70,21 @@ class ZeroMemory:
         """Take in a frame's shares, NaN where unknown; return (layers,) which rose for good."""
         number = len(shares)
         self.shares = shares
-        for name in _COUNTS:
-            setattr(self, name, grown(getattr(self, name), number, 0))
-        self.usual = grown(self.usual, number, 0.0)
-        high = shares > share
-        if np.count_nonzero(high) or np.count_nonzero(self.run) or np.count_nonzero(self.away):
+        if number > len(self.usual):
+            for name in _COUNTS:
+                setattr(self, name, grown(getattr(self, name), number, 0))
+            self.usual = grown(self.usual, number, 0.0)
+            self._is_settled = False
+        high: BoolArray = shares > share
+        if self._any_high or np.count_nonzero(high):
             high &= (self.usual < share / 2.0) & (self.frames >= MIN_FRAMES)
             self._rise(shares, high, share, frames)
             self._learn(np.where(high | (self.away > 0), np.nan, shares))
-        else:
+            self._look_again()
+            high = self.away > 0
+        else:  # nearly always
             self._learn(shares)
-        rose: BoolArray = self.away > 0
-        return rose
+        return high
 
     def _rise(self, shares: FloatArray, high: BoolArray, share: float, frames: int) -> None:
         self.run = np.where(high, self.run + 1, np.where(np.isnan(shares), self.run, 0))
@@ -90,16 +95,20 @@ class ZeroMemory:
         self.usual[over] = shares[over]
 
     def _learn(self, shares: FloatArray) -> None:
+        change = shares - self.usual
         if self._is_settled:
-            change = WEIGHT * (shares - self.usual)
+            change *= WEIGHT
         else:
-            change = np.maximum(WEIGHT, 1.0 / (self.frames + 1.0)) * (shares - self.usual)
+            change *= np.maximum(WEIGHT, 1.0 / (self.frames + 1.0))
             self.frames = np.minimum(self.frames + ~np.isnan(shares), MIN_FRAMES)
-        self.usual += np.where(np.isnan(change), 0.0, change)
+            settled = np.count_nonzero(self.frames == MIN_FRAMES)
+            self._is_settled = settled == len(self.frames)
+        if math.isnan(np.add.reduce(change)):  # one of them is
+            change[np.isnan(change)] = 0.0
+        self.usual += change
 
-    @property
-    def _is_settled(self) -> bool:
-        return bool(np.count_nonzero(self.frames == MIN_FRAMES) == len(self.frames))
+    def _look_again(self) -> None:
+        self._any_high = bool(np.count_nonzero(self.run) or np.count_nonzero(self.away))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
@@ -110,6 +119,8 @@ class ZeroMemory:
         self.usual = np.array(unpack(plain["usual"]), dtype=np.float64)
         for name in _COUNTS:
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
+        self._is_settled = False  # found out by the next frame
+        self._look_again()
 
 
 class ZeroFractionRule(LayerRule):
