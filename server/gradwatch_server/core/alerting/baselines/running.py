@@ -104,7 +104,7 @@ class RunningStatistics:
             deviation: (series,) what `deviation` gave before.
             least_weight: Of the samples, where what is usual is to be learned anew quickly.
         """
-        there = samples == samples  # not of a NaN
+        there = ~np.isnan(samples)
         is_whole = np.count_nonzero(there) == len(there)
         weight, settling = self._weight(there, max(WEIGHT, least_weight))
         distance = samples - self.mean
