@@ -108,7 +108,7 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
 
     assert watched("exploding") == [True, True, False]
     assert watched("head_exploding") == [False, False, True]
-    assert watched("vanishing") == [False, True, True]
+    assert watched("vanishing") == [False, False, True]
     assert [rules[name].watches("scratch-1") for name in ("nonfinite", "scratch_nonfinite")] == [
         False,
         True,

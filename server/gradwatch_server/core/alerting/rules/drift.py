@@ -152,8 +152,8 @@ class DriftRule(ModuleRule):
     """
     tuning = """
         Raise `ratio` and `clear_ratio` where learning moves norms by more than ten times. It is no
-        fault by itself: subscribe to `warning` or worse to hear of those alone that come with a
-        rising loss, or limit it with `runs` to long trainings.
+        fault by itself: act on `warning` or worse, which is for rises that come with a rising loss,
+        or limit it with `runs` to long trainings.
     """
     source = """
         Ten times within the window, whether sudden or not and at any rate, is up to 9 rises and 15

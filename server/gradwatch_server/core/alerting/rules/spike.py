@@ -131,7 +131,7 @@ class SpikeRule(ModuleRule):
     tuning = """
         `ratio` should not go below 3: short last batches come close to it. Raise `factor` where
         single large steps are normal (batch size 1, a nearly solved task). To hear of less, leave
-        `spike` as it is and subscribe to `warning` or worse.
+        `spike` as it is and act on `warning` or worse.
     """
     source = """
         Measured on 100,800 healthy steps of 14 real trainings and 168 forks with faults. Two
