@@ -172,10 +172,14 @@ def numbered(number: int) -> bytes:
 
 RUNS = st.sampled_from(["x", "y", "z"])
 NORMS = st.sampled_from([1.0, 1.0, 1.0, 500.0, 500.0, 1e-9, NAN])
+HISTORY = [1.0, 1.2, 0.9, 1.1] * 10
+"""As many frames as rules need to know what is usual."""
+
 DEEDS = st.lists(
     st.one_of(
         st.tuples(st.just("stats"), RUNS, st.lists(NORMS, min_size=1, max_size=9)),
         st.tuples(st.just("stats"), RUNS, st.lists(NORMS, min_size=1, max_size=9)),
+        st.tuples(st.just("stats"), RUNS, st.just(HISTORY)),
         st.tuples(st.just("open"), RUNS, st.integers(1, 2)),
         st.tuples(st.just("gap"), RUNS, st.integers(1, 5)),
         st.tuples(st.just("end"), RUNS, st.just(0)),
