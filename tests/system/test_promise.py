@@ -110,7 +110,10 @@ def test_acknowledged_means_committed(aggregator: Aggregator, watch: gradwatch.W
 
 @pytest.mark.parametrize("environ", [{"GRADWATCH_SESSION_TIMEOUT_S": "1"}])
 def test_a_killed_worker_shows_as_ended_uncleanly(aggregator: Aggregator, train: Train) -> None:
-    """Of two ranks one is killed: it is `lost`, and what it had sent is kept."""
+    """Of two ranks one is killed: it is `lost`, and what it had sent is kept.
+
+    The other one's collective fails without it, and it says so as it ends.
+    """
     aggregator.start()
     job = train(2, "--run", "promise", "--kill-at", "20", "--fault-rank", "1")
     job.ranks[1].wait(PATIENCE_S)
@@ -119,9 +122,10 @@ def test_a_killed_worker_shows_as_ended_uncleanly(aggregator: Aggregator, train:
         ranks = aggregator.health("promise")["ranks"]
         return {rank["rank"]: rank["state"] for rank in ranks}
 
-    wait_until(lambda: states().get(1) == "lost", "rank 1 is lost")
+    wait_until(lambda: states() == {0: "failed", 1: "lost"}, "one is failed, one lost")
     health = aggregator.health("promise")
 
-    assert (health["phase"], health["status"]) == ("running", "critical")
+    assert (health["phase"], health["status"]) == ("failed", "critical")
     assert health["ranks"][1]["stored"] > 0
+    assert {alert["rule"] for alert in health["alerts"]["items"]} == {"rank_lost", "run_failed"}
     assert "ranks lost: 1" in health["reasons"]
