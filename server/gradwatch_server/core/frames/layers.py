@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from hashlib import blake2s
-from typing import Any, Final, Self
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -15,9 +14,6 @@ from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 from gradwatch_wire.shards import Shard, parse_shard
-
-_DOUBLES: Final = "<f8" if sys.byteorder == "little" else None
-"""The code of a column that is float64 as it is."""
 
 
 class Layers:
@@ -97,8 +93,8 @@ class Layers:
 
 def numbers(column: Column) -> FloatArray:
     """Return the items of a column as float64."""
-    if column.code == _DOUBLES:
-        return np.frombuffer(column.data, dtype=np.float64)
+    if column.code != "<f4":  # nothing is rounded, so nothing has to be silenced
+        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
         return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
 
