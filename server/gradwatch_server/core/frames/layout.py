@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,19 @@ class Layout:
         index: (own layers,) position of each in the attempt's layers.
         shards: What the rank holds of them, None if every layer is whole.
         modules: Names of the modules that a record has magnitudes of.
+
+    Attributes:
+        in_order: Whether its layers are the first ones of the attempt, in their order.
     """
 
     index: IndexArray
     shards: Shards | None = None
     modules: tuple[str, ...] = ()
+    in_order: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        in_order = np.array_equal(self.index, np.arange(len(self.index)))
+        object.__setattr__(self, "in_order", in_order)
 
     @property
     def is_sharded(self) -> BoolArray:
@@ -56,7 +64,7 @@ class Layout:
             "index": pack(self.index),
             "pieces": None
             if shards is None
-            else [pack(getattr(shards, field.name)) for field in fields(shards)],
+            else [pack(getattr(shards, own.name)) for own in fields(shards)],
             "modules": self.modules,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
@@ -34,10 +34,10 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     """Put the records of one step together."""
     parts = gathered.items
     alike = by_layout(parts)
-    columns = set().union(*(part.values for part in parts))
     blocks, num_partial = join([(own[0].layout, _merge_alike(own)) for own in alike])
-    rows, present = _place(blocks, np.full((len(ROWS), num_layers), np.nan))
-    bad = present & nonfinite(rows)
+    rows, present = _place(blocks, num_layers)
+    bad = nonfinite(rows)
+    bad &= present
     for array in (present, bad, rows):
         array.flags.writeable = False  # readers in other threads hold them
     whole = all(part.layout.shards is None for part in parts)
@@ -51,7 +51,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         nonfinite=bad,
         l2_max=rows[ROW_OF[L2_MAX]],
         l2_min=rows[ROW_OF[L2_MIN]],
-        measured=tuple(name for name in FRAME_COLUMNS if name in columns),
+        measured=_measured(frozenset(tuple(part.values) for part in parts)),
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
         total_norm=_of_ranks(parts) if whole else _joined(l2[present], num_partial),
@@ -72,9 +72,21 @@ def _common(labels: Iterable[object]) -> str | None:
     return label if isinstance(label, str) else None
 
 
-def _place(blocks: list[Block], rows: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """Write blocks into *rows* of all layers; return these, and which layers are there."""
-    present = np.zeros(rows.shape[1], dtype=np.bool_)
+@lru_cache(maxsize=256)
+def _measured(columns: frozenset[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the columns of a frame that are among those of its records."""
+    found = set().union(*columns)
+    return tuple(name for name in FRAME_COLUMNS if name in found)
+
+
+def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]:
+    """Write blocks into rows of all layers; return these, and which layers are there."""
+    if len(blocks) == 1:  # nearly always
+        layout, rows = blocks[0]
+        if layout.in_order and rows.shape[1] == num_layers:
+            return rows, np.ones(num_layers, dtype=np.bool_)
+    rows = np.full((len(ROWS), num_layers), np.nan)
+    present = np.zeros(num_layers, dtype=np.bool_)
     for number, (layout, block) in enumerate(blocks):
         index = layout.index
         if number:
@@ -88,10 +100,10 @@ def _place(blocks: list[Block], rows: FloatArray) -> tuple[FloatArray, BoolArray
 
 def _merge_alike(parts: list[RankPart]) -> FloatArray:
     """Put records of the same layout together: (rows, own layers)."""
-    block = np.full((len(ROWS), len(parts[0].layout.index)), np.nan)
+    block = np.empty((len(ROWS), len(parts[0].layout.index)))
     for number, row in enumerate(ROWS):
-        if values := _values(parts, row.name):
-            block[number] = reduce(row.over_replicas, values)
+        values = _values(parts, row.name)
+        block[number] = reduce(row.over_replicas, values) if values else np.nan
     return block
 
 
@@ -112,6 +124,8 @@ def _bad_step(gathered: Gathered[RankPart]) -> int:
 
 def _of_ranks(parts: tuple[RankPart, ...]) -> float:
     """Largest over ranks of the L2 norm over all layers, over the parts of each together."""
+    if len(parts) == 1:
+        return total_norm(parts[0].values[L2])
     layers: dict[int, list[FloatArray]] = {}
     for part in parts:
         layers.setdefault(part.rank, []).append(part.values[L2])
@@ -159,6 +173,8 @@ def _loss(parts: tuple[RankPart, ...]) -> float | None:
     given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
     if not given:
         return None
+    if len(given) == 1:
+        return given[0][Scalar.LOSS]
     losses = [scalars[Scalar.LOSS] for scalars in given]
     sizes = [scalars.get(Scalar.BATCH_SIZE, 0.0) for scalars in given]
     if not all(0.0 < size < math.inf for size in sizes):

@@ -92,6 +92,8 @@ _BY_SHARDS: Final = _numbers(ROWS, lambda row: row.over_shards)
 _BY_REPLICAS: Final = _numbers(ROWS, lambda row: row.over_replicas)
 _COUNTS_NONFINITE: Final = _numbers(ROWS, lambda row: row.counts_nonfinite)[True]
 _NORMS: Final = _numbers(ROWS, lambda row: row.nan_is_value)[True]
+_FIRST_NORM, *_OTHER_NORMS = _NORMS.tolist()
+_COUNTS: Final = _COUNTS_NONFINITE.tolist()
 _UNKNOWN_IF_PARTIAL: Final = _numbers(
     ROWS, lambda row: not (row.counts_nonfinite or row.nan_is_value)
 )[True]
@@ -99,11 +101,13 @@ _UNKNOWN_IF_PARTIAL: Final = _numbers(
 
 def nonfinite(rows: FloatArray) -> BoolArray:
     """Return (layers,) whether something non-finite was seen."""
-    bad = np.zeros(rows.shape[1], dtype=np.bool_)
-    for norm in _NORMS.tolist():
-        bad |= ~np.isfinite(rows[norm])
-    for count in _COUNTS_NONFINITE.tolist():
-        bad |= rows[count] > 0
+    finite: BoolArray = np.isfinite(rows[_FIRST_NORM])
+    for norm in _OTHER_NORMS:
+        finite &= np.isfinite(rows[norm])
+    bad = np.logical_not(finite, out=finite)
+    for count in _COUNTS:
+        if np.count_nonzero(rows[count]):  # of NaN, or hardly ever
+            bad |= rows[count] > 0
     return bad
 
 

@@ -69,10 +69,13 @@ class Window:
         """Write a frame over the oldest one."""
         at = self._count % self._capacity
         layers = frame.columns.shape[1]
-        self._kept += [name for name in frame.measured if name not in self._kept]
+        if frame.measured != tuple(self._kept):
+            self._kept += [name for name in frame.measured if name not in self._kept]
         self._fit(at + 1, layers)
-        self._values[at, :, :layers] = frame.columns[[ROW_OF[name] for name in self._kept]]
-        self._values[at, :, layers:] = np.nan
+        own = self._values[at]
+        for number, name in enumerate(self._kept):
+            own[number, :layers] = frame.columns[ROW_OF[name]]
+        own[:, layers:] = np.nan
         loss = np.nan if frame.loss is None else frame.loss
         known = frame.total_norm is not None
         norm = frame.total_norm if known else np.nan

@@ -90,6 +90,7 @@ class Baselines:
             mean=running.mean,
             deviation=running.deviation(self._floor()),
             peak=running.peak,
+            count=running.count,
             is_known=running.is_known(),
             is_log_loss=self._is_log_loss,
         )

@@ -39,7 +39,8 @@ class Hits:
                 self._bits <<= 1
             return hit
         self._since = 0
-        self._bits = (self._bits << 1) | hit
+        self._bits <<= 1
+        self._bits |= hit
         enough: BoolArray = hit & (_COUNTS[self._bits & ((1 << frames) - 1)] >= least)
         return enough
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.alerting.baselines.modules import Modules
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 
 TOTAL: Final = 0
 """The series of the total norm."""
@@ -33,6 +33,7 @@ class Judgement:
         mean: (series,) usual value.
         deviation: (series,) usual distance from it.
         peak: (series,) largest of the last 256 frames, -Inf without any.
+        count: (series,) samples before this frame.
         is_known: (series,) whether there were enough samples to call something unusual.
         is_log_loss: Whether LOSS is a logarithm.
     """
@@ -43,6 +44,7 @@ class Judgement:
     mean: FloatArray
     deviation: FloatArray
     peak: FloatArray
+    count: IndexArray
     is_known: BoolArray
     is_log_loss: bool
 

@@ -104,7 +104,7 @@ class RunningStatistics:
             deviation: (series,) what `deviation` gave before.
             least_weight: Of the samples, where what is usual is to be learned anew quickly.
         """
-        there = ~np.isnan(samples)
+        there = np.equal(samples, samples)  # not of a NaN
         is_whole = np.count_nonzero(there) == len(there)
         weight, settling = self._weight(there, max(WEIGHT, least_weight))
         distance = samples - self.mean
@@ -120,7 +120,7 @@ class RunningStatistics:
         np.maximum(distance, bound, out=distance)
         self._move(distance, weight)
         self._raise_peak(samples, settling, is_whole=is_whole)
-        self.count += 1 if is_whole else there
+        self.count = self.count + (1 if is_whole else there)  # the old one was given out
         self._note_presence(there)
 
     def _weight(
@@ -138,7 +138,6 @@ class RunningStatistics:
         """Move mean and variance. The mean is a new array: the old one was given out."""
         step = weight * distance
         self.mean = self.mean + step
-        # Times distance first, as the numbers were computed ever since.
         distance *= distance
         distance *= weight
         self.variance += distance
@@ -165,7 +164,7 @@ class RunningStatistics:
 
     def learn_again(self) -> None:
         """Count each series as if it had just become known."""
-        np.minimum(self.count, MIN_SAMPLES, out=self.count)
+        self.count = np.minimum(self.count, MIN_SAMPLES)
         self._look_again()
 
     def restart(self, series: int) -> None:
