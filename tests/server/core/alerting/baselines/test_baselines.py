@@ -164,7 +164,7 @@ def test_a_loss_below_zero_is_judged_as_it_is(make_part: Any, make_frame: Any) -
 def test_hits_are_counted_over_the_last_frames() -> None:
     """Three of four, the latest among them; new series begin with none."""
     hits = Hits()
-    told = [bool(hits.add(np.array([hit]), 3, 4)[0]) for hit in (1, 0, 1, 1, 0, 1, 1)]
+    told = [bool(hits.add(np.array([hit == 1]), 3, 4)[0]) for hit in (1, 0, 1, 1, 0, 1, 1)]
 
     assert told == [False, False, False, True, False, True, True]
     assert hits.add(np.array([True, True]), 3, 4).tolist() == [True, False]
