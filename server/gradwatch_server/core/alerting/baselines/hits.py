@@ -40,7 +40,7 @@ class Hits:
             return hit
         self._since = 0
         self._bits <<= 1
-        self._bits |= hit
+        self._bits |= hit.astype(np.uint8)
         enough: BoolArray = hit & (_COUNTS[self._bits & ((1 << frames) - 1)] >= least)
         return enough
 
