@@ -23,8 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
 
-ACTIONS = ("save", "lower_rate", "stop")
-
 ANSWERS = {
     "exploding": ("save", "lower_rate"),
     "nonfinite": ("stop",),
@@ -33,25 +31,28 @@ ANSWERS = {
 
 
 class Reaction:
-    """What this rank's alerts ask for since it was last asked."""
+    """What alerts ask for, once for each alert, although ranks hear of it at different steps."""
 
     def __init__(self) -> None:
-        self._asked: set[str] = set()
+        self._asked: set[tuple[str, str]] = set()  # id of the alert, and what is to be done
+        self._done: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def on_alert(self, alert: dict[str, Any]) -> None:
-        """Note what to do when an alert fires, and when it says that it got worse."""
+        """Note what to do when an alert fires, or says that it got worse."""
         if alert["state"] == "firing" and alert["severity"] != "info":
             with self._lock:
-                self._asked.update(ANSWERS.get(alert["rule"], ()))
+                self._asked.update((alert["id"], do) for do in ANSWERS.get(alert["rule"], ()))
 
     def agree(self) -> set[str]:
-        """Return what any rank was asked for since the last call: the same on every rank."""
+        """Return what is to be done now: the same on every rank."""
         with self._lock:
-            asked, self._asked = self._asked, set()
-        flags = torch.tensor([float(action in asked) for action in ACTIONS])
-        dist.all_reduce(flags, dist.ReduceOp.MAX)
-        return {action for action, flag in zip(ACTIONS, flags.tolist(), strict=True) if flag}
+            mine = self._asked - self._done
+        of_all: list[set[tuple[str, str]]] = [set()] * dist.get_world_size()
+        dist.all_gather_object(of_all, mine)
+        new = set().union(*of_all) - self._done
+        self._done |= new
+        return {action for _, action in new}
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, folder: Path) -> None:
