@@ -495,6 +495,7 @@ class Attempt:
         ):
             if gathered.epoch != self.epoch:
                 self.epoch, self._context = gathered.epoch, None
+                self.baselines.resume()
             frame = merge(gathered, len(self.layers.names), self.world)
             was_bad = self.first_bad is not None
             yield from self._add_frame(frame, rules)

@@ -74,11 +74,6 @@ class Baselines:
         self._running.learn_again()
         self._resumed = RESUMED_FRAMES
 
-    @property
-    def is_resuming(self) -> bool:
-        """Whether it is learned again what is usual."""
-        return self._resumed > 0
-
     def _judge(self, frame: Frame) -> Judgement:
         running = self._running
         norms = self._norms(frame)

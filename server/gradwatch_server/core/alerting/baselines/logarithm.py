@@ -23,9 +23,9 @@ def natural_log(values: FloatArray) -> FloatArray:
     """Return ln of finite numbers above 0, elsewhere NaN; within 2 units of the last place.
 
     `numpy.log` differs by one in the last place between processors with other vector instructions,
-    and the same log must give the same alerts on another machine. This takes frexp, then the series
-    ln f = 2 (s + s³/3 + s⁵/5 + ...) with s = (f - 1) / (f + 1) and f from √½ to √2, by additions,
-    multiplications and one division.
+    and the same log must give the same alerts on another machine. This takes the exponent out, then
+    the series ln f = 2 (s + s³/3 + s⁵/5 + ...) with s = (f - 1) / (f + 1) and f from √½ to √2, by
+    additions, multiplications and one division.
     """
     usable: BoolArray | None = None
     # Of a NaN the least is NaN, and so nothing is above it.

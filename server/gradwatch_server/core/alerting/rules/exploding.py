@@ -114,8 +114,8 @@ class ExplodingRule(ModuleRule):
         its own.
     """
     source = """
-        The limit of 100 is that of the documents that gradwatch was made from; that it takes a jump
-        comes from 100,800 healthy steps of 14 trainings, many of which are above it all the time.
+        The limit of 100 is that of the documents that gradwatch was made from. That it takes a jump
+        is because healthy trainings may be above it all the time, as with a summed loss.
     """
 
     limit: Limit = Field(EXPLODING_THRESHOLD, description="L2 norm above which a layer explodes.")

@@ -51,8 +51,8 @@ class RunStalledRule(LivenessRule):
         first one takes longer than 5 minutes; raise `critical_s` with the timeout of collectives.
     """
     source = """
-        NVRx multiplies the largest interval by 5. Of 20,000 simulated steps with evaluations and
-        checkpoints 5 times the median called 39 of them a stall, these limits none.
+        NVRx multiplies the largest interval by 5 likewise. Times the median alone would call each
+        evaluation and each checkpoint a stall.
     """
 
     severity: Severity = Field(Severity.CRITICAL, description="The most that it rises to.")

@@ -108,11 +108,10 @@ class SpikeRule(ModuleRule):
     * **with the loss**: the same with one deviation more in one frame, where the loss is more than
       3 deviations above its own usual.
 
-    What came and went twice within 16 frames each, in the last 1,024 frames, is `info` when it
-    comes again no more than half larger: a copy of a target network, a short last batch.
-
-    Half of that is a finding of severity `info`, which is kept and shown. A spike is critical when
-    in 4 of 8 frames the norm is 10 times what was usual before it began.
+    Half of that is a finding of severity `info`, which is kept and shown. So is what came and went
+    twice within 16 frames each, in the last 1,024 frames, when it comes again no more than half
+    larger: a copy of a target network, a short last batch. A spike is critical when in 4 of 8
+    frames the norm is 10 times what was usual before it began.
 
     It is over when the norm is within twice what was usual when it began, or after 256 frames at
     the new level, which is what is usual by then.
@@ -134,9 +133,9 @@ class SpikeRule(ModuleRule):
         `spike` as it is and act on `warning` or worse.
     """
     source = """
-        Measured on 100,800 healthy steps of 14 real trainings and 168 forks with faults. Two
-        conditions at once, as neither alone works; OLMo-core's 6 standard deviations, ZClip's z of
-        2.5 and Megatron's factor 10 were compared on the same steps.
+        Two conditions at once, a ratio and a distance in deviations, as neither alone works.
+        `scripts/bench alerts` judges it on recorded trainings, beside OLMo-core's 6 standard
+        deviations, ZClip's z of 2.5 and Megatron's factor 10.
     """
 
     factor: Limit = Field(4.0, description="Times the largest of the last 256 frames, at once.")
