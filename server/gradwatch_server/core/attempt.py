@@ -29,6 +29,7 @@ from gradwatch_server.core.entries import Progress
 from gradwatch_server.core.frames.assembler import Assembler, Gathered
 from gradwatch_server.core.frames.frame import Frame, LateFrame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
+from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import Layers, numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.frames.merging import merge
@@ -223,7 +224,8 @@ class Attempt:
             self._note_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
-        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered))
+        idle = Idle.declare(manifest, self.layers)
+        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered, idle))
         self._context = None
 
     def add_event(self, session: Session, event: Event) -> None:
