@@ -55,7 +55,8 @@ class Hello:
         host: Host name, for people.
         pid: Process id on that host.
         versions: Name of a part (`gradwatch`, `torch`, `python`, `protocol_minor`) to version.
-        job: Identity of the launch (scheduler's job id and restart count), empty when unknown.
+        job: Identity of the launch (scheduler's job id and restart count, or where its ranks meet),
+            empty when unknown. Up to the first `/` it is that of the launches before and after it.
         token: Write token, empty when none is asked for.
     """
 

@@ -26,7 +26,8 @@ class Network(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         hidden = torch.tanh(self.first(batch))
-        weight, bias = self.middle.weight, self.middle.bias
+        weight: Tensor = self.middle.weight
+        bias: Tensor = self.middle.bias
         if self.is_detached:
             weight, bias = weight.data, bias.data
         hidden = hidden + torch.tanh(nn.functional.linear(hidden, weight, bias))
