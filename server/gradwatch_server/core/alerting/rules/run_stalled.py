@@ -148,6 +148,9 @@ class RunStalledRule(LivenessRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        limit = "" if origin.threshold is None else f" > {origin.threshold:.0f} s"
+        limit_s = origin.threshold
+        # Told as soon as it is beyond the limit, both may be the same number of whole seconds.
+        digits = 1 if limit_s is not None and round(origin.value) == round(limit_s) else 0
+        limit = "" if limit_s is None else f" > {limit_s:.{digits}f} s"
         detail = f" ({origin.detail})" if origin.detail else ""
-        return f"no step for {origin.value:.0f} s{limit}{detail},"
+        return f"no step for {origin.value:.{digits}f} s{limit}{detail},"
