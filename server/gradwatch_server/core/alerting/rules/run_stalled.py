@@ -37,7 +37,9 @@ class RunStalledRule(LivenessRule):
 
     It is about the run: its alert has the group `run` and no layers, and rises from `info` to
     `critical`; the status of the run is `stalled` from the first on. It is resolved at the next
-    step. `origin.ranks` are the ranks with the lowest last step: the others may wait for them.
+    step. `origin.ranks` are the ranks with the lowest last step: the others may wait for them. Each
+    is told up to 5 s later than it says, as signs of life are logged every 4 s; where two limits
+    are closer than that, the first may be passed over.
     """
 
     name = "run_stalled"
