@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ class Listener:
 
     def __init__(self, url: str, path: str, after: int | None = None) -> None:
         self.events: list[dict[str, Any]] = []
+        self.times_s: list[float] = []  # when each came, `time.monotonic()`
         self.ids: list[str] = []
         self.ended = threading.Event()
         self._open = threading.Event()
@@ -45,6 +47,7 @@ class Listener:
                 if field == "id":
                     self.ids.append(value)
                 elif field == "data":
+                    self.times_s.append(time.monotonic())
                     self.events.append(json.loads(value))
                 # Only now is it sure from when on the stream misses nothing.
                 self._open.set()

@@ -29,6 +29,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kill-at", type=int, default=-1)
     parser.add_argument("--raise-at", type=int, default=-1)
     parser.add_argument("--hold-at", type=int, default=-1, help="wait there for a line on stdin")
+    parser.add_argument("--hold-rank", type=int, help="the rank that waits, all if not given")
     parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
     parser.add_argument("--more", action="store_true", help="blocks, groups, local norms")
     return parser.parse_args()
@@ -47,7 +48,7 @@ def interrupt(args: argparse.Namespace, step: int, rank: int) -> None:
     if step == args.raise_at and rank == args.fault_rank:
         msg = "as told"
         raise RuntimeError(msg)
-    if step == args.hold_at:
+    if step == args.hold_at and args.hold_rank in (None, rank):
         say("holding")
         sys.stdin.readline()
 

@@ -84,12 +84,17 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
         after: The cursor to begin after; None for the newest.
 
     Raises:
-        GradwatchError: If it cannot be reached at the beginning, or answers with an error.
+        GradwatchError: If it cannot be reached at the beginning, or answers with an error; or if
+            no event has had the cursor *after* yet.
     """
     address = url.rstrip("/") + (
         "/alerts/stream" if run is None else run_path(run, "alerts/stream")
     )
-    seen = _newest(url) if after is None else after
+    newest = _newest(url) if after != 0 else 0
+    if after is not None and after > newest:
+        msg = f"cursor {after} was not given out yet, newest is {newest}"
+        raise GradwatchError(msg)
+    seen = newest if after is None else after
     connected = False
     while True:
         try:

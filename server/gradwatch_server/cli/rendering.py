@@ -30,6 +30,11 @@ def coloured(status: str) -> Text:
     return Text(printable(status), style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
 
 
+def moment(stamp: str) -> str:
+    """Show a UTC time of the aggregator to the second: `2026-11-22T03:04:05Z`."""
+    return f"{stamp[:19]}Z"
+
+
 def short(number: float | str | None) -> str:
     """Show a number with four digits, and what is none, such as NaN, as it is."""
     return f"{number:.4g}" if isinstance(number, (int, float)) else str(number)

@@ -11,10 +11,14 @@ from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.storage.retention import long_ended
 from gradwatch_wire.health import RankState
+from gradwatch_wire.session.timing import BEAT_EVERY_S
 
 TICK_NS: Final = 1_000_000_000
 WATCH_NS: Final = 5_000_000_000
 """How often time passes in the log while a rank that lives is not heard of."""
+
+FRESH_NS: Final = round(BEAT_EVERY_S * 1e9) + TICK_NS
+"""A BEAT that is older says nothing of now: a rank that lives would have sent the next one."""
 
 AWAY_NS: Final = 3_000_000_000
 """The engine was held up if it looked at nothing this long; a round takes some 50 ms."""
@@ -78,12 +82,17 @@ class Housekeeping:
         self._add_forgotten(now_ns, batch)
 
     def _add_beats(self, now_ns: int, batch: Batch) -> None:
-        """Put what was said by sessions that sent nothing else lately into one entry."""
+        """Put what was said by sessions that sent nothing else lately into one entry.
+
+        The entry has the time at which it is made. So the last BEAT of a rank that is gone by then
+        is left out, or it would seem to have lived until now.
+        """
         due: list[Progress] = []
-        sessions = self._state.sessions
+        sessions, last_seen = self._state.sessions, self._published.last_seen
         for session_id in list(self._beats):
             session = sessions.get(session_id)
-            if session is None or session.state is not RankState.ALIVE:
+            age_ns = now_ns - last_seen.get(session_id, now_ns)
+            if session is None or session.state is not RankState.ALIVE or age_ns > FRESH_NS:
                 del self._beats[session_id]
             elif now_ns - session.heard_ns >= SIGN_EVERY_S * 1e9:
                 due.append(self._beats.pop(session_id))

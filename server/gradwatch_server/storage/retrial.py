@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.comparison import Compared, compare, incidents
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Opened
@@ -14,6 +15,7 @@ from gradwatch_server.core.views.rules import describe_rules
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage.history import History, RunHistory
 from gradwatch_server.storage.store import StorageError
+from gradwatch_wire.health import AlertState
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,21 @@ def judge_again(
     return Retrial(
         attempts=attempts,
         alerts=compare(
-            incidents(alert.to_dict() for alert in told),
+            incidents(alert.to_dict() for alert in (*told, *_still_firing(replay))),
             incidents(event.alert for event in stored.alert_events()),
             {own.attempt: step for own in attempts if (step := own.judged_from) is not None},
         ),
         warnings=_warnings(replay, rules),
         not_applied=replay.not_applied,
     )
+
+
+def _still_firing(replay: _Replay) -> Iterator[Alert]:
+    """Yield what fires at the end, with the last bad step: it was told with an earlier one."""
+    for attempt in replay.state.runs[replay.run].attempts:
+        for alert in attempt.active_alerts.alerts():
+            if alert.state is AlertState.FIRING:
+                yield alert
 
 
 def _judged(replay: _Replay, stored: RunHistory) -> list[JudgedAttempt]:

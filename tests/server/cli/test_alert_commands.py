@@ -49,8 +49,21 @@ def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any, wait_until:
     alert = wait_until(listed)
     assert alert["fired_at"] == event["updated_at"] <= alert["updated_at"]
     table = gradwatch("alerts", event["run"]).stdout
+    assert f"fired {event['updated_at'][:19]}Z, last change" in table
     assert "nonfinite: NaN in the gradient of a at step 0 on rank 0, over at step 3" in table
     assert gradwatch("alerts", event["run"], "--state", "firing").stdout == "no alerts\n"
+
+
+def test_an_id_is_whole_on_a_narrow_screen(
+    gradwatch: Any, fired: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For it is what `gradwatch ack` is given."""
+    event, _ = fired
+    monkeypatch.setenv("COLUMNS", "40")
+    first, second = gradwatch("alerts", event["run"]).stdout.splitlines()
+
+    assert first.split()[:2] == [event["id"], f"{event['run']}/1"]
+    assert second.strip() == f"nonfinite: {event['message']}"
 
 
 def test_an_alert_is_acknowledged(gradwatch: Any, fired: Any) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
@@ -264,7 +264,8 @@ def test_health_is_told_and_exits_as_asked(
     bad = health("bad")
     assert bad.returncode == 0
     assert "critical" in bad.stdout
-    assert r"NaN in the gradient of h.0\x1b[31m at step 0 on rank 0" in bad.stdout
+    message = r"NaN in the gradient of h.0\x1b[31m at step 0 on rank 0"
+    assert f"critical nonfinite: {message}" in bad.stdout
     assert r"nan in h.0\x1b[31m on rank 0 at step 0" in bad.stdout
     assert "\x1b" not in bad.stdout
     failed = gradwatch("health", "bad", "--fail-on", "critical", "--url", service.url)
@@ -444,6 +445,16 @@ def tail() -> Iterator[Callable[..., Tail]]:
         one.process.communicate()
 
 
+STAMP: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+def test_a_cursor_from_the_future_is_one_line(invoke: Any, service: Any) -> None:
+    """A slip: the stream itself would begin at the first event, as after another log."""
+    result = invoke("tail", "--after", "99999", "--url", service.url)
+
+    assert error(result).startswith("cursor 99999 was not given out yet, newest is ")
+
+
 def test_tail_prints_alerts_a_line_each_until_interrupted(
     tail: Any, service: Any, peers: Any
 ) -> None:
@@ -457,7 +468,7 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
 
     message = "NaN in the gradient of a at step"
     assert re.fullmatch(
-        rf"#\d+ tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
+        rf"#\d+ {STAMP} tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
     )
     assert first[1].endswith(
         "resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n"
@@ -491,7 +502,15 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
 
 def test_tail_lives_through_keep_alives(tail: Any) -> None:
     """A comment between events is no event, also after the first one had an id."""
-    event = {"cursor": 7, "run": "r", "state": "firing", "severity": "info", "rule": "x"}
+    at = "2026-11-22T03:04:05.678+00:00"
+    event = {
+        "cursor": 7,
+        "updated_at": at,
+        "run": "r",
+        "state": "firing",
+        "severity": "info",
+        "rule": "x",
+    }
     over = threading.Event()
 
     class Stream(BaseHTTPRequestHandler):
@@ -510,7 +529,10 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
     with HTTPServer(("127.0.0.1", 0), Stream) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         process = tail("--after", "0", "--url", f"http://127.0.0.1:{server.server_port}")
-        assert process.lines(2) == ["#7 r firing info x: m7\n", "#8 r firing info x: m8\n"]
+        assert process.lines(2) == [
+            "#7 2026-11-22T03:04:05Z r firing info x: m7\n",
+            "#8 2026-11-22T03:04:05Z r firing info x: m8\n",
+        ]
         assert process.end() == (0, "")
         over.set()
         server.shutdown()

@@ -40,6 +40,25 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
     assert (alert.rule, str(alert.severity)) == ("run_stalled", "warning")
 
 
+def test_an_old_beat_is_no_sign_of_life(
+    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that says it lives and is stopped then did not live when that came into the log."""
+    monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
+    monkeypatch.setattr(housekeeping, "FRESH_NS", 300_000_000)
+    monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0)
+    peer.say(Beat(last_step=0))
+    time.sleep(1.5)
+    assert bodies(running, Beats) == []
+
+    peer.say(Beat(last_step=0, since_s=1.5))
+    (body,) = wait_until(lambda: bodies(running, Beats))
+    assert [own.since_s for own in body.progress] == [1.5]
+
+
 def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> None:
     """Its records say that it lives."""
     running = start()

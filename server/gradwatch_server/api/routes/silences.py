@@ -14,7 +14,6 @@ from gradwatch_server.api.problems import Json
 from gradwatch_server.api.routes.alerts import By, Comment
 from gradwatch_server.api.state import Api, ApiState
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.alerting.silences import ANY, Silence, fits
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 
@@ -104,7 +103,7 @@ def _warnings(silence: Silence, api: ApiState) -> list[str]:
     views = [view for name, view in api.published.runs.items() if fits(silence.run, name)]
     if not views:
         warnings.append(f"run: no run fits {silence.run!a} now")
-    rules = [rule.name for rule in REGISTRY]
+    rules = list(api.published.rules.root)
     if not any(fits(silence.rule, name) for name in rules):
         warnings.append(f"rule: no rule fits {silence.rule!a}; the rules are {', '.join(rules)}")
     if views and not any(fits(silence.layers, name) for view in views for name in view.names):

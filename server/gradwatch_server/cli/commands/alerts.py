@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from gradwatch_server.cli.client import past_events
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
-from gradwatch_server.cli.rendering import console, plain
+from gradwatch_server.cli.rendering import coloured, console, moment, plain
 
 
 class Told(StrEnum):
@@ -27,17 +27,18 @@ def alerts(
     as_json: AsJson = False,
     state: Annotated[Told | None, typer.Option(help="Only those in this state.")] = None,
 ) -> None:
-    """List alerts as they stand, the oldest first; the times are those of the aggregator."""
+    """List alerts as they stand, the oldest first; times are UTC, of the aggregator."""
     found = [
         alert for alert in _as_they_stand(url, run) if state is None or alert["state"] == state
     ]
     if as_json:
         for alert in found:
             print(json.dumps(alert))
-    elif found:
-        console.print(_table(found))
-    else:
+    elif not found:
         print("no alerts")
+    else:
+        for alert in found:
+            console.print(_lines(alert), soft_wrap=True)
 
 
 def _as_they_stand(url: str, run: str | None) -> list[dict[str, Any]]:
@@ -50,20 +51,16 @@ def _as_they_stand(url: str, run: str | None) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
-    table = Table("id", "run", "state", "severity", "fired", "last change", "what", box=None)
-    for alert in found:
-        notes = [
-            *(["silenced"] if alert.get("silenced") else []),
-            *(["acknowledged"] if alert.get("acknowledged") else []),
-        ]
-        table.add_row(
-            plain(alert["id"]),
-            plain(f"{alert['run']}/{alert['attempt']}"),
-            plain(", ".join([alert["state"], *notes])),
-            plain(alert["severity"]),
-            plain(alert["fired_at"][:19]),
-            plain(alert["updated_at"][:19]),
-            plain(f"{alert['rule']}: {alert['message']}"),
-        )
-    return table
+def _lines(alert: dict[str, Any]) -> Text:
+    """Return two lines: what `gradwatch ack` and a search need, whole, then what it says."""
+    notes = [name for name in ("silenced", "acknowledged") if alert.get(name)]
+    times = f"fired {moment(alert['fired_at'])}, last change {moment(alert['updated_at'])}"
+    return Text.assemble(
+        plain(f"{alert['id']}  {alert['run']}/{alert['attempt']}  "),
+        plain(", ".join([alert["state"], *notes])),
+        "  ",
+        coloured(alert["severity"]),
+        plain(f"  {times}"),
+        "\n    ",
+        plain(f"{alert['rule']}: {alert['message']}"),
+    )

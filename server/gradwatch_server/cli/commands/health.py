@@ -41,7 +41,8 @@ def _table(report: dict[str, Any]) -> Table:
     for name, value in _lines(report):
         table.add_row(Text(name), value if isinstance(value, Text) else plain(value))
     for alert in report["alerts"]["items"]:
-        table.add_row(plain(alert["state"]), plain(f"{alert['rule']}: {alert['message']}"))
+        what = f" {alert['rule']}: {alert['message']}"
+        table.add_row(plain(alert["state"]), coloured(alert["severity"]) + plain(what))
     return table
 
 

@@ -177,7 +177,7 @@ def _alerts_table(alerts: list[Compared], *, several: bool) -> Table:
             plain(own.group),
             plain(_changed(row, "severity")),
             plain(_changed(row, "first_step")),
-            plain(_until(own)),
+            plain(_until(row)),
             plain(_layer(own)),
         ]
         table.add_row(*([str(own.attempt)] if several else []), *cells)
@@ -191,10 +191,15 @@ def _changed(row: Compared, key: str) -> str:
     return str(value) if value == before else f"{value} (was {before})"
 
 
-def _until(own: Incident) -> str:
-    return f"{own.last_step}, fires on" if own.resolved_step is None else str(own.resolved_step)
+def _until(row: Compared) -> str:
+    """Show when it was over, else its last bad step: events of what fires on do not say it all."""
+    own = row.either
+    if own.resolved_step is not None:
+        return str(own.resolved_step)
+    return f"{own.last_step}{' or later' if row.now is None else ''}, fires on"
 
 
 def _layer(own: Incident) -> str:
-    more = f" and {own.num_layers - 1} more" if own.num_layers > 1 else ""
-    return f"{own.layer or '-'}{more}"
+    if own.layer is None:  # which of them was first is not known
+        return f"{own.num_layers} layers" if own.num_layers else "-"
+    return f"{own.layer} and {own.num_layers - 1} more" if own.num_layers > 1 else own.layer

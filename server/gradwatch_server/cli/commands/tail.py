@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
-from gradwatch_server.cli.rendering import console
+from gradwatch_server.cli.rendering import console, moment
 from gradwatch_server.core.alerting.alert import printable
 
 
@@ -35,7 +35,7 @@ def tail(
 
 def _line(event: dict[str, Any]) -> Text:
     return Text.assemble(
-        printable(f"#{event['cursor']} {event['run']} "),
+        printable(f"#{event['cursor']} {moment(event['updated_at'])} {event['run']} "),
         (printable(f"{event['state']} {event['severity']} {event['rule']}: "), "bold"),
         printable(event["message"]),
     )

@@ -172,10 +172,10 @@ class ActiveAlerts:
                 yield event
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
-        """End the alerts of rules that are off, or not there any more."""
+        """End the alerts of rules that are off, not there any more, or of another kind by now."""
         for key, own in list(self._active.items()):
             rule = rules.root.get(key[0])
-            if rule is not None and rule.enabled:
+            if rule is not None and rule.enabled and own.alert.copy in (None, rule.copied):
                 continue
             if own.alert.state is AlertState.PENDING:
                 del self._active[key]
@@ -206,7 +206,8 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
 def _describe(alert: Alert, rules: Rules) -> str:
     """Return what the rule of an alert says of it, its name if it is not there any more."""
     rule = rules.root.get(alert.rule)
-    return alert.rule if rule is None else rule.describe(alert.origin)
+    known = rule is not None and alert.copy in (None, rule.copied)
+    return rule.describe(alert.origin) if rule is not None and known else alert.rule
 
 
 def _age(alert: Alert) -> tuple[int, str]:

@@ -150,6 +150,7 @@ class ActiveAlert:
             updated_ns=evaluation.received_ns,
             message="",
             ranks=origin.ranks,
+            copy=rule.copied,
         )
         excess = _largest(evaluation.excess, raised)
         told = Told(np.zeros_like(raised), origin.value if excess is None else excess, severity)

@@ -132,6 +132,7 @@ class Alert:
         acknowledged: Who knows of it, None as long as nobody said so.
         silenced: Whether a silence keeps it from being told.
         part_of: Id of the alert that it was a consequence of when it began, None if of none.
+        copy: Name of the rule that its rule is a copy of, None if it is none.
     """
 
     id: str
@@ -158,6 +159,12 @@ class Alert:
     acknowledged: Acknowledgement | None = None
     silenced: bool = False
     part_of: str | None = None
+    copy: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Name of the rule that there is in the code: a copy is of that kind under another name."""
+        return self.copy or self.rule
 
     @property
     def change(self) -> str:
@@ -185,7 +192,7 @@ class Alert:
             by, comment = self.acknowledged.by, self.acknowledged.comment
             at = isotime(self.acknowledged.at_ns)
             plain["acknowledged"] = {"by": by, "comment": comment, "at": at}
-        plain["hints"] = list(hints_for(self.rule))
+        plain["hints"] = list(hints_for(self.kind))
         return plain
 
     def state_dict(self) -> dict[str, Any]:

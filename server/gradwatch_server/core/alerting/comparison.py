@@ -30,7 +30,7 @@ class Incident:
         group: Group of layers.
         severity: The highest it had.
         first_step: First bad step.
-        last_step: Last bad step that was told.
+        last_step: Last bad step; of one that fired on, the last that is known.
         resolved_step: Step at which it was resolved, None if it was not.
         layer: Layer of its origin, None where it cannot be known.
         num_layers: How many layers were bad in it.

@@ -97,6 +97,26 @@ def test_a_copy_has_alerts_of_its_own(cluster: Any, restart: bool) -> None:
     assert job.alerts[0].id == job.alerts[2].id
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_name_that_is_a_copy_of_another_rule_now_ends_its_alerts(
+    cluster: Any, restart: bool
+) -> None:
+    """The other rule knows nothing of them: they would fire for ever."""
+    job = cluster(names=("a",)).start()
+    job.rules(exploding={"enabled": False}, own={"copy": "exploding"})
+    job.step(0, [1.0])
+    job.step(1, [500.0])
+    if restart:
+        job.state = restored(job.state)
+    job.rules(exploding={"enabled": False}, own={"copy": "skipped_steps"})
+    job.step(2, [500.0])
+
+    assert [(a.rule, a.copy, str(a.state), a.resolved_by) for a in job.alerts] == [
+        ("own", "exploding", "firing", None),
+        ("own", "exploding", "resolved", "rule_off"),
+    ]
+
+
 def test_a_copy_counts_in_health_as_its_rule_does(cluster: Any) -> None:
     """Each layer once, under either name."""
     job = cluster(names=("a", "b")).start()

@@ -207,8 +207,22 @@ def ended_with_losses(job: Any) -> None:
         (ended_badly, "critical", [f"{NAN_EVERYWHERE} at step 0", FAILED, "ranks failed: 1"]),
         (ended_with_losses, "incomplete", ["3 records lost", "3 records lost at step 0"]),
         (half_ended, "healthy", []),
-        (one_lost, "critical", ["a rank lost, without BYE, at step 0", "ranks lost: 1"]),
-        (all_lost, "critical", ["a rank lost, without BYE, at step 0", "ranks lost: 0, 1"]),
+        (
+            one_lost,
+            "critical",
+            [
+                "a rank lost: no sign of life any more and no BYE, last seen at step 0",
+                "ranks lost: 1",
+            ],
+        ),
+        (
+            all_lost,
+            "critical",
+            [
+                "a rank lost: no sign of life any more and no BYE, last seen at step 0",
+                "ranks lost: 0, 1",
+            ],
+        ),
         (records_lost, "incomplete", ["3 records lost", "3 records lost at step 1"]),
         (records_late, "incomplete", ["1 record too late for their step"]),
         (records_unresolved, "incomplete", ["1 record without their manifest"]),

@@ -39,4 +39,4 @@ class RankLostRule(RankRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        return f"{ranks_in_words(origin)} lost, without BYE,"
+        return f"{ranks_in_words(origin)} lost: no sign of life any more and no BYE, last seen"

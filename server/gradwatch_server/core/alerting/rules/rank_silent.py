@@ -18,7 +18,8 @@ class RankSilentRule(RankRule):
     A rank that trains says every 2 s that it lives. It falls behind if frames close without it that
     are two steps or more ahead of it. It is about the run: its alert has the group `ranks` and no
     layers. It is resolved when all of them are heard of again and have caught up, and when they
-    have ended or are lost. It fires up to 5 s later than it says: not every sign of life is logged.
+    have ended or are lost. It fires up to 10 s later than it says: not every sign of life is
+    logged.
     """
 
     name = "rank_silent"

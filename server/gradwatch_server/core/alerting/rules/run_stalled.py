@@ -37,7 +37,9 @@ class RunStalledRule(LivenessRule):
 
     It is about the run: its alert has the group `run` and no layers, and rises from `info` to
     `critical`; the status of the run is `stalled` from the first on. It is resolved at the next
-    step. `origin.ranks` are the ranks with the lowest last step: the others may wait for them.
+    step. `origin.ranks` are the ranks with the lowest last step: the others may wait for them. Each
+    is told up to 5 s later than it says, as signs of life are logged every 4 s; where two limits
+    are closer than that, the first may be passed over.
     """
 
     name = "run_stalled"
@@ -148,6 +150,9 @@ class RunStalledRule(LivenessRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        limit = "" if origin.threshold is None else f" > {origin.threshold:.0f} s"
+        limit_s = origin.threshold
+        # Told as soon as it is beyond the limit, both may be the same number of whole seconds.
+        digits = 1 if limit_s is not None and round(origin.value) == round(limit_s) else 0
+        limit = "" if limit_s is None else f" > {limit_s:.{digits}f} s"
         detail = f" ({origin.detail})" if origin.detail else ""
-        return f"no step for {origin.value:.0f} s{limit}{detail},"
+        return f"no step for {origin.value:.{digits}f} s{limit}{detail},"
