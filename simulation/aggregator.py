@@ -6,9 +6,11 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 from typing import Final, Protocol
 
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine.alert_commands import Acknowledge, AddSilence, RemoveSilence
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest, Message
@@ -19,7 +21,7 @@ from simulation.clock import Clock
 from simulation.disk import Disk, SimulatedStore
 from simulation.invariants import InvariantChecker, Violation, require
 from simulation.network import Network
-from simulation.scenario import Scenario
+from simulation.scenario import SECOND_NS, Scenario
 
 WINDOW_STEPS: Final = 16
 
@@ -166,6 +168,25 @@ class Aggregator:
             self.engine._round()
         except Killed:
             self.die()
+
+    def ask(self, random: Random) -> None:
+        """Let somebody acknowledge all that fires, or add a silence, or end one."""
+        if self.engine is None:
+            return
+        state, now_ns = self.engine._state, self._world.clock.wall_ns
+        submit = self.engine.commands.submit
+        match random.choice(("acknowledge", "silence", "end")):
+            case "acknowledge":
+                attempts = [own for run in state.runs.values() for own in run.attempts]
+                for alert in (a for own in attempts for a in own.active_alerts.alerts()):
+                    submit(Acknowledge(alert.id, by="ann", comment=""))
+            case "silence":
+                until_ns = now_ns + round(random.choice((1.0, 10.0, 600.0)) * SECOND_NS)
+                rule, layers = random.choice(("spike", "*")), random.choice(("head", "*"))
+                submit(AddSilence("gpt", rule, layers, until_ns, by="ann", comment=""))
+            case "end":
+                for silence in state.silences:
+                    submit(RemoveSilence(silence.id))
 
     def stop(self) -> None:
         """Stop cleanly, as on SIGTERM."""

@@ -209,6 +209,8 @@ class Cluster:
             self.note("aggregator stopped and started again")
             self.aggregator.stop()
         else:
+            if self.faults.chance(self.scenario.people):
+                self.aggregator.ask(self._random)
             self.aggregator.step()
 
     # The surroundings of the aggregator.

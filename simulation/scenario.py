@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -21,6 +21,8 @@ class Scenario:
     Args:
         world: Ranks of the run.
         steps: Steps that each rank takes.
+        warm_steps: Those of them, the first, in which all numbers are as usual.
+        people: Chance that somebody acknowledges the alerts that fire, or adds or ends a silence.
         mood: Where in the sequence of good and bad numbers they begin.
         step_s: Mean time between two of them, seconds.
         tick_s: Largest time that passes between two looks at everything, seconds.
@@ -53,6 +55,8 @@ class Scenario:
 
     world: int
     steps: int
+    warm_steps: int
+    people: float
     mood: int
     step_s: float
     tick_s: float
@@ -91,6 +95,8 @@ def draw(random: Random) -> Scenario:
     return Scenario(
         world=random.choice((1, 1, 2, 2, 3, 4)),
         steps=random.choice((8, 15, 25)),
+        warm_steps=0,
+        people=0.0,
         mood=random.randrange(21),
         step_s=random.choice((0.05, 0.3, 1.0)),
         tick_s=random.choice((0.1, 0.5, 1.0)),
@@ -118,4 +124,25 @@ def draw(random: Random) -> Scenario:
         freeze=chance(0.01),
         kill=chance(0.002, 0.01),
         clock_jump=chance(0.01),
+    )
+
+
+def draw_long(random: Random) -> Scenario:
+    """Draw one in which it is known what is usual before anything happens to the numbers.
+
+    Its faults are rarer, so that it gets that far, and people ask things of the aggregator.
+    """
+    drawn = draw(random)
+    return replace(
+        drawn,
+        world=min(drawn.world, 2),
+        steps=120,
+        warm_steps=45,
+        people=0.1,
+        step_s=0.3,
+        tick_s=1.0,
+        buffer_bytes=1 << 20,
+        kill=drawn.kill / 10,
+        amnesia=0.0,
+        log_age_s=7 * 86_400.0,
     )

@@ -14,7 +14,8 @@ from gradwatch_server.core.frames import assembler as assembler_module
 from gradwatch_server.storage import checkpointer as checkpointer_module
 from simulation.cluster import Cluster, Parts
 from simulation.invariants import Violation
-from simulation.scenario import SECOND_NS, draw
+from simulation.replay import alert_events
+from simulation.scenario import SECOND_NS, draw, draw_long
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class Outcome:
         lost: Those that were declared lost.
         duplicates: Those that came again, and were refused.
         alerts: Alert events.
+        rules: Those that they are of.
+        acknowledged: How many of them say that somebody knows of the alert.
+        silenced: How many of them are not told because of a silence.
         boots: Starts of the aggregator.
     """
 
@@ -41,13 +45,23 @@ class Outcome:
     lost: int
     duplicates: int
     alerts: int
+    rules: frozenset[str]
+    acknowledged: int
+    silenced: int
     boots: int
 
 
-def simulate(seed: int, parts: Parts | None = None) -> Outcome:
-    """Run one seed; *parts* may be other classes than those of the product."""
+def simulate(seed: int, parts: Parts | None = None, *, is_long: bool = False) -> Outcome:
+    """Run one seed.
+
+    Args:
+        seed: The seed.
+        parts: Other classes than those of the product.
+        is_long: Whether it takes so many steps that it is known what is usual.
+    """
     random = Random(seed)
-    cluster = Cluster(draw(random), random, parts or Parts())
+    scenario = draw_long(random) if is_long else draw(random)
+    cluster = Cluster(scenario, random, parts or Parts())
     violation = None
     with _surroundings(cluster):
         try:
@@ -57,6 +71,7 @@ def simulate(seed: int, parts: Parts | None = None) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
             violation = f"nothing fails inside: {error!r}"
             cluster.note(traceback.format_exc())
+    told = [event.alert for event in alert_events(cluster.aggregator)]
     accounts = cluster.invariants.accounts.values()
     return Outcome(
         seed=seed,
@@ -67,6 +82,9 @@ def simulate(seed: int, parts: Parts | None = None) -> Outcome:
         lost=sum(account.num_lost for account in accounts),
         duplicates=cluster.aggregator.num_duplicates,
         alerts=cluster.aggregator.store.alert_events.newest(),
+        rules=frozenset(alert["rule"] for alert in told),
+        acknowledged=sum(alert["acknowledged"] is not None for alert in told),
+        silenced=sum(alert["silenced"] for alert in told),
         boots=cluster.aggregator.num_boots,
     )
 

@@ -86,7 +86,9 @@ class Worker:
         self._next_s += self._random.random() * 2 * self._scenario.step_s
         self._driver.stepped(self.step, self._clock.now_s)
         manifest_id = 2 if self.step * 2 >= self._scenario.steps else 1
-        self._append(_stats(self.step, manifest_id, self._scenario.mood + self.step))
+        bad = self.step - self._scenario.warm_steps
+        mood = self._scenario.mood + bad if bad >= 0 else 0
+        self._append(_stats(self.step, manifest_id, mood))
         if self.step % 8 == 3:
             self._append(Event(name="mark", step=self.step))
         if self.step % 8 == 5:
@@ -129,6 +131,6 @@ def _manifest(number: int, names: tuple[str, ...]) -> Manifest:
 
 def _stats(step: int, manifest_id: int, mood: int) -> Stats:
     """Make the numbers of a step: every rank has the same, some of them are bad."""
-    norm = (1.0, 1.0, 500.0, 1e-9, math.nan, 2.0, math.inf)[mood // 3 * 5 % 7]
+    norm = (1.0, 1.0, 500.0, 1e-9, math.nan, 6.0, math.inf)[mood // 3 * 5 % 7]
     l2 = [1.0] * (len(LAYERS) - manifest_id) + [norm]
     return Stats(manifest_id=manifest_id, step=step, columns={"l2": Column.pack("<f8", l2)})

@@ -32,6 +32,7 @@ from simulation.simulate import simulate
 ROOT = Path(__file__).parents[2]
 SEEDS = 300
 SEEDS_FOR_A_BUG = 150
+LONG_SEEDS = 6
 
 
 @pytest.mark.slow
@@ -46,6 +47,18 @@ def test_hundreds_of_seeds_keep_every_promise() -> None:
     assert sum(o.lost for o in outcomes) > SEEDS
     assert sum(o.duplicates for o in outcomes) > SEEDS / 3
     assert sum(o.alerts for o in outcomes) > SEEDS
+
+
+@pytest.mark.slow
+def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
+    """With open spikes and losses, alerts that somebody knows of, and silences that end."""
+    outcomes = [simulate(seed, is_long=True) for seed in range(LONG_SEEDS)]
+
+    assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
+    assert sum(o.boots for o in outcomes) > 1.5 * LONG_SEEDS
+    assert {"spike", "exploding", "nonfinite"} <= {rule for o in outcomes for rule in o.rules}
+    assert any(o.acknowledged for o in outcomes)
+    assert any(o.silenced for o in outcomes)
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -90,6 +90,8 @@ class Run:
         if attempt.replayed and any(not own.replayed for own in self.judged):
             yield from attempt.retire(now_ns, rules)
         else:
+            if self.judged and not attempt.replayed:
+                attempt.closed.predecessor = self.current.closed.as_predecessor()
             rest = [own for own in self.judged if own.lives and own.replayed == attempt.replayed]
             rest.sort(key=lambda own: own.signs.heard_ns)
             kept = rest[-MAX_LIVE + 1 :]

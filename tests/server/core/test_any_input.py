@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.core.alerting.attribution import explosion_ranks
+from gradwatch_server.core.alerting.rules.zero_fraction import ZeroFractionRule
 from gradwatch_server.core.frames.frame import COLUMNS_READ
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
@@ -109,6 +113,61 @@ DEEDS = st.lists(
     ),
     max_size=25,
 )
+
+
+EXTREMES = (
+    *(0.0, -0.0, -1.0, 1.79e308, -1e308, 5e-324, 1e-320, 1e-300, 1e-160, 1e38, 1e154, 1e200),
+    *(math.inf, -math.inf, math.nan),
+)
+
+
+def any_number(source: random.Random, usual: float, share: float) -> float:
+    """Return a number near the usual one, or with a probability of *share* one at the edge."""
+    extreme = source.random() < share or abs(usual) > 1e300
+    return source.choice((usual, *EXTREMES)) if extreme else usual * source.uniform(0.9, 1.1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_overflows_once_it_is_known_what_is_usual(cluster: Any, seed: int) -> None:
+    """Numbers at the edges of float64, in every column and scalar, before 32 frames and after."""
+    source = random.Random(seed)
+    world, names = source.choice([1, 2, 3]), ("a.weight", "a.bias", "b.weight")
+    job = cluster(world=world, names=names).start()
+    size = source.choice([1.0, 1.0, 1.79e308, 1e-320, 1e150])
+    loss = source.choice([2.0, 1.79e308, -1.79e308, -2.0, 0.0, 1e-320])
+    share, warm = source.choice([0.02, 0.2, 0.6]), source.choice([0, 40])
+    for step in range(warm + 60):
+        edge = share if step >= warm else 0.0
+        for rank in range(world):
+            read = [name for name in COLUMNS_READ if name != "l2" and source.random() < 0.3]
+            columns = {name: [any_number(source, size, edge) for _ in names] for name in read}
+            scalars = {name: any_number(source, 1.0, edge) for name in ("batch_size", "loss_scale")}
+            job.stats(
+                rank,
+                step,
+                [any_number(source, size, edge) for _ in names],
+                loss=any_number(source, loss, edge),
+                labels={"reduction": "mean"},
+                **columns,
+                **(scalars if source.random() < 0.5 else {}),
+            )
+        if source.random() < 0.1:
+            job.gains(0, step, *(any_number(source, size, edge) for _ in range(3)))
+    json.dumps(jsonable(job.health()), allow_nan=False)
+    for alert in job.alerts:
+        decode(encode(Envelope(session=SESSION, record=Alert(alert=alert.to_dict()))))
+
+
+def test_the_largest_numbers_can_be_compared(make_part: Any, make_frame: Any) -> None:
+    """Ranks by their local norms, and a norm with the limit of a share."""
+    largest = [1.79e308]
+    parts = [make_part(largest, rank, local_l2=largest) for rank in range(3)]
+    frame = make_frame(*parts)
+
+    assert explosion_ranks(frame, 0) == ()
+    excess = ZeroFractionRule().excess(frame)
+    assert excess is not None
+    assert excess.tolist() == [math.inf]
 
 
 @pytest.mark.slow

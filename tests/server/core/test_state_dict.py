@@ -43,6 +43,7 @@ def restored(state: State) -> State:
     """Return a state that was saved and restored."""
     made = State(state.window_steps)
     made.rules, made.forgotten = state.rules, dict(state.forgotten)
+    made.silences.replace(through_bytes(state.silences.state_dict()))
     for name, run in state.runs.items():
         made.runs[name] = Run.from_state_dict(name, through_bytes(run.state_dict()))
         for attempt in run.attempts:
@@ -54,6 +55,7 @@ def restored(state: State) -> State:
             columns = {number: own for number, _, own in rows}
             for number in again.window.absent():
                 again.window.fill(number, columns[number])
+            again.active_alerts.silences = made.silences
             made.runs[name].attempts.append(again)
             made.sessions.update((own.id, own) for own in again.sessions.values())
     return made

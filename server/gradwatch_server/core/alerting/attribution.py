@@ -119,7 +119,11 @@ def explosion_ranks(frame: Frame, index: int, limit: float = math.inf) -> tuple[
         return breaking
     largest = max(local, key=lambda rank: local[rank])
     others = [norm for rank, norm in local.items() if rank != largest]
-    return (largest,) if others and local[largest] > STANDS_OUT * float(np.median(others)) else ()
+    if not others:
+        return ()
+    # The two in the middle are added: halved, their sum stays within float64.
+    usual = 2.0 * float(np.median(np.array(others) * 0.5))
+    return (largest,) if local[largest] > STANDS_OUT * usual else ()
 
 
 def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:

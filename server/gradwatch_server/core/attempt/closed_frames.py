@@ -24,6 +24,7 @@ from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.attempt.predecessor import Predecessor
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, LateFrame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
@@ -54,6 +55,8 @@ class ClosedFrames:
         last_gains: The newest gains.
         num_frames: How many there were.
         epoch: How often the steps had gone back.
+        predecessor: The attempt before, until the first frame tells whether this one goes on from
+            it.
     """
 
     def __init__(self, run: str, attempt: int, world: int, steps: int) -> None:
@@ -80,6 +83,7 @@ class ClosedFrames:
         self.last_gains: GainFrame | None = None
         self.num_frames = 0
         self.epoch = 0
+        self.predecessor: Predecessor | None = None
         self._context: Context | None = None
         self._limits = LimitedRules()
         self._rules: Rules | None = None  # those last in force, for all runs
@@ -94,6 +98,8 @@ class ClosedFrames:
         if gathered.epoch != self.epoch:
             self.epoch, self._context = gathered.epoch, None
             self.baselines.resume()
+        if self.predecessor is not None:
+            self._take_over(self.predecessor, gathered.step)
         frame = merge(gathered, len(self.layers.names), self._world)
         rules = self._follow(rules)
         context = self._describe()
@@ -148,12 +154,27 @@ class ClosedFrames:
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
         self.noise_scale = NoiseScale(1)
-        self.memories, self._rules = Memories(), None
+        self.memories, self._rules, self.predecessor = Memories(), None, None
 
     def resize_window(self, steps: int) -> None:
         """Let the window hold another number of frames from now on."""
         self.window = self.window.resized(steps)
         self._context = None
+
+    def _take_over(self, predecessor: Predecessor, step: int) -> None:
+        """Begin with what was usual before, if the first step shows that this goes on from it."""
+        known = predecessor.baselines_for(self.layers.names, self._world, step)
+        if known is not None:
+            self.baselines, self._context = known, None
+        self.predecessor = None
+
+    def as_predecessor(self) -> Predecessor | None:
+        """Return what an attempt that begins now may take over, None if nothing is known yet."""
+        if self.last_frame is None:
+            return self.predecessor
+        names = tuple(self.layers.names)
+        baselines = self.baselines.rearranged(names, names)
+        return Predecessor(names, self._world, self.last_frame.step, baselines)
 
     def _follow(self, rules: Rules) -> Rules:
         """Return those of the rules that watch this run."""
@@ -195,6 +216,7 @@ class ClosedFrames:
             "flags": None if self.last_flags is None else flags_state_dict(self.last_flags),
             "gains": self.last_gains.state_dict() if self.last_gains else None,
             "num_frames": self.num_frames,
+            "predecessor": self.predecessor.state_dict() if self.predecessor else None,
         }
 
     def load_state_dict(
@@ -229,3 +251,5 @@ class ClosedFrames:
         self.last_flags = None if flags is None else flags_from_state_dict(flags)
         self.last_gains = GainFrame.from_state_dict(gains) if gains else None
         self.num_frames = state["num_frames"]
+        predecessor = state.get("predecessor")
+        self.predecessor = Predecessor.from_state_dict(predecessor) if predecessor else None

@@ -190,7 +190,7 @@ def _differences(columns: FloatArray, *, nan_is_value: bool) -> FloatArray:
     known = np.ones_like(missing) if nan_is_value else ~missing
     high = np.fmax.reduce(columns, axis=0)
     low = np.fmin.reduce(columns, axis=0)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # a norm below 0 may come from the wire
         relative = 1.0 - low / np.where(high > 0.0, high, 1.0)
     differs = (high > low) | (missing & known).any(axis=0)
     differs &= ~missing.all(axis=0)  # NaN everywhere is the same

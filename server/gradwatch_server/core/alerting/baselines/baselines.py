@@ -26,8 +26,9 @@ MIN_DEVIATION: Final = 0.1
 MIN_LOSS_DEVIATION: Final = 0.1
 """Of a loss that is no logarithm, as a share of its usual magnitude."""
 
-MAX_LOSS: Final = 1e150
-"""Beyond this a loss that is no logarithm counts as this: squared it would leave float64."""
+MAX_LOSS: Final = 1e38
+"""Beyond this a loss that is no logarithm counts as this: a float32 can keep it, and its square is
+a float64."""
 
 RESUMED_FRAMES: Final = 32
 RESUMED_WEIGHT: Final = 0.1
@@ -76,6 +77,23 @@ class Baselines:
         """Note that the training was interrupted: what is usual may have moved a little."""
         self._running.learn_again()
         self._resumed = RESUMED_FRAMES
+
+    def rearranged(self, names: Sequence[str], others: Sequence[str]) -> Self:
+        """Return a copy for an attempt that has the same layers in another order.
+
+        Args:
+            names: (layers,) names of the layers that this one is of.
+            others: (layers,) the same names in the other order.
+        """
+        made, own = type(self)(), Modules()
+        own.extend(names)
+        made.modules.extend(others)
+        self._running.fit(FIRST_MODULE + len(own.names))
+        place = {name: FIRST_MODULE + number for number, name in enumerate(own.names)}
+        order = [TOTAL, LOSS, *(place[name] for name in made.modules.names)]
+        made._running = self._running.rearranged(order)
+        made._is_log_loss, made._resumed = self._is_log_loss, self._resumed
+        return made
 
     def _judge(self, frame: Frame) -> Judgement:
         running = self._running

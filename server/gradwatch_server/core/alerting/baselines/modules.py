@@ -84,13 +84,14 @@ class Modules:
             np.maximum.at(peaks, own, values)
             return peaks
 
-        return combine_norms(
-            norms,
-            np,
-            largest=largest,
-            add=added,
-            spread=lambda scale: scale[own],
-        )
+        with np.errstate(over="ignore"):  # it then gives the largest float
+            return combine_norms(
+                norms,
+                np,
+                largest=largest,
+                add=added,
+                spread=lambda scale: scale[own],
+            )
 
     def _place(self, name: str) -> int:
         place = self._places.setdefault(name, len(self.names))

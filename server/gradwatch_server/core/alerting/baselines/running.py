@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -166,6 +166,17 @@ class RunningStatistics:
         """Count each series as if it had just become known."""
         self.count = np.minimum(self.count, MIN_SAMPLES)
         self._look_again()
+
+    def rearranged(self, order: Sequence[int]) -> Self:
+        """Return a copy with these of the series, in this order."""
+        made = type(self)()
+        for name in (*_ROWS, "count", "_num_recent"):
+            setattr(made, name, getattr(self, name)[list(order)])
+        made._recent = self._recent[:, list(order)]
+        made._blocks = self._blocks[:, list(order)]
+        made._frames = self._frames
+        made._look_again()
+        return made
 
     def restart(self, series: int) -> None:
         """Forget the samples of one series."""

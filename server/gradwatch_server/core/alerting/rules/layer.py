@@ -81,7 +81,10 @@ class LayerRule(Rule):
     def excess(self, frame: Frame) -> FloatArray | None:
         """Return by what factor each layer is beyond the limit, (layers,); None without a limit."""
         limit = self.threshold()
-        return None if limit is None else self.values(frame) / limit
+        if limit is None:
+            return None
+        with np.errstate(over="ignore"):  # Inf is as much beyond the limit as can be told
+            return self.values(frame) / limit
 
     def find_layer(self, frame: Frame, raised: BoolArray) -> int | None:
         """Return the index of the layer to name as origin, None if it cannot be known."""

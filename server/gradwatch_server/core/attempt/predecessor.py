@@ -1,0 +1,67 @@
+"""Predecessors: what was usual in the attempt before, for one that goes on from its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from gradwatch_server.core.alerting.baselines.baselines import Baselines
+
+NEAR: Final = 2
+"""An attempt goes on near a step if it begins between this part of it and this many times it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """An attempt that was there when another one of its run began.
+
+    Args:
+        names: (layers,) names of its layers.
+        world: Ranks of its job.
+        step: Step of its last frame.
+        baselines: What was usual in it.
+    """
+
+    names: tuple[str, ...]
+    world: int
+    step: int
+    baselines: Baselines
+
+    def baselines_for(self, names: Sequence[str], world: int, step: int) -> Baselines | None:
+        """Return what is usual in an attempt that goes on where this one stopped, else None.
+
+        It does if it has the same layers and ranks, and begins neither at step 0 nor far from
+        where this one stopped. Norms change with the order of magnitude of the step, and
+        checkpoints may be far apart: from half of that step to twice it is near.
+
+        Args:
+            names: (layers,) names of its layers.
+            world: Ranks of its job.
+            step: Step of its first frame.
+        """
+        is_near = 0 < step <= NEAR * self.step and self.step <= NEAR * step
+        if not is_near or world != self.world or set(names) != set(self.names):
+            return None
+        baselines = self.baselines.rearranged(self.names, names)
+        baselines.resume()
+        return baselines
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_state_dict`."""
+        return {
+            "names": list(self.names),
+            "world": self.world,
+            "step": self.step,
+            "baselines": self.baselines.state_dict(),
+        }
+
+    @classmethod
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `state_dict` described."""
+        return cls(
+            tuple(plain["names"]),
+            plain["world"],
+            plain["step"],
+            Baselines.from_state_dict(plain["baselines"]),
+        )

@@ -1,0 +1,136 @@
+"""What is usual is known from the attempt before, where training goes on from its checkpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.server.core.test_state_dict import restored, same, story_of
+
+NAMES = ("a.weight", "b.weight")
+
+
+def usual(step: int, a: float = 1.0, b: float = 100.0) -> list[float]:
+    wave = 1.0 + 0.02 * math.sin(7.3 * step * step)
+    return [a * wave, b * wave]
+
+
+def train(job: Any, steps: range, **sizes: float) -> Any:
+    for step in steps:
+        job.step(step, usual(step, **sizes), loss=2.0)
+    return job
+
+
+def stopped(cluster: Any, at: int = 100, **settings: Any) -> Any:
+    """A job that was killed after so many steps."""
+    job = train(cluster(names=NAMES, **settings).start(job="one"), range(at))
+    for rank in range(job.world):
+        job.lose(rank)
+    return job
+
+
+def spikes(job: Any, attempt: int = 2) -> list[Any]:
+    return [a for a in job.alerts if (a.rule, a.attempt) == ("spike", attempt)]
+
+
+@pytest.mark.parametrize("first", [1, 50, 90, 100, 103, 198])
+def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(cluster: Any, first: int) -> None:
+    """If it begins near where the other stopped; one that does not learns what is usual anew."""
+    job = train(stopped(cluster).start(job="two"), range(first, first + 4))
+    assert not spikes(job)
+    train(job, range(first + 4, first + 8), a=20.0)
+
+    known = first >= 50
+    assert bool(spikes(job)) == known
+    if known:
+        origin = spikes(job)[0].origin
+        assert (origin.layer, origin.step) == ("a.weight", first + 4)
+
+
+@pytest.mark.parametrize("change", ["step 0", "another layer", "a layer less", "another world"])
+def test_another_training_learns_anew(cluster: Any, change: str) -> None:
+    """Under the same name, but not the one that stopped."""
+    job = stopped(cluster)
+    if change == "another world":
+        job.world = 2
+    elif change == "another layer":
+        job.names = ("a.weight", "c.weight")
+    elif change == "a layer less":
+        job.names = ("b.weight", "a.weight", "a.bias")
+    job.start(job="two")
+    first = 0 if change == "step 0" else 100
+    for step in range(first, first + 8):
+        size = [1.0, 100.0, 1.0][: len(job.names)]
+        job.step(step, size if step < first + 4 else [20.0 * own for own in size], loss=2.0)
+
+    assert not spikes(job)
+
+
+def test_layers_may_be_declared_in_another_order(cluster: Any) -> None:
+    """Each keeps what is usual of it: the order is that in which ranks happen to attach."""
+    job = stopped(cluster)
+    job.names = NAMES[::-1]
+    job.start(job="two")
+    for step in range(100, 140):
+        job.step(step, usual(step)[::-1], loss=2.0)
+    assert not spikes(job)
+    job.step(140, [100.0, 20.0], loss=2.0)
+
+    assert spikes(job)[0].origin.layer == "a.weight"
+
+
+def test_what_is_usual_is_learnt_again_quickly(cluster: Any) -> None:
+    """Without the state of its optimizer a training goes on a little differently."""
+    first = train(stopped(cluster).start(job="two"), range(100, 108), a=1.7, b=170.0)
+    train(first, range(108, 118), a=2.6, b=260.0)
+    assert not spikes(first)
+    # The same norms without an interruption.
+    going = train(cluster(names=NAMES).start(), range(100))
+    train(going, range(100, 108), a=1.7, b=170.0)
+    train(going, range(108, 118), a=2.6, b=260.0)
+    assert spikes(going, attempt=1)
+
+
+def test_an_attempt_that_ended_before_its_first_frame_changes_nothing(cluster: Any) -> None:
+    """It crashed while it loaded the checkpoint; the next one goes on."""
+    job = stopped(cluster)
+    job.start(job="two")
+    job.lose(0)
+    job.start(job="three")
+    train(job, range(98, 102))
+    train(job, range(102, 106), a=20.0)
+
+    assert spikes(job, attempt=3)
+
+
+def test_the_attempt_before_is_not_changed_by_it(cluster: Any) -> None:
+    """Two jobs may live side by side, the one a fork of the other."""
+    job = train(cluster(names=NAMES).start(job="one"), range(60))
+    before = job.attempt.closed.baselines.state_dict()
+    first = job.attempt
+    train(job.start(job="two"), range(60, 90), a=5.0)
+
+    assert job.attempt is not first
+    assert first.lives
+    assert first.closed.baselines.state_dict() == before
+
+
+def test_a_restart_at_any_place_changes_nothing(cluster: Any) -> None:
+    """Also between the HELLO of the new attempt and its first frame."""
+    job = stopped(cluster, 50, world=2)
+    job.start(job="two")
+    train(job, range(48, 52))
+    train(job, range(52, 56), a=20.0)
+    assert spikes(job)
+    live = cluster().state
+    others = []
+    for number, entry in enumerate(job.entries):
+        if number >= 100:
+            others.append(restored(live))
+        told = live.apply(entry)
+        others = [other for other in others if same(other.apply(entry), told)]
+
+    assert len(others) == len(job.entries) - 100
+    assert all(story_of(other) == story_of(live) for other in others)
