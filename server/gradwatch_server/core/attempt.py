@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -541,7 +541,7 @@ class Attempt:
         self.outputs.add(frame)
         self.noise_scale.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
-        self.last_frame = replace(frame, parts=(), disagreement=None)
+        self.last_frame = frame.let_records_go()
         self.last_flags = flags
         self.num_frames += 1
         self.updated_ns = frame.received_ns
