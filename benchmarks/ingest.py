@@ -117,6 +117,9 @@ def _gradwatch(senders: int, steps: int) -> Pass:
         counted = server.health(RUN)["records"]
         assert counted["stored"] == total == _logged(server.directory), (counted, total)
         assert counted["lost"] == counted["unresolved"] == 0, counted
+        # Alerts cost more than records: with any of them it is not their rate that is measured.
+        alerts = server.find(f"/runs/{RUN}/alerts")
+        assert not alerts, alerts
     return _pass(sent, seconds, cpu, counted["late"])
 
 

@@ -21,7 +21,7 @@ import zmq
 
 from benchmarks.harness import Aggregator
 from benchmarks.report import show, with_range
-from benchmarks.senders import COLUMNS, LAYERS, VARIANTS, _columns
+from benchmarks.senders import COLUMNS, LAYERS, VARIANTS, healthy_columns
 from gradwatch_wire import Ack, Column, Envelope, Hello, Manifest, Stats, Welcome, decode, encode
 from gradwatch_wire.codec import encode_body, join
 from gradwatch_wire.records import LabelValue
@@ -56,7 +56,7 @@ class Crowd:
                 columns=COLUMNS, order="forward",
             )
         )  # fmt: skip
-        self._columns = [_columns(numbers) for _ in range(VARIANTS)]
+        self._columns = healthy_columns(numbers)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def connect(self, endpoint: str) -> None:

@@ -23,7 +23,7 @@ from gradwatch_wire.limits import (
     MAX_TEXT_BYTES,
 )
 from gradwatch_wire.names import LayerOrder
-from gradwatch_wire.packed_column import Column
+from gradwatch_wire.packed_column import ITEMSIZE, Column
 from gradwatch_wire.reader import (
     Reader,
     checked_array,
@@ -215,7 +215,7 @@ def _stats(r: Stats) -> Body:
 
 def _read_stats(b: Reader) -> Stats:
     columns = b.map("columns", MAX_COLUMNS, checked_column)
-    counts = {column.count for column in columns.values()}
+    counts = {len(column.data) // ITEMSIZE[column.code] for column in columns.values()}
     if len(counts) > 1:
         raise ProtocolError(
             expected="columns of one count", got="several counts", where="STATS.columns"

@@ -33,6 +33,8 @@ from gradwatch_wire.version import PROTOCOL_MAJOR
 
 VERSION_FRAME: Final = bytes([PROTOCOL_MAJOR])
 
+_KIND_NAMES: Final = {int(kind): kind.name for kind in Kind}
+
 _ENVELOPE_HEADER: Final = b"\x96"  # msgpack array of 6
 
 
@@ -104,13 +106,12 @@ def decode_record(frame: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
         raise ProtocolError(
             expected=f"a kind 1..{max(Kind)}", got=describe(kind), where="envelope.kind"
         )
-    name = Kind(kind).name
     return Envelope(
         session=checked_bytes(session, "envelope.session", SESSION_BYTES),
         seq=checked_int(seq, "envelope.seq", 1 if kind in SEQUENCED else 0, MAX_SEQ),
         low=checked_int(low, "envelope.low", 0, MAX_SEQ),
         time_ns=checked_int(time_ns, "envelope.time_ns", 0, MAX_SEQ),
-        record=read(Reader(body, name)),
+        record=read(Reader(body, _KIND_NAMES[kind])),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from gradwatch_wire.errors import ProtocolError, describe
@@ -143,6 +144,12 @@ def checked_array(value: object, where: str, most: int) -> tuple[Any, ...]:
     return tuple(value)
 
 
+@lru_cache(maxsize=1_024)
+def _is_name(key: object) -> bool:
+    """Tell whether a key of a map needs no closer look: all records have the same few."""
+    return type(key) is str and len(key) <= MAX_NAME_BYTES and key.isascii()
+
+
 def checked_map(
     value: object, where: str, most: int, item: Callable[[Any, str], T]
 ) -> dict[str, T]:
@@ -153,7 +160,7 @@ def checked_map(
         )
     try:
         return {
-            checked_str(key, where, MAX_NAME_BYTES): item(entry, where)
+            key if _is_name(key) else checked_str(key, where, MAX_NAME_BYTES): item(entry, where)
             for key, entry in value.items()
         }
     except ProtocolError:
@@ -169,7 +176,7 @@ def checked_column(value: object, where: str) -> Column:
     if not isinstance(value, (tuple, list)) or len(value) != 3:
         raise ProtocolError(expected="[code, count, bytes]", got=describe(value), where=where)
     code, count, data = value
-    itemsize = ITEMSIZE.get(code) if isinstance(code, str) else None
+    itemsize = ITEMSIZE.get(code) if type(code) is str else None
     if itemsize is None:
         expected = f"a dtype code of {' '.join(ITEMSIZE)}"
         raise ProtocolError(expected=expected, got=describe(code), where=f"{where}.code")

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
@@ -572,7 +573,7 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
         ("exploding", "firing"),
         ("nonfinite", "resolved"),
     ]
-    flags = run.current.closed.last_flags or {}
+    flags = run.current.closed.last_flags or Flags()
     assert {name: mask.tolist() for name, mask in flags.items()} == {
         "nonfinite": [False, False],
         "exploding": [True, False],

@@ -81,6 +81,8 @@ class ActiveAlerts:
         """Evaluate an observation; yield each event: an alert fires, has news, or is resolved."""
         if self._active and isinstance(observation, Frame):
             yield from self._end_of_rules(rules, observation)
+        if not (self._active or flags.raised):  # nearly always
+            return
         active = {rule for rule, _ in self._active}
         for name, rule in rules.taking(type(observation)):
             raised = flags.get(name, _NOTHING)

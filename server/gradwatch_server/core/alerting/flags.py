@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +12,26 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.packing import pack, unpack_flags
 
-Flags: TypeAlias = Mapping[str, BoolArray]
-"""Rule to mask: (layers,) of a rule about layers, (1,) of a rule about the run."""
+
+class Flags(dict[str, BoolArray]):
+    """Rule to mask: (layers,) of a rule about layers, (1,) of a rule about the run.
+
+    Attributes:
+        raised: Names of the rules that found something, in the order of evaluation.
+    """
+
+    def __init__(self, masks: Mapping[str, BoolArray] | None = None) -> None:
+        super().__init__(masks or {})
+        self.raised = [name for name, mask in self.items() if np.count_nonzero(mask)]
 
 
 def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     """Ask each rule that takes such an observation, one that is off only if health counts it."""
-    found: dict[str, BoolArray] = {}
+    found = Flags()
+    limited = context.limited
     with np.errstate(invalid="ignore"):
-        for name, rule in rules.taking(type(observation)):
-            if not rule.enabled and rule.health is None:
-                continue
-            own = context.of(name)
+        for name, rule in rules.flagging(type(observation)):
+            own = limited.get(name, context) if limited else context
             raised = rule.raised(observation, own)
             if raised is None:
                 continue
@@ -33,6 +41,8 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
                 for other in rule.yields_to:
                     if other in found:
                         raised = raised & ~found[other]
+                if np.count_nonzero(raised):
+                    found.raised.append(name)
             found[name] = raised
     return found
 
@@ -44,4 +54,4 @@ def flags_state_dict(flags: Flags) -> dict[str, Any]:
 
 def flags_from_state_dict(plain: Mapping[str, Any]) -> Flags:
     """Return what `flags_state_dict` described: the rules that there were then."""
-    return {name: unpack_flags(packed) for name, packed in plain.items()}
+    return Flags({name: unpack_flags(packed) for name, packed in plain.items()})

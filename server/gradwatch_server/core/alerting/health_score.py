@@ -23,6 +23,8 @@ def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
     num_present = int(np.count_nonzero(frame.present))
     if not num_present:
         return math.nan if frame.num_partial else 1.0
+    if not flags.raised:  # nearly always
+        return health_score(0.0, 0.0)
     vanishing = num_layers(HealthShare.VANISHING, flags, rules)
     exploding = num_layers(HealthShare.EXPLODING, flags, rules)
     return health_score(vanishing / num_present, exploding / num_present)

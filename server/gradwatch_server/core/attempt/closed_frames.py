@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class ClosedFrames:
         self.outputs.add(frame)
         self.noise_scale.add(frame)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
-        self.last_frame = replace(frame, parts=(), disagreement=None)
+        self.last_frame = frame.let_records_go()
         self.last_flags = flags
         self.num_frames += 1
 

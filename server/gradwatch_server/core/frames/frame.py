@@ -197,6 +197,13 @@ class Frame:
         values: FloatArray = self.columns[ROW_OF[name]]
         return values
 
+    def let_records_go(self) -> Self:
+        """Drop the records, once all rules have looked at them: those of many ranks are large."""
+        # In place: a copy of all the rest would take longer than most rules.
+        object.__setattr__(self, "parts", ())
+        object.__setattr__(self, "disagreement", None)
+        return self
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data of all but the records."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}

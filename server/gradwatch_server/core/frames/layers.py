@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2s
-from typing import Any, Self
+from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -13,6 +13,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
+from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard, parse_shard
 
 
@@ -96,12 +97,20 @@ class Layers:
         return mask
 
 
+_FLOAT64: Final = np.dtype(np.float64)
+_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {code: np.dtype(code) for code in ITEMSIZE}
+"""As objects: numpy reads a code anew each time."""
+
+
 def numbers(column: Column) -> FloatArray:
     """Return the items of a column as float64."""
+    values = np.frombuffer(column.data, dtype=_DTYPES[column.code])
+    if values.dtype is _FLOAT64:
+        return values
     if column.code != "<f4":  # nothing is rounded, so nothing has to be silenced
-        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
+        return values.astype(np.float64)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        return np.frombuffer(column.data, dtype=column.code).astype(np.float64, copy=False)
+        return values.astype(np.float64)
 
 
 def _shards(texts: tuple[str, ...]) -> Shards | None:

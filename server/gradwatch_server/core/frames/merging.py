@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -103,7 +103,10 @@ def _merge_alike(parts: list[RankPart]) -> FloatArray:
     block = np.empty((len(ROWS), len(parts[0].layout.index)))
     for number, row in enumerate(ROWS):
         values = _values(parts, row.name)
-        block[number] = reduce(row.over_replicas, values) if values else np.nan
+        own = block[number]
+        own[:] = values[0] if values else np.nan
+        for other in values[1:]:
+            row.over_replicas(own, other, out=own)
     return block
 
 
@@ -117,7 +120,9 @@ def _values(parts: list[RankPart], row: str) -> list[FloatArray]:
 
 def _bad_step(gathered: Gathered[RankPart]) -> int:
     """Return the earliest step that a record names, if it is one since the last frame."""
-    named = (part.scalars.get(Scalar.FIRST_NONFINITE_STEP, math.nan) for part in gathered.items)
+    named = _given(gathered.items, Scalar.FIRST_NONFINITE_STEP)
+    if not named:  # nearly always
+        return gathered.step
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
 
@@ -129,9 +134,13 @@ def _of_ranks(parts: tuple[RankPart, ...]) -> float:
     layers: dict[int, list[FloatArray]] = {}
     for part in parts:
         layers.setdefault(part.rank, []).append(part.values[L2])
-    return _largest(
-        [total_norm(own[0] if len(own) == 1 else np.concatenate(own)) for own in layers.values()]
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # once: for each rank it is half the cost
+        return _largest(
+            [
+                _total_norm(own[0] if len(own) == 1 else np.concatenate(own))
+                for own in layers.values()
+            ]
+        )
 
 
 def _joined(l2: FloatArray, num_partial: int) -> float | None:
@@ -143,11 +152,15 @@ def _joined(l2: FloatArray, num_partial: int) -> float | None:
 def total_norm(l2: FloatArray) -> float:
     """Return the L2 norm of the layers together, 0.0 without any."""
     with np.errstate(over="ignore", invalid="ignore"):
-        # Nothing had to be scaled in most steps; this takes a tenth of the time.
-        squared = float(np.dot(l2, l2))
-        if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1]:
-            return math.sqrt(squared)
-        return float(norms.total_norm(np.abs(l2), np)) if len(l2) else 0.0
+        return _total_norm(l2)
+
+
+def _total_norm(l2: FloatArray) -> float:
+    # Nothing had to be scaled in most steps; this takes a tenth of the time.
+    squared = float(l2.dot(l2))
+    if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1]:
+        return math.sqrt(squared)
+    return float(norms.total_norm(np.abs(l2), np)) if len(l2) else 0.0
 
 
 def _largest(values: list[float]) -> float:

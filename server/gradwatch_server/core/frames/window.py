@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -69,13 +70,15 @@ class Window:
         """Write a frame over the oldest one."""
         at = self._count % self._capacity
         layers = frame.columns.shape[1]
-        if frame.measured != tuple(self._kept):
+        kept = tuple(self._kept)
+        if frame.measured != kept:
             self._kept += [name for name in frame.measured if name not in self._kept]
+            kept = tuple(self._kept)
         self._fit(at + 1, layers)
         own = self._values[at]
-        for number, name in enumerate(self._kept):
-            own[number, :layers] = frame.columns[ROW_OF[name]]
-        own[:, layers:] = np.nan
+        own[:, :layers] = frame.columns[_rows_of(kept)]
+        if layers < own.shape[1]:
+            own[:, layers:] = np.nan
         loss = np.nan if frame.loss is None else frame.loss
         known = frame.total_norm is not None
         norm = frame.total_norm if known else np.nan
@@ -229,3 +232,11 @@ class Window:
         grown = np.full((new_rows, len(self._kept), max(layers, have_layers)), np.nan)
         grown[:have_rows, :have_columns, :have_layers] = self._values
         self._values = grown
+
+
+@lru_cache(maxsize=256)
+def _rows_of(columns: tuple[str, ...]) -> slice | list[int]:
+    """Return the rows of these columns in a frame: where they lie side by side, without a copy."""
+    rows = [ROW_OF[name] for name in columns]
+    first = rows[0] if rows else 0
+    return slice(first, first + len(rows)) if rows == [*range(first, first + len(rows))] else rows

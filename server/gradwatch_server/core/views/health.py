@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.health_score import num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
 from gradwatch_server.core.arrays import FloatArray
@@ -40,7 +41,7 @@ def health(
     firing = [alert for alert in current if alert.state is AlertState.FIRING]
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
-    flags = view.flags or {}
+    flags = view.flags or Flags()
     status, why = find_status(view, ranks, firing, fault)
     return {
         "run": view.name,
@@ -135,7 +136,7 @@ def _norms(series: Series) -> dict[str, Any]:
 
 def _layers(view: RunView) -> dict[str, int]:
     """Count the layers that each rule flags at the last step, the worst rule last."""
-    frame, flags = view.frame, view.flags or {}
+    frame, flags = view.frame, view.flags or Flags()
     counts = {"total": len(view.names)}
     for rule in reversed(view.rules.counted):
         counts[rule.name] = int(np.count_nonzero(flags[rule.name])) if rule.name in flags else 0
@@ -147,7 +148,7 @@ def _layers(view: RunView) -> dict[str, int]:
 
 def _worst_layers(view: RunView) -> list[dict[str, Any]]:
     """Name the worst layers of the last frame, rule by rule, each one's worst layer first."""
-    frame, flags = view.frame, view.flags or {}
+    frame, flags = view.frame, view.flags or Flags()
     if frame is None:
         return []
     ranked = (

@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.active import GONE_STEPS, ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert, alert_id
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.event_limit import BURST, INTERVAL_NS
+from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules.base import Limit, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
@@ -243,7 +244,8 @@ def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own(cluste
         }
     )
     context = Context("gpt", 1, ("a",), {"all": np.array([True])}, job.attempt.window)
-    (event,) = alerts.update(again, {"nonfinite": np.array([True])}, job.state.rules, context)
+    flags = Flags({"nonfinite": np.array([True])})
+    (event,) = alerts.update(again, flags, job.state.rules, context)
 
     assert job.alerts[0].id == alert_id("gpt", 1, "nonfinite", "all", 0)
     assert event.id == alert_id("gpt", 1, "nonfinite", "all#2", 0)

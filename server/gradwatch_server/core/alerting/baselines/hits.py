@@ -44,6 +44,11 @@ class Hits:
         enough: BoolArray = hit & (_COUNTS[self._bits & ((1 << frames) - 1)] >= least)
         return enough
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no hit in the last eight frames."""
+        return self._since >= MAX_FRAMES
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
         return {"bits": self._bits.tobytes()}

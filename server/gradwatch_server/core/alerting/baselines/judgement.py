@@ -9,7 +9,13 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.alerting.baselines.modules import Modules
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    largest_of,
+    smallest_of,
+)
 
 TOTAL: Final = 0
 """The series of the total norm."""
@@ -52,6 +58,19 @@ class Judgement:
     def rise(self) -> FloatArray:
         """(series,) sample less the usual; of a logarithm that of a ratio. NaN without a sample."""
         return self.samples - self.mean
+
+    @cached_property
+    def highest(self) -> tuple[float, float]:
+        """Largest `rise` and `over_peak` of all series: where these are low, none has to be asked.
+
+        -Inf without a sample.
+        """
+        return largest_of(self.rise), largest_of(self.over_peak)
+
+    @cached_property
+    def lowest_rise(self) -> float:
+        """Smallest `rise` of all series, Inf without a sample."""
+        return smallest_of(self.rise)
 
     @cached_property
     def z(self) -> FloatArray:

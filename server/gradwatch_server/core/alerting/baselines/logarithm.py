@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -28,14 +29,12 @@ def natural_log(values: FloatArray) -> FloatArray:
     additions, multiplications and one division.
     """
     usable: BoolArray | None = None
-    # Of a NaN the least is NaN, and so nothing is above it.
-    if not (
-        np.minimum.reduce(values, initial=1.0) >= _SMALLEST
-        and np.maximum.reduce(values, initial=1.0) < np.inf
-    ):
+    are_normal = _are_normal(values)
+    if not are_normal:
         usable = (values > 0.0) & (values < np.inf)
         values = np.where(usable, values, 1.0)
-    s, exponent = _split(values)
+        are_normal = _are_normal(values)
+    s, exponent = _split(values, are_normal=are_normal)
     divisor = s + 1.0
     s -= 1.0
     s /= divisor
@@ -54,9 +53,16 @@ def natural_log(values: FloatArray) -> FloatArray:
     return exponent
 
 
-def _split(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _are_normal(values: FloatArray) -> bool:
+    """Tell whether all are normal numbers above 0. Of a NaN `argmin` says that it is the least."""
+    return not values.size or bool(
+        values.item(values.argmin()) >= _SMALLEST and values.item(values.argmax()) < math.inf
+    )
+
+
+def _split(values: FloatArray, *, are_normal: bool) -> tuple[FloatArray, FloatArray]:
     """Return fractions from √½ to √2, and the powers of two that they are to be multiplied by."""
-    if np.minimum.reduce(values, initial=1.0) < _SMALLEST:
+    if not are_normal:
         fraction, exponent = np.frexp(values)
         low = fraction < _SQRT_HALF
         np.multiply(fraction, 2.0, out=fraction, where=low)

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, smallest_of
 from gradwatch_server.core.packing import pack, unpack
 
 WEIGHT: Final = 0.03
@@ -198,7 +198,7 @@ class RunningStatistics:
         bounded = self.peak + LN_PEAK_GROWTH
         np.minimum(samples, bounded, out=bounded)
         # Without any sample of late there is no peak to bound it by.
-        if settling is not None or not is_whole or np.minimum.reduce(self.peak) == -np.inf:
+        if settling is not None or not is_whole or smallest_of(self.peak) == -np.inf:
             free = self.peak == -np.inf
             if settling is not None:
                 free |= settling

@@ -62,6 +62,11 @@ class Visits:
             self._away = np.zeros_like(self._away)
             self._current = np.full(number, -np.inf)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no series is far off, and no visit is remembered."""
+        return not (np.count_nonzero(self._away) or np.count_nonzero(self._count))
+
     def _end(self, came_back: BoolArray) -> None:
         soon = came_back & (self._away <= VISIT_FRAMES)
         self._highest[soon] = np.maximum(self._highest, self._current)[soon]

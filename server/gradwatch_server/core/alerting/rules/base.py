@@ -98,7 +98,7 @@ class Rule(BaseModel, ABC):
             context: What is known of the attempt.
 
         Returns:
-            (layers,), or (1,) of a rule about the run; None if no such observation raises it.
+            (layers,), or (1,) of a rule about the run; None if nothing is, which takes least time.
         """
 
     @abstractmethod

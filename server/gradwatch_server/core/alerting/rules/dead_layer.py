@@ -55,7 +55,7 @@ class DeadMemory:
             for name in _COUNTS:
                 setattr(self, name, grown(getattr(self, name), len(norms), 0))
             self.steady = grown(self.steady, len(norms), fill=False)
-        if not self._any_run and np.minimum.reduce(norms, initial=np.inf) > 0.0:  # nearly always
+        if not self._any_run and _are_above_zero(norms):  # nearly always
             self.alive += 1
             self.frames += 1
             return False
@@ -94,6 +94,11 @@ class DeadMemory:
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
         self.steady = np.array(unpack(plain["steady"]), dtype=np.bool_)
         self._any_run = bool(np.count_nonzero(self.run))
+
+
+def _are_above_zero(norms: FloatArray) -> bool:
+    """Tell whether all are; of a NaN `argmin` says that it is the least."""
+    return not norms.size or bool(norms.item(norms.argmin()) > 0.0)
 
 
 class DeadLayerRule(ModuleRule):

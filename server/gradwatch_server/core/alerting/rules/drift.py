@@ -80,12 +80,13 @@ class DriftMemory:
         deviation = _mean(maxima[:EARLY_BLOCKS] - medians[:EARLY_BLOCKS]) / LARGEST_OF_BLOCK
         deviation = np.maximum(deviation, MIN_DEVIATION)
         self.change = change = _mean(medians[-LATE_BLOCKS:]) - level
-        sudden = _largest_step(medians) > SUDDEN * np.abs(change)
-        far = (np.abs(change) > np.maximum(told, DEVIATIONS * deviation)) & ~sudden
-        far &= (change < 0.0) | (change - self._rise_by_rate(len(medians)) > told)
-        stays = (self.trend == np.sign(change)) & (np.abs(change) > clear)
-        self.trend = np.where(far | stays, np.sign(change), 0.0)
-        self._drifting = self.trend != 0.0
+        if np.count_nonzero(self._drifting) or np.count_nonzero(np.abs(change) > told):
+            sudden = _largest_step(medians) > SUDDEN * np.abs(change)
+            far = (np.abs(change) > np.maximum(told, DEVIATIONS * deviation)) & ~sudden
+            far &= (change < 0.0) | (change - self._rise_by_rate(len(medians)) > told)
+            stays = (self.trend == np.sign(change)) & (np.abs(change) > clear)
+            self.trend = np.where(far | stays, np.sign(change), 0.0)
+            self._drifting = self.trend != 0.0
         least = max(math.log(LOSS_ROSE), DEVIATIONS * float(deviation[LOSS]))
         self.loss_rises = bool(judgement.is_log_loss and change[LOSS] > least)
 

@@ -52,8 +52,8 @@ class LayerRule(Rule):
         return found & layers_in_groups(self.groups, groups, len(names)) if self.groups else found
 
     @abstractmethod
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
-        """Return the layers beyond the raising threshold, (layers,)."""
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
+        """Return the layers beyond the raising threshold, (layers,); None if none is."""
 
     def held(self, frame: Frame, raised: BoolArray) -> BoolArray:
         """Return the layers not yet past the clearing threshold, (layers,), all raised ones too."""

@@ -163,12 +163,12 @@ class LayerMissingRule(LayerRule):
         """Return a new memory."""
         return MissingMemory()
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that are missing, (layers,)."""
         memory = self._memory(context)
         memory.follow(observation, context.names)
         if not memory.any_missing:
-            return np.zeros(len(memory.missing), dtype=np.bool_)
+            return None
         missing: BoolArray = memory.missing >= self.missing_steps
         return missing
 

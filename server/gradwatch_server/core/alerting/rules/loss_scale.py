@@ -132,11 +132,11 @@ class LossScaleRule(Rule):
         """Return a new memory."""
         return ScaleMemory()
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return whether the scale is too low, or has fallen too often, (1,)."""
         memory, scale = self._memory(context), scale_of(observation)
         if scale is None:
-            return np.zeros(1, dtype=np.bool_)
+            return None
         skipped = bool(observation.nonfinite.any())
         memory.follow(observation.step, scale, skipped=skipped, enough=self.min_loss_scale)
         return np.array([self._is_low(memory) or memory.falls >= self.falls])

@@ -35,10 +35,12 @@ class ModuleRule(LayerRule):
 
     sign: ClassVar[int] = 1
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
-        """Return the layers of the modules beyond the raising threshold, (layers,)."""
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
+        """Return the layers of the modules beyond the raising threshold; None if none is."""
         judgement = context.judge(observation)
         modules = self.raised_modules(observation, judgement, context)
+        if not np.count_nonzero(modules):  # nearly always
+            return None
         return layers_of(judgement, modules, observation)
 
     @abstractmethod

@@ -82,11 +82,11 @@ class RankDivergenceRule(LayerRule):
         5e-5, description="The same where ranks compute them by different paths."
     )
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that differ, (layers,)."""
         found = observation.disagreement
         if found is None:
-            return np.zeros(len(observation.present), dtype=np.bool_)
+            return None
         return self._gradients(found) | found.weights
 
     def seen(self, frame: Frame) -> BoolArray:

@@ -156,12 +156,12 @@ class RankOutlierRule(LayerRule):
         """Return a new memory."""
         return OutlierMemory()
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers in which one rank is far above the others, (layers,)."""
         gathered, num_layers = local_norms(observation), len(observation.present)
-        memory = self._memory(context)
         if not gathered:
-            return np.zeros(num_layers, dtype=np.bool_)
+            return None
+        memory = self._memory(context)
         memory.follow(observation.step, num_layers, gathered, self.ratio)
         above: BoolArray = memory.ratio > self.factor
         return (above | memory.lasting()) & (memory.unsteady[:num_layers] <= MAX_UNSTEADY)

@@ -126,14 +126,14 @@ class SkippedStepsRule(Rule):
         """Return a new memory."""
         return SkipsMemory()
 
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return whether there are too many skips by now, (1,)."""
         memory, scale = self._memory(context), scale_of(observation)
         skipped = was_skipped(observation)
         if scale is not None and (skipped or not observation.nonfinite.any()):
             memory.follow(observation, scale, skipped=skipped)
         if not memory.run and not memory.steps:  # nearly always
-            return np.zeros(1, dtype=np.bool_)
+            return None
         return np.array([self._in_a_row(memory) or len(memory.steps) > self.max_skips])
 
     def _in_a_row(self, memory: SkipsMemory) -> bool:

@@ -49,13 +49,17 @@ class SpikeMemory:
         self._kept = {"half": Hits(), "lasting": Hits(), "severe": Hits()}
         self._reference = Reference()
         self._visits = Visits()
+        self._rests = False  # whether one more calm frame changes nothing
 
     def hit(self, name: str, hit: BoolArray, least: int, frames: int) -> BoolArray:
         """Return what `Hits.add` does for one of the limits."""
+        self._rests = False
         return self._kept[name].add(hit, least, frames)
 
     def follow_calm(self, number: int) -> BoolArray:
         """Take in a frame in which none of *number* series is far off; return that, (series,)."""
+        if self._rests and len(self._none) == number:  # nearly always
+            return self._none
         if len(self._none) != number:
             self._none = np.zeros(number, dtype=np.bool_)
             self._none.flags.writeable = False
@@ -64,6 +68,7 @@ class SpikeMemory:
         self._reference.fit(number)
         self._visits.rest(number)
         self.spike = self.severe = self.away = self._none
+        self._rests = self._visits.is_empty and all(own.is_empty for own in self._kept.values())
         return self._none
 
     @property
@@ -92,6 +97,7 @@ class SpikeMemory:
             hits.load_state_dict(plain[name])
         self._reference.load_state_dict(plain["reference"])
         self._visits.load_state_dict(plain["visits"])
+        self._rests = False
 
 
 class SpikeRule(ModuleRule):
@@ -184,9 +190,14 @@ class SpikeRule(ModuleRule):
 
     def _is_calm(self, judgement: Judgement) -> bool:
         """Tell whether no series is beyond even the least of the limits."""
-        far = judgement.over_peak > min(LN_2, math.log(self.factor))
+        least_rise = min(LN_2, math.log(self.ratio))
+        least_over_peak = min(LN_2, math.log(self.factor))
+        rise, over_peak = judgement.highest
+        if rise <= least_rise and over_peak <= least_over_peak:  # nearly always
+            return True
+        far = judgement.over_peak > least_over_peak
         limit = self.deviations * judgement.deviation
-        np.maximum(limit, min(LN_2, math.log(self.ratio)), out=limit)
+        np.maximum(limit, least_rise, out=limit)
         far |= judgement.rise > limit
         far &= judgement.is_known
         return not np.count_nonzero(far)

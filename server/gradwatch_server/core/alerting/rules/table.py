@@ -68,6 +68,10 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
         """Return the rules, with their names, that are evaluated by observations of a type."""
         return self.by_kind.get(kind, ())
 
+    def flagging(self, kind: type) -> Sequence[tuple[str, Rule]]:
+        """Return those of `taking` whose flags somebody asks for: they are on, or health counts."""
+        return self.flagging_by_kind.get(kind, ())
+
     def watching(self, run: str) -> Rules:
         """Return those that watch runs of this name."""
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
@@ -86,6 +90,14 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
             for kind in rule.takes:
                 found[kind].append((name, rule))
         return dict(found)
+
+    @cached_property
+    def flagging_by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
+        """Type of observation to the rules that `flagging` returns."""
+        return {
+            kind: tuple(own for own in taking if own[1].enabled or own[1].health is not None)
+            for kind, taking in self.by_kind.items()
+        }
 
     @cached_property
     def counted(self) -> Sequence[LayerRule]:

@@ -71,6 +71,8 @@ class VanishingMemory:
             self.away = grown(self.away, number, fill=False)
             self.run = grown(self.run, number + FIRST_MODULE, 0)
         self._follow_loss(float(judgement.samples[LOSS]), is_log=judgement.is_log_loss)
+        if not self.any_far and judgement.lowest_rise >= ratio:  # nearly always
+            return
         far: BoolArray = judgement.rise < ratio
         if np.count_nonzero(far):
             far &= judgement.is_known

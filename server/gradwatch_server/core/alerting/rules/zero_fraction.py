@@ -103,7 +103,7 @@ class ZeroMemory:
             self.frames = np.minimum(self.frames + ~np.isnan(shares), MIN_FRAMES)
             settled = np.count_nonzero(self.frames == MIN_FRAMES)
             self._is_settled = settled == len(self.frames)
-        if math.isnan(np.add.reduce(change)):  # one of them is
+        if change.size and math.isnan(change.item(change.argmax())):  # one of them is
             change[np.isnan(change)] = 0.0
         self.usual += change
 

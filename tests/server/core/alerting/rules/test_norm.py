@@ -17,10 +17,18 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule
 from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
 from gradwatch_server.core.alerting.rules.vanishing import VanishingRule
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
 
 NAN = math.nan
 ABOVE = float(np.nextafter(100.0, math.inf))
 BELOW = float(np.nextafter(1e-7, 0.0))
+
+
+def raised_by(rule: LayerRule, frame: Frame, context: Any) -> BoolArray:
+    """Return (layers,) what a rule raises, also where that is nothing."""
+    raised = rule.raised(frame, context)
+    return np.zeros(len(frame.present), dtype=np.bool_) if raised is None else raised
 
 
 def test_absent_layers_are_nothing(make_part: Any, make_frame: Any, context_of: Any) -> None:
@@ -110,7 +118,7 @@ def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
 ) -> None:
     """Between the two it stays as it is."""
     frame, context = make_frame(make_part([l2])), context_of("a")
-    own = rule.raised(frame, context)
+    own = raised_by(rule, frame, context)
 
     assert (own[0], (own | rule.held_layers(frame, context))[0]) == (raised, held)
 
@@ -123,7 +131,7 @@ def test_what_is_raised_is_held_and_what_is_held_is_seen(
     frame = make_frame(make_part(l2))
     for rule in (NonfiniteRule(), ExplodingRule(), VanishingRule()):
         context = context_of(*"abcdef"[: len(l2)])
-        raised = rule.raised(frame, context)
+        raised = raised_by(rule, frame, context)
         for evaluation in rule.evaluate(frame, raised, context):
             verdict = evaluation.verdict
 
@@ -262,7 +270,7 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
     """The worst layer is named, with its worst value and each rank beyond the limit there."""
     frame = make_frame(*(make_part(own, rank=rank) for rank, own in enumerate(norms)))
     context = context_of("a", "b")
-    origin = rule.origin(frame, context, rule.raised(frame, context))
+    origin = rule.origin(frame, context, raised_by(rule, frame, context))
 
     assert (origin.layer, origin.value, origin.ranks) == (layer, value, ranks)
     assert origin.rank == (ranks[0] if len(ranks) == 1 else None)
