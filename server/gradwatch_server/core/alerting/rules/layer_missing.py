@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
@@ -85,13 +86,14 @@ class LayerMissingRule(LayerRule):
     Its parameter was frozen, or the loss no longer depends on it: records do not tell which, as a
     layer without a gradient is not in them at all. So the severity is `info` by default. Where all
     layers that were there go at once, another part of the model is trained from then on, and
-    nothing is told. Frames that lack a rank or a shard say nothing.
+    nothing is told. It is a warning where the mean of the loss over 16 frames has left its level as
+    well (4 standard errors, see `loss`). Frames that lack a rank or a shard say nothing.
 
     It is over when the layer is back, or after 256 frames without it.
     """
 
     name = "layer_missing"
-    follows = ("nonfinite",)
+    follows = ("nonfinite", "loss")
     formula = """
         a layer that was in each of 32 frames is in none of the `missing_steps` after them; frames
         with `coverage < 1`, or in which a shard is missing, do not count.
@@ -121,6 +123,10 @@ class LayerMissingRule(LayerRule):
             return np.zeros(len(memory.missing), dtype=np.bool_)
         missing: BoolArray = memory.missing >= self.missing_steps
         return missing
+
+    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
+        """Return a warning where the loss has left its level as well."""
+        return worse_with_loss(self.severity, context.judge(frame))
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return all layers, (layers,): to be absent is what it is about."""

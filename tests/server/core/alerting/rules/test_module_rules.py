@@ -176,6 +176,18 @@ def test_a_layer_without_a_gradient_is_missing(training: Any) -> None:
     assert [[a.state.value for a in alerts] for alerts in told] == [[], [], ["resolved"]]
 
 
+def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> None:
+    """Which leaves its level; frozen on purpose it does not."""
+    run = training()
+    run.healthy(200)
+    few = {"manifest_id": 2}
+    run.job.declare(0, ("a.weight", "a.bias", "c.weight"), **few)
+    told = [run.job.stats(0, step, [1.0] * 3, loss=1.4, **few) for step in range(200, 216)]
+
+    missing = [a.severity.value for alerts in told for a in alerts if a.rule == "layer_missing"]
+    assert missing == ["info", "warning"]
+
+
 def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> None:
     """Two optimizers, and a model of which another part is trained from some step on."""
     run = training()
@@ -229,6 +241,18 @@ def test_zeros_that_become_many_are_told(training: Any) -> None:
     assert (run.last.origin.value, run.last.origin.usual) == pytest.approx((0.8, 0.0))
     told = [run.go(zeros=[0.0, 0.9 * share[1]]) for _ in range(3)]
     assert told[2] == [("zero_fraction", "resolved", "info")]
+
+
+def test_zeros_that_become_many_are_a_warning_with_the_loss(training: Any) -> None:
+    """Which leaves its level a little, so that no step alone says it."""
+    run = training(names=SIZED)
+    share = [float(n) for n in run.job.attempt.layers.numel]
+    for _ in range(200):
+        assert run.go(zeros=[0.0, 0.0]) == []
+    told = [event for _ in range(16) for event in run.go(zeros=[0.8 * share[0], 0.0], loss=1.15)]
+
+    assert told[0] == ("zero_fraction", "firing", "info")
+    assert ("zero_fraction", "firing", "warning") in told
 
 
 def test_imbalance_is_off_and_can_be_turned_on(training: Any) -> None:
