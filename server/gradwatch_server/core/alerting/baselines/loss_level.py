@@ -42,7 +42,8 @@ class LossRise:
     Args:
         errors: Mean of the last 16 samples less what was usual before them, in standard errors of
             such a mean: a fourth of the usual deviation, or how far such means were above what was
-            usual before them if that is more. 0 where it is no higher than each of the 256 frames before.
+            usual before them if that is more. 0 where it is no higher than each of the 256 frames
+            before.
         level: That mean.
         usual: What was usual before them.
         rate: What the learning rate did of late.

@@ -1,4 +1,4 @@
-"""Visits: times in which series were far from what is usual of them, and came back by themselves."""
+"""Visits: times in which series were far from what is usual, and came back by themselves."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class DriftRule(ModuleRule):
 
     It is `info`, as learning itself makes norms drift; a rise is a warning while the loss rises by
     a fifth or more as well, and each drift is while the mean of the loss over 16 frames has left
-    its level (4 standard errors, see `loss`). It is over when the norm is within `clear_ratio` times what it then was
-    at the beginning of the window.
+    its level (4 standard errors, see `loss`). It is over when the norm is within `clear_ratio`
+    times what it then was at the beginning of the window.
 
     Its origin is the step at which the norm left its level, fitted to the last 512 frames, with how
     sure that is.

@@ -91,10 +91,11 @@ class LossRule(Rule):
     A small rise that lasts is told as well, of a loss that was always positive: the mean of 16
     frames above each such mean of the 256 frames before, and `standard_errors` standard errors
     above what was usual. Its origin is the step from which on the loss is most unlike what it was.
-    It is told once in 256 frames. Where the learning rate has risen by half or more within these
-    frames, as after a restart, in a warm-up or by hand, the loss goes with it and nothing is told;
-    but where the rate is more than 4 times the largest that this training ever had before the last
-    128 frames, six tenths of the standard errors are enough.
+    It is told once in 256 frames. A loss that rose by itself before, within 1,024 frames, has to
+    rise by half more. Where the learning rate has risen by half or more within these frames, as
+    after a restart, in a warm-up or by hand, the loss goes with it and nothing is told; but where
+    the rate is more than 4 times the largest that this training ever had before the last 128
+    frames, six tenths of the standard errors are enough.
 
     A loss that is not finite is critical at once. Where gradients are not finite in the same step,
     the rule `nonfinite` tells of both, and this one is silent.
@@ -116,7 +117,8 @@ class LossRule(Rule):
         3 frames; of a loss that was not positive, `loss - mean > (deviations + 1) * s` in 3 of 4.
         Mean and s as in `spike`. Of 16 frames together: with X the mean of x, each cut at 3 s,
         `X - mean > standard_errors * e` and X above the largest of 256 frames; mean as it was
-        before them, and e the larger of `s / 4` and the usual distance of one X from the next.
+        before them, and e the largest of `s / 4`, the deviation of X from its mean upwards, and 0.3
+        times the farthest it went, in 1,024 frames.
     """
     tuning = """
         Raise `ratio` where the loss of single batches differs much, and give `attach` the mean over
@@ -223,8 +225,9 @@ class LossRule(Rule):
         """Return what is wrong in a few words."""
         if origin.kind is not None:
             return f"the loss is {'NaN' if origin.kind == 'nan' else 'Inf'}, the gradients finite"
-        mean = f"mean of {LEVEL_FRAMES} frames " if LEVEL_NOTE in origin.notes else ""
-        return f"loss {mean}{jump(origin)}"
+        if LEVEL_NOTE in origin.notes:
+            return f"mean loss of {LEVEL_FRAMES} frames is {jump(origin)}"
+        return f"loss {jump(origin)}"
 
     def _memory(self, context: Context) -> LossMemory:
         memory = context.memory(self.name)

@@ -102,7 +102,9 @@ def test_one_step_is_no_level() -> None:
 def test_a_level_that_comes_again_and_again_is_no_news() -> None:
     """A loss that goes up and down by turns, over 100 steps each."""
     random, losses = np.random.default_rng(2), Losses()
-    assert losses.told([s + (0.5 if i // 100 % 2 else 0.0) for i, s in enumerate(white(random, 200))])
+    assert losses.told(
+        [s + (0.5 if i // 100 % 2 else 0.0) for i, s in enumerate(white(random, 200))]
+    )
     samples = [s + (0.5 if i // 100 % 2 else 0.0) for i, s in enumerate(white(random, 2_000))]
 
     assert losses.told(samples) == []

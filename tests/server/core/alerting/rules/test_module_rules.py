@@ -151,6 +151,20 @@ def test_a_drift_with_a_rising_loss_is_a_warning(training: Any) -> None:
     assert ("drift", "firing", "warning") in told
 
 
+def test_a_drift_while_the_loss_leaves_its_level_is_a_warning(training: Any) -> None:
+    """Also downwards; by itself it is info."""
+    run = training()
+    run.healthy(64)
+    told: list[tuple[str, ...]] = []
+    while not told:
+        told += run.go((1.0, 1.0, 0.985 ** (run.step - 64), 1.0))
+    assert told == [("drift", "firing", "info")]
+    last = 0.985 ** (run.step - 64)
+    told = [event for _ in range(16) for event in run.go((1.0, 1.0, last, 1.0), loss=1.15)]
+
+    assert told[0] == ("drift", "firing", "warning")
+
+
 def test_norms_that_rise_as_the_learning_rate_falls_do_not_drift(training: Any) -> None:
     """A cosine to a hundredth raises them by ten."""
     run = training()

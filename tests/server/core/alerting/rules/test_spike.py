@@ -194,7 +194,7 @@ def test_what_comes_again_and_stays_is_no_visit(job: Any) -> None:
         job.next()
     told = [job.next((1.0, 1.0, 30.0, 1.0)) for _ in range(40)]
 
-    assert [(i, event[2]) for i, events in enumerate(told) for event in events][0] == (0, "info")
+    assert next((i, event[2]) for i, events in enumerate(told) for event in events) == (0, "info")
     assert told[-1] == []
     assert job.alerts[-1].severity.value == "critical"
     assert 32 <= [i for i, events in enumerate(told) if events][-1] < 40
