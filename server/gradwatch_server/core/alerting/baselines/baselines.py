@@ -15,9 +15,10 @@ from gradwatch_server.core.alerting.baselines.judgement import (
     Judgement,
 )
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
+from gradwatch_server.core.alerting.baselines.loss_level import NO_RISE, LossLevel, LossRise
 from gradwatch_server.core.alerting.baselines.modules import Modules
 from gradwatch_server.core.alerting.baselines.running import RunningStatistics
-from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 
 MIN_DEVIATION: Final = 0.1
@@ -41,6 +42,7 @@ class Baselines:
     def __init__(self) -> None:
         self.modules = Modules()
         self._running = RunningStatistics()
+        self._loss_level = LossLevel()
         self._is_log_loss = True
         self._resumed = 0  # frames for which it learns quickly
         self._judged: tuple[Frame, Judgement] | None = None
@@ -69,6 +71,9 @@ class Baselines:
         samples = judgement.samples
         if np.count_nonzero(frame.nonfinite):
             samples = np.full_like(samples, np.nan)
+        usual = float(judgement.mean[LOSS]), float(judgement.deviation[LOSS])
+        known = usual if judgement.is_known[LOSS] else None
+        self._loss_level.add(frame.step, float(samples[LOSS]), known, frame.lr)
         weight = RESUMED_WEIGHT if self._resumed else 0.0
         self._running.add(samples, judgement.deviation, weight)
         self._resumed = max(0, self._resumed - 1)
@@ -76,6 +81,7 @@ class Baselines:
     def resume(self) -> None:
         """Note that the training was interrupted: what is usual may have moved a little."""
         self._running.learn_again()
+        self._loss_level.clear()
         self._resumed = RESUMED_FRAMES
 
     def rearranged(self, names: Sequence[str], others: Sequence[str]) -> Self:
@@ -99,17 +105,28 @@ class Baselines:
         running = self._running
         norms = self._norms(frame)
         samples = self._samples(frame, norms)
+        deviation, is_known = running.deviation(self._floor()), running.is_known()
         return Judgement(
             modules=self.modules,
             norms=norms,
             samples=samples,
             mean=running.mean,
-            deviation=running.deviation(self._floor()),
+            deviation=deviation,
             peak=running.peak,
             count=running.count,
-            is_known=running.is_known(),
+            is_known=is_known,
             is_log_loss=self._is_log_loss,
+            loss_rise=self._loss_rise(frame, samples, deviation, is_known),
         )
+
+    def _loss_rise(
+        self, frame: Frame, samples: FloatArray, deviation: FloatArray, is_known: BoolArray
+    ) -> LossRise:
+        if not self._is_log_loss:  # no likelihood: its level is no measure of harm
+            return NO_RISE
+        usual = float(self._running.mean[LOSS]), float(deviation[LOSS])
+        known = usual if is_known[LOSS] else None
+        return self._loss_level.rise(frame.step, float(samples[LOSS]), known, frame.lr)
 
     def _norms(self, frame: Frame) -> FloatArray:
         if not np.count_nonzero(frame.nonfinite):
@@ -136,6 +153,7 @@ class Baselines:
         """From here on look at the loss itself: what its logarithms were says nothing of it."""
         self._is_log_loss = False
         self._running.restart(LOSS)
+        self._loss_level.clear()
 
     def _floor(self) -> FloatArray | float:
         if self._is_log_loss:
@@ -150,6 +168,7 @@ class Baselines:
         """Return plain data for `from_state_dict`; modules follow from the names of layers."""
         return {
             "running": self._running.state_dict(),
+            "loss_level": self._loss_level.state_dict(),
             "is_log_loss": self._is_log_loss,
             "resumed": self._resumed,
         }
@@ -159,6 +178,8 @@ class Baselines:
         """Return what `state_dict` described."""
         made = cls()
         made._running = RunningStatistics.from_state_dict(state["running"])
+        if "loss_level" in state:  # checkpoints of earlier versions have none
+            made._loss_level.load_state_dict(state["loss_level"])
         made._is_log_loss = state["is_log_loss"]
         made._resumed = state["resumed"]
         return made

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.baselines.loss_level import NO_RISE, LossRise
 from gradwatch_server.core.alerting.baselines.modules import Modules
 from gradwatch_server.core.arrays import (
     BoolArray,
@@ -42,6 +43,7 @@ class Judgement:
         count: (series,) samples before this frame.
         is_known: (series,) whether there were enough samples to call something unusual.
         is_log_loss: Whether LOSS is a logarithm.
+        loss_rise: How far the loss is above its level over the last frames.
     """
 
     modules: Modules
@@ -53,6 +55,7 @@ class Judgement:
     count: IndexArray
     is_known: BoolArray
     is_log_loss: bool
+    loss_rise: LossRise = NO_RISE
 
     @cached_property
     def rise(self) -> FloatArray:

@@ -32,7 +32,9 @@ class Reference:
         """Whether any series is away."""
         return self._any_away
 
-    def follow(self, judgement: Judgement, left: BoolArray, back: float) -> BoolArray:
+    def follow(
+        self, judgement: Judgement, left: BoolArray, back: float, usual: FloatArray | None = None
+    ) -> BoolArray:
         """Take in a frame; return (series,) which are away.
 
         Args:
@@ -40,11 +42,13 @@ class Reference:
             left: (series,) which are beyond the limit at which they are called away.
             back: Distance from the usual value at or below which they are back; negative where a
                 fall was judged, and then at or above which.
+            usual: (series,) what those that leave now come from, if it is not the mean.
         """
         self.fit(len(left))
         if not self._any_away and not np.count_nonzero(left):  # nearly always
             return left
-        self._usual = np.where(np.isnan(self._usual) & left, judgement.mean, self._usual)
+        came_from = judgement.mean if usual is None else usual
+        self._usual = np.where(np.isnan(self._usual) & left, came_from, self._usual)
         rise = self.rise(judgement)
         returned = rise <= back if back > 0 else rise >= back
         self._frames = np.where(np.isnan(self._usual), 0, self._frames + 1)

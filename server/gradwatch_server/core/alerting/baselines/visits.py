@@ -1,4 +1,4 @@
-"""Visits: series that were far from what is usual of them, and came back soon, again and again."""
+"""Visits: times in which series were far from what is usual, and came back by themselves."""
 
 from __future__ import annotations
 
@@ -8,85 +8,86 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
+from gradwatch_server.core.arrays import BoolArray, FloatArray, grown
 from gradwatch_server.core.packing import pack, unpack
 
-VISIT_FRAMES: Final = 16
-"""What stays away longer is no visit."""
+VISIT_FRAMES: Final = 32
+"""What lasts longer is no visit; what is closer than this is one incident."""
 
 REMEMBERED_FRAMES: Final = 1_024
 """Frames without a visit after which those before are forgotten."""
 
-MIN_VISITS: Final = 2
-
-LN_MORE: Final = 0.4054651081083829
-"""ln 1.5: by so much a visit may go beyond those before."""
+LN_MORE: Final = 0.6931471805599453
+"""ln 2: by so much a visit may go beyond those before, as a norm may beyond its largest of late."""
 
 
 class Visits:
-    """How often each series was far off and came back soon, and how far it was.
+    """How far each series went in the visits that are remembered.
 
     Copies of a target network, an evaluation inside the loss, a short last batch: what came and
-    went twice will come again, and is nobody's fault.
+    went by itself will come again. A visit begins with the first series that is far off and ends
+    when all are back. It is one of all series: those that went along, not far enough to be told,
+    may be the first to be told the next time.
     """
 
     def __init__(self) -> None:
-        self._count: IndexArray = np.zeros(0, dtype=np.int64)
-        self._highest: FloatArray = np.zeros(0)
-        self._current: FloatArray = np.zeros(0)
-        self._away: IndexArray = np.zeros(0, dtype=np.int64)  # frames
-        self._since: IndexArray = np.zeros(0, dtype=np.int64)  # frames since the last visit
+        self._highest: FloatArray = np.zeros(0)  # of those remembered, -Inf without any
+        self._current: FloatArray = np.zeros(0)  # of this one, and the frame before
+        self._frames = 0  # of this one
+        self._since = REMEMBERED_FRAMES  # frames since the last one
 
     def follow(self, judgement: Judgement, away: BoolArray) -> BoolArray:
-        """Take in a frame; return (series,) which are no farther off than twice before.
+        """Take in a frame; return (series,) which are hardly farther off than in a visit before.
 
         Args:
             judgement: The frame.
             away: (series,) which are far off and not back yet.
         """
-        self._fit(len(away))
-        if not (away.any() or self._away.any() or self._count.any()):
+        if not np.count_nonzero(away):
+            self.rest(len(away))
+            np.fmax(self._current, judgement.samples, out=self._current)  # one may begin with it
             return away
-        samples = np.nan_to_num(judgement.samples, nan=-np.inf, neginf=-np.inf)
-        self._end(~away & (self._away > 0))
-        self._away = np.where(away, self._away + 1, 0)
-        self._current = np.where(away, np.maximum(self._current, samples), -np.inf)
-        known = (self._away <= VISIT_FRAMES) & (self._count >= MIN_VISITS)
-        return known & (samples <= self._highest + LN_MORE)
+        self._fit(len(away))
+        self._frames += 1
+        np.fmax(self._current, judgement.samples, out=self._current)
+        if self._frames > VISIT_FRAMES:
+            return np.zeros_like(away)
+        again: BoolArray = judgement.samples <= self._highest + LN_MORE
+        return again
 
     def rest(self, number: int) -> None:
         """Take in a frame in which none of *number* series is far off."""
         self._fit(number)
-        if np.count_nonzero(self._away) or np.count_nonzero(self._count):
-            self._end(self._away > 0)
-            self._away = np.zeros_like(self._away)
-            self._current = np.full(number, -np.inf)
+        if 0 < self._frames <= VISIT_FRAMES:
+            np.maximum(self._highest, self._current, out=self._highest)
+            self._since = 0
+        self._frames = 0
+        self._current.fill(-np.inf)
+        if self._since < REMEMBERED_FRAMES:
+            self._since += 1
+            if self._since == REMEMBERED_FRAMES:
+                self._highest.fill(-np.inf)
 
     @property
     def is_empty(self) -> bool:
         """Whether no series is far off, and no visit is remembered."""
-        return not (np.count_nonzero(self._away) or np.count_nonzero(self._count))
-
-    def _end(self, came_back: BoolArray) -> None:
-        soon = came_back & (self._away <= VISIT_FRAMES)
-        self._highest[soon] = np.maximum(self._highest, self._current)[soon]
-        self._count[soon] += 1
-        self._since = np.where(came_back, 0, self._since + 1)
-        forgotten = self._since > REMEMBERED_FRAMES
-        self._count[forgotten], self._highest[forgotten] = 0, -np.inf
+        return not self._frames and self._since >= REMEMBERED_FRAMES
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
-        return {name: pack(array) for name, array in vars(self).items()}
+        return {
+            "highest": pack(self._highest),
+            "current": pack(self._current),
+            "frames": self._frames,
+            "since": self._since,
+        }
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described."""
-        for name, array in list(vars(self).items()):
-            setattr(self, name, np.array(unpack(plain[name]), dtype=array.dtype))
+        self._highest = np.array(unpack(plain["highest"]), dtype=np.float64)
+        self._current = np.array(unpack(plain["current"]), dtype=np.float64)
+        self._frames, self._since = plain["frames"], plain["since"]
 
     def _fit(self, number: int) -> None:
-        self._count = grown(self._count, number, 0)
         self._highest = grown(self._highest, number, -np.inf)
         self._current = grown(self._current, number, -np.inf)
-        self._away = grown(self._away, number, 0)
-        self._since = grown(self._since, number, 0)

@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.slow_ring import BLOCK, SlowRing
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, notes, worst_layer
 from gradwatch_server.core.alerting.rules.slow import began_earlier
 from gradwatch_server.core.alerting.rules.told import told_modules
@@ -133,8 +134,9 @@ class DriftRule(ModuleRule):
     as it does so in health, with weight decay and normalisation.
 
     It is `info`, as learning itself makes norms drift; a rise is a warning while the loss rises by
-    a fifth or more as well. It is over when the norm is within `clear_ratio` times what it then was
-    at the beginning of the window.
+    a fifth or more as well, and each drift is while the mean of the loss over 16 frames has left
+    its level (4 standard errors, see `loss`). It is over when the norm is within `clear_ratio`
+    times what it then was at the beginning of the window.
 
     Its origin is the step at which the norm left its level, fitted to the last 512 frames, with how
     sure that is.
@@ -195,10 +197,12 @@ class DriftRule(ModuleRule):
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
-        """Return a warning where something rises, and the loss with it."""
+        """Return a warning where something rises and the loss with it, or the loss is harmed."""
         memory, modules = self._memory(context), context.baselines.modules
         rises = memory.trend[FIRST_MODULE:][modules.any_of(raised)] > 0.0
-        return Severity.WARNING if memory.loss_rises and rises.any() else self.severity
+        if memory.loss_rises and rises.any():
+            return Severity.WARNING
+        return worse_with_loss(self.severity, context.judge(frame))
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the module that drifted farthest, the layer in it, and where that began."""

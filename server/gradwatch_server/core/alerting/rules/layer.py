@@ -114,6 +114,10 @@ class LayerRule(Rule):
         """Return how much a bad frame matters; *in_a_row* counts the bad frames up to it."""
         return self.severity
 
+    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
+        """Return the same, where it depends on what else is known of the attempt."""
+        return self.severity_of(frame, in_a_row)
+
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
@@ -130,6 +134,6 @@ class LayerRule(Rule):
                 ),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
-                severity=partial(self.severity_of, observation),
+                severity=partial(self.severity_with, observation, context),
                 excess=excess,
             )

@@ -18,6 +18,7 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
@@ -125,7 +126,8 @@ class LayerMissingRule(LayerRule):
     `uncertain_severity` where an older client says neither, where the layer left the model or its
     optimizer, and where a layer of the same name but for its numbers (`experts.3.w`, `experts.7.w`)
     was unused before and came back: such layers are used in some steps only, as experts are, and
-    blocks under stochastic depth.
+    blocks under stochastic depth. This, too, is a warning where the mean of the loss over 16 frames
+    has left its level as well (4 standard errors, see `loss`).
 
     Where all layers that were there go at once, another part of the model is trained from then on,
     and nothing is told. Frames that lack a rank or a shard say nothing. A layer that is frozen or
@@ -136,7 +138,7 @@ class LayerMissingRule(LayerRule):
     """
 
     name = "layer_missing"
-    follows = ("nonfinite",)
+    follows = ("nonfinite", "loss")
     formula = """
         a layer that was in each of 32 frames is in none of the `missing_steps` after them, and is
         not said to be frozen; frames with `coverage < 1`, or in which a shard is missing, do not
@@ -182,13 +184,17 @@ class LayerMissingRule(LayerRule):
     ) -> Iterator[Evaluation]:
         """Yield an evaluation of each group of layers."""
         for each in super().evaluate(observation, raised, context):
-            severity = partial(self._severity_of, context, each.verdict.raised)
+            severity = partial(self._severity_of, observation, context, each.verdict.raised)
             yield replace(each, severity=severity)
 
-    def _severity_of(self, context: Context, raised: BoolArray, in_a_row: int) -> Severity:
+    def _severity_of(
+        self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
+    ) -> Severity:
         memory = self._memory(context)
         cut_off = (memory.is_cut_off(i, context.names) for i in np.flatnonzero(raised).tolist())
-        return self.severity if any(cut_off) else self.uncertain_severity
+        if any(cut_off):
+            return self.severity
+        return worse_with_loss(self.uncertain_severity, context.judge(frame))
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the step that first lacked a layer, and the first such layer in order."""

@@ -12,7 +12,10 @@ from pydantic import Field
 from gradwatch_server.core.alerting.attribution import nonfinite_ranks, ranks_of
 from gradwatch_server.core.alerting.baselines.hits import Hits
 from gradwatch_server.core.alerting.baselines.judgement import LOSS
+from gradwatch_server.core.alerting.baselines.loss_level import LEVEL_FRAMES, LossRise
+from gradwatch_server.core.alerting.baselines.rates import UNHEARD_OF, RateChange
 from gradwatch_server.core.alerting.baselines.reference import Reference
+from gradwatch_server.core.alerting.baselines.running import PEAK_FRAMES
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
@@ -24,26 +27,47 @@ from gradwatch_wire.health import Severity, nonfinite_kind
 GROUP = "loss"
 """The group of its alerts."""
 
+LEVEL_NOTE: Final = f"no step alone, but {LEVEL_FRAMES} together; deviations are standard errors"
+
+RATE_NOTE: Final = f"the learning rate is more than {UNHEARD_OF:g} times any before"
 
 _CALM: Final = np.zeros(1, dtype=np.bool_)
 _CALM.flags.writeable = False
 
 
 class LossMemory:
-    """How often the loss was high lately, and what was usual when it began to be."""
+    """How often the loss was high lately, and what was usual when it began to be.
+
+    Attributes:
+        reference: What was usual when it left it.
+        away_frames: Frames in a row at twice that or more.
+        rises: Whether the level of the latest frame is news; not saved.
+    """
 
     def __init__(self) -> None:
         self._hits = Hits()
+        self._rest = 0  # frames in which a level that stays high is no news
         self.reference = Reference()
         self.away_frames = 0
+        self.rises = False
 
     def add(self, *, high: bool, least: int, frames: int) -> bool:
         """Take in a frame; return whether it is the last of enough."""
         return bool(self._hits.add(np.array([high]) if high else _CALM, least, frames)[0])
 
+    def follow_level(self, *, high: bool) -> bool:
+        """Take in whether the level is high; return whether that is news.
+
+        It is told once: as long as levels are compared with those before, it would be again.
+        """
+        self.rises = high and not self._rest
+        self._rest = PEAK_FRAMES if self.rises else max(0, self._rest - 1)
+        return self.rises
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
         return {
+            "rest": self._rest,
             "hits": self._hits.state_dict(),
             "reference": self.reference.state_dict(),
             "away_frames": self.away_frames,
@@ -53,7 +77,7 @@ class LossMemory:
         """Take over what `state_dict` described."""
         self._hits.load_state_dict(plain["hits"])
         self.reference.load_state_dict(plain["reference"])
-        self.away_frames = plain["away_frames"]
+        self.away_frames, self._rest = plain["away_frames"], plain.get("rest", 0)
 
 
 class LossRule(Rule):
@@ -63,6 +87,15 @@ class LossRule(Rule):
     positive, its logarithm is judged: in 2 of 3 frames more than `ratio` times the usual and
     `deviations` usual deviations above it, after 32 frames. A loss that was zero or negative is
     judged as it is: one deviation more, in 3 of 4 frames.
+
+    A small rise that lasts is told as well, of a loss that was always positive: the mean of 16
+    frames above each such mean of the 256 frames before, and `standard_errors` standard errors
+    above what was usual. Its origin is the step from which on the loss is most unlike what it was.
+    It is told once in 256 frames. A loss that rose by itself before, within 1,024 frames, has to
+    rise by half more. Where the learning rate has risen by half or more within these frames, as
+    after a restart, in a warm-up or by hand, the loss goes with it and nothing is told; but where
+    the rate is more than 4 times the largest that this training ever had before the last 128
+    frames, six tenths of the standard errors are enough.
 
     A loss that is not finite is critical at once. Where gradients are not finite in the same step,
     the rule `nonfinite` tells of both, and this one is silent.
@@ -82,16 +115,28 @@ class LossRule(Rule):
     formula = """
         with x the natural logarithm of the loss: `x - mean > max(ln ratio, deviations * s)` in 2 of
         3 frames; of a loss that was not positive, `loss - mean > (deviations + 1) * s` in 3 of 4.
-        Mean and s as in `spike`.
+        Mean and s as in `spike`. Of 16 frames together: with X the mean of x, each cut at 3 s,
+        `X - mean > standard_errors * e` and X above the largest of 256 frames; mean as it was
+        before them, and e the largest of `s / 4`, the deviation of X from its mean upwards, and 0.3
+        times the farthest it went, in 1,024 frames.
     """
     tuning = """
         Raise `ratio` where the loss of single batches differs much, and give `attach` the mean over
-        more samples if you have it.
+        more samples if you have it. Raise `standard_errors` where the task itself becomes harder by
+        a little, such as with a curriculum. Log the learning rate: the rule goes by it.
     """
-    source = "Measured with `spike`, on the same steps."
+    source = """
+        Measured with `spike`, on the same steps. That small rises are judged over several frames is
+        Page's (1954) idea; 5 standard errors are what physics asks for a discovery: the mean of 16
+        healthy frames came to 3.9 at most on the runs to tune on. The step is the most likely one
+        of a change of the mean (Hinkley 1970).
+    """
 
     ratio: Limit = Field(1.5, description="Times the usual loss, where every loss was positive.")
     deviations: Limit = Field(5.0, description="Usual deviations above it.")
+    standard_errors: Limit = Field(
+        5.0, description="Standard errors above the usual, of the mean of 16 frames."
+    )
     critical_steps: Steps = Field(
         32, description="Frames at twice the usual or more after which it is critical."
     )
@@ -116,14 +161,16 @@ class LossRule(Rule):
         else:
             limit, least, frames = (self.deviations + 1.0) * deviation, 3, 4
         high = bool(judgement.is_known[LOSS]) and rise > limit
-        raised = memory.add(high=high, least=least, frames=frames)
+        rises = memory.follow_level(high=judgement.loss_rise.exceeds(self.standard_errors))
+        raised = memory.add(high=high, least=least, frames=frames) or rises
         if not raised and not memory.reference.any_away:  # nearly always
             memory.reference.fit(len(judgement.samples))
             memory.away_frames = 0
             return _CALM
         flags = np.zeros(len(judgement.samples), dtype=np.bool_)
         flags[LOSS] = raised
-        memory.reference.follow(judgement, flags, 2.0 * deviation)
+        usual = np.where(flags, judgement.loss_rise.usual, judgement.mean) if rises else None
+        memory.reference.follow(judgement, flags, 2.0 * deviation, usual)
         away = float(memory.reference.rise(judgement)[LOSS])
         double = math.log(2.0) if judgement.is_log_loss else limit
         memory.away_frames = memory.away_frames + 1 if away > double else 0
@@ -135,6 +182,7 @@ class LossRule(Rule):
         """Yield the one evaluation of the loss of a step."""
         judgement, memory = context.judge(observation), self._memory(context)
         away = not math.isnan(memory.reference.rise(judgement)[LOSS])
+        away |= judgement.loss_rise.exceeds(self.standard_errors)
         is_bad = observation.loss is not None and not math.isfinite(observation.loss)
         severe = is_bad or memory.away_frames >= self.critical_steps
         yield Evaluation(
@@ -154,6 +202,8 @@ class LossRule(Rule):
     def origin(self, frame: Frame, context: Context) -> Origin:
         """Return the step, and the ranks whose loss was not finite where it is that."""
         judgement = context.judge(frame)
+        if self._memory(context).rises:
+            return _level_origin(frame, judgement.loss_rise)
         loss = math.nan if frame.loss is None else frame.loss
         kind = nonfinite_kind(loss)
         ranks = nonfinite_ranks(frame) if kind else ranks_of(frame.parts)
@@ -175,9 +225,28 @@ class LossRule(Rule):
         """Return what is wrong in a few words."""
         if origin.kind is not None:
             return f"the loss is {'NaN' if origin.kind == 'nan' else 'Inf'}, the gradients finite"
+        if LEVEL_NOTE in origin.notes:
+            return f"mean loss of {LEVEL_FRAMES} frames is {jump(origin)}"
         return f"loss {jump(origin)}"
 
     def _memory(self, context: Context) -> LossMemory:
         memory = context.memory(self.name)
         assert isinstance(memory, LossMemory)  # noqa: S101 - for the type checker
         return memory
+
+
+def _level_origin(frame: Frame, rise: LossRise) -> Origin:
+    """Return the step from which on the loss is above its level, and the level there."""
+    ranks = ranks_of(frame.parts)
+    return Origin(
+        step=rise.began,
+        rank=one_rank(ranks),
+        ranks=ranks,
+        layer=None,
+        kind=None,
+        value=math.exp(rise.level),
+        threshold=None,
+        usual=math.exp(rise.usual),
+        deviations=rise.errors,
+        notes=(LEVEL_NOTE, RATE_NOTE) if rise.rate is RateChange.UNHEARD_OF else (LEVEL_NOTE,),
+    )

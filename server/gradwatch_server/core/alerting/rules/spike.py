@@ -13,10 +13,12 @@ from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.hits import Hits
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, TOTAL, Judgement
 from gradwatch_server.core.alerting.baselines.reference import Reference
+from gradwatch_server.core.alerting.baselines.running import PEAK_FRAMES
 from gradwatch_server.core.alerting.baselines.visits import Visits
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Steps
+from gradwatch_server.core.alerting.rules.loss_harm import is_harmed
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -79,10 +81,11 @@ class SpikeMemory:
     def follow(self, judgement: Judgement, spike: BoolArray, half: BoolArray, back: float) -> None:
         """Take in what a frame comes to; *back* is the logarithm of the ratio that is calm."""
         self.away = self._reference.follow(judgement, half, back)
-        self.spike = spike & ~self._visits.follow(judgement, self.away)
+        again = self._visits.follow(judgement, self.away)
+        self.spike = spike & ~again
         far = self.away
         if np.count_nonzero(far):
-            far = self._reference.rise(judgement) > LN_SEVERE
+            far = (self._reference.rise(judgement) > LN_SEVERE) & ~again
         self.severe = self.hit("severe", far, 4, 8)
 
     def state_dict(self) -> dict[str, Any]:
@@ -114,10 +117,13 @@ class SpikeRule(ModuleRule):
     * **with the loss**: the same with one deviation more in one frame, where the loss is more than
       3 deviations above its own usual.
 
-    Half of that is a finding of severity `info`, which is kept and shown. So is what came and went
-    twice within 16 frames each, in the last 1,024 frames, when it comes again no more than half
-    larger: a copy of a target network, a short last batch. A spike is critical when in 4 of 8
-    frames the norm is 10 times what was usual before it began.
+    The last two count after 256 frames: before, what is usual is still being found. Half of any of
+    them is a finding of severity `info`, which is kept and shown. It becomes a warning where the
+    mean of the loss over 16 frames has left its level as well (4 standard errors, see `loss`).
+
+    What came and went within 32 frames by itself, in the last 1,024, is `info` when it comes again
+    no more than twice as large: a copy of a target network, a short last batch. Otherwise a spike
+    is critical when in 4 of 8 frames the norm is 10 times what was usual before it began.
 
     It is over when the norm is within twice what was usual when it began, or after 256 frames at
     the new level, which is what is usual by then.
@@ -182,7 +188,8 @@ class SpikeRule(ModuleRule):
         own = modules.any_of(raised)
         if (_own(memory.severe, own)).any():
             return Severity.CRITICAL
-        return self.severity if _own(memory.spike, own).any() else Severity.INFO
+        is_spike = _own(memory.spike, own).any() or is_harmed(context.judge(frame))
+        return self.severity if is_spike else Severity.INFO
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
@@ -207,6 +214,7 @@ class SpikeRule(ModuleRule):
         modules = max(1.0, judgement.num_modules / _USUAL_MODULES)
         at_once = judgement.over_peak > math.log(self.factor * modules**_GROWTH)
         large = known & (rise > np.maximum(math.log(self.ratio), self.deviations * deviation))
+        large &= judgement.count >= PEAK_FRAMES  # before, what is usual is still being found
         with_loss = large & (rise > (self.deviations + 1.0) * deviation)
         if not _loss_jumped(judgement):
             with_loss[:] = False

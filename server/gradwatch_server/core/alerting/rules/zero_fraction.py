@@ -14,6 +14,7 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Share, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.slow import began_before
 from gradwatch_server.core.alerting.rules.told import told_modules
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
@@ -131,11 +132,14 @@ class ZeroFractionRule(LayerRule):
     what comes after a ReLU. It is over when the share is below half of `share` again, or after 256
     frames. Layers of fewer than 8 elements are not judged.
 
+    It is a warning where the mean of the loss over 16 frames has left its level as well (4 standard
+    errors, see `loss`).
+
     A module that is zero altogether is told by the rules `dead_layer` and `vanishing`.
     """
 
     name = "zero_fraction"
-    follows = ("nonfinite", "exploding", "spike", "dead_layer", "vanishing")
+    follows = ("nonfinite", "exploding", "spike", "dead_layer", "vanishing", "loss")
     yields_to = ("dead_layer", "vanishing")
     formula = """
         with f the share of a layer's elements that are zero: `f > share` for `rise_steps` frames in
@@ -148,7 +152,7 @@ class ZeroFractionRule(LayerRule):
     """
     source = """
         One half is the limit of the documents that gradwatch was made from. As a share alone it
-        tells of every embedding, so it takes a rise. A heuristic, not measured on trainings: hence
+        tells of every embedding, so it takes a rise. By itself it says nothing of harm: hence
         `info`.
     """
 
@@ -172,6 +176,10 @@ class ZeroFractionRule(LayerRule):
             modules = context.judge(observation).modules
             rose = rose & ~modules.spread(told_modules(context, len(modules.names)), len(rose))
         return rose
+
+    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
+        """Return a warning where the loss has left its level as well."""
+        return worse_with_loss(self.severity, context.judge(frame))
 
     def threshold(self) -> float:
         """Return the share."""

@@ -152,6 +152,20 @@ def test_a_drift_with_a_rising_loss_is_a_warning(training: Any) -> None:
     assert ("drift", "firing", "warning") in told
 
 
+def test_a_drift_while_the_loss_leaves_its_level_is_a_warning(training: Any) -> None:
+    """Also downwards; by itself it is info."""
+    run = training()
+    run.healthy(64)
+    told: list[tuple[str, ...]] = []
+    while not told:
+        told += run.go((1.0, 1.0, 0.985 ** (run.step - 64), 1.0))
+    assert told == [("drift", "firing", "info")]
+    last = 0.985 ** (run.step - 64)
+    told = [event for _ in range(16) for event in run.go((1.0, 1.0, last, 1.0), loss=1.15)]
+
+    assert told[0] == ("drift", "firing", "warning")
+
+
 def test_norms_that_rise_as_the_learning_rate_falls_do_not_drift(training: Any) -> None:
     """A cosine to a hundredth raises them by ten."""
     run = training()
@@ -250,7 +264,7 @@ def test_what_was_unused_and_came_back_is_known_after_a_restart(training: Any) -
     run = training()
     run.healthy(40)
     without_b(run, range(40, 42), unused=("b.weight",))
-    memory = run.job.attempt.memories["layer_missing"]
+    memory = run.job.attempt.closed.memories["layer_missing"]
     again = rule.memory()
     again.load_state_dict(msgpack.unpackb(msgpack.packb(memory.state_dict())))
 
@@ -278,6 +292,18 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart(cluster: Any
     assert again.sessions[0].manifests[1].idle is None
     (step,) = again.open_frames.state_dict(lambda part: part.idle.unused.tolist())["open"]
     assert step[4] == [0, 0, [2]]
+
+
+def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> None:
+    """Which leaves its level; frozen on purpose it does not."""
+    run = training()
+    run.healthy(200)
+    few = {"manifest_id": 2}
+    run.job.declare(0, ("a.weight", "a.bias", "c.weight"), **few)
+    told = [run.job.stats(0, step, [1.0] * 3, loss=1.4, **few) for step in range(200, 216)]
+
+    missing = [a.severity.value for alerts in told for a in alerts if a.rule == "layer_missing"]
+    assert missing == ["info", "warning"]
 
 
 def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> None:
@@ -333,6 +359,18 @@ def test_zeros_that_become_many_are_told(training: Any) -> None:
     assert (run.last.origin.value, run.last.origin.usual) == pytest.approx((0.8, 0.0))
     told = [run.go(zeros=[0.0, 0.9 * share[1]]) for _ in range(3)]
     assert told[2] == [("zero_fraction", "resolved", "info")]
+
+
+def test_zeros_that_become_many_are_a_warning_with_the_loss(training: Any) -> None:
+    """Which leaves its level a little, so that no step alone says it."""
+    run = training(names=SIZED)
+    share = [float(n) for n in run.job.attempt.layers.numel]
+    for _ in range(200):
+        assert run.go(zeros=[0.0, 0.0]) == []
+    told = [event for _ in range(16) for event in run.go(zeros=[0.8 * share[0], 0.0], loss=1.15)]
+
+    assert told[0] == ("zero_fraction", "firing", "info")
+    assert ("zero_fraction", "firing", "warning") in told
 
 
 def test_imbalance_is_off_and_can_be_turned_on(training: Any) -> None:

@@ -41,7 +41,8 @@ def test_defaults_are_those_of_the_design() -> None:
         "layer_missing": warning | {"missing_steps": 3, "uncertain_severity": "info"},
         "loss": of_run
         | {"for_steps": 1, "severity": "warning"}
-        | {"clear_steps": 16, "ratio": 1.5, "deviations": 5.0, "critical_steps": 32},
+        | {"clear_steps": 16, "ratio": 1.5, "deviations": 5.0, "critical_steps": 32}
+        | {"standard_errors": 5.0},
         "zero_fraction": info | {"share": 0.5, "rise_steps": 8},
         "drift": info | {"ratio": 10.0, "clear_ratio": 5.0},
         "imbalance": info_of_run

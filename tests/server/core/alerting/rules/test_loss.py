@@ -1,0 +1,75 @@
+"""A loss that leaves its level by little, and what the learning rate has to do with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEALTHY = 300
+
+
+@pytest.fixture
+def job(cluster: Any) -> Any:
+    """A run that was healthy for 300 steps; `job.next()` is a further one."""
+    made = cluster(names=("a.w",)).start()
+    random = np.random.default_rng(0)
+    steps = iter(range(4_000))
+
+    def go(factor: float = 1.0, lr: float = 0.1) -> list[Any]:
+        loss = 2.0 * factor * float(np.exp(random.normal(0.0, 0.1)))
+        told: list[Any] = made.step(next(steps), [1.0], loss=loss, lr=lr)
+        return told
+
+    for _ in range(HEALTHY):
+        assert go() == []
+    made.next = go
+    return made
+
+
+def test_a_loss_that_rises_by_a_fifth_for_good_is_told_once(job: Any) -> None:
+    """Where it began, how much the mean is, and nothing when it stays."""
+    told = [alert for _ in range(200) for alert in job.next(1.2)]
+
+    assert [(a.rule, a.state.value, a.severity.value) for a in told] == [
+        ("loss", "firing", "warning"),
+        ("loss", "resolved", "warning"),
+    ]
+    origin = told[0].origin
+    assert abs(origin.step - HEALTHY) <= 2
+    assert told[0].fired_step < HEALTHY + 20
+    assert (origin.value, origin.usual) == pytest.approx((2.4, 2.0), rel=0.05)
+    assert told[0].message.startswith("mean loss of 16 frames is 2.3, 1.18 times the usual 1.96")
+
+
+def test_a_restart_of_the_learning_rate_raises_nothing(job: Any) -> None:
+    """The loss goes up with it by a half, and comes down."""
+    for step in range(300):
+        assert job.next(1.0, lr=0.1 * (1.0 - step / 301)) == []
+    for step in range(300):
+        assert job.next(1.0 + 0.5 * (1.0 - step / 300) ** 2, lr=0.1) == []
+
+
+def test_a_rate_that_never_was_is_named(job: Any) -> None:
+    """Thirty times any before; a rise by a tenth is enough then."""
+    told = [alert for _ in range(24) for alert in job.next(1.13, lr=3.0)]
+
+    assert [(a.rule, a.severity.value) for a in told] == [("loss", "warning")]
+    assert "the learning rate is more than 4 times any before" in told[0].origin.notes
+
+
+def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
+    """However large it is."""
+    for _ in range(200):
+        assert job.next(1.0, lr=3.0) == []
+
+
+def test_the_level_can_be_told_later(cluster: Any) -> None:
+    """By `standard_errors`."""
+    job = cluster(names=("a.w",)).start()
+    job.rules(loss={"standard_errors": 20.0})
+    random = np.random.default_rng(0)
+    for step in range(400):
+        loss = (1.0 if step < 300 else 1.2) * float(np.exp(random.normal(0.0, 0.1)))
+        assert job.step(step, [1.0], loss=loss) == []
