@@ -13,6 +13,7 @@ from gradwatch_server.core.alerting.alert import (
     MAX_NAMED_LAYERS,
     Alert,
     News,
+    Part,
     ResolvedBy,
     Update,
     Worst,
@@ -193,6 +194,11 @@ class ActiveAlert:
         """Note a step in which none of its layers was there."""
         self.absent_steps += 1
 
+    def explain(self, cause: str, evaluation: Evaluation) -> None:
+        """Note of a pending alert that it is a consequence of another one, of that id."""
+        severity = evaluation.severity(self.bad_steps)
+        self.alert = replace(self.alert, part_of=cause, severity=severity)
+
     def fire(self, rule: Rule, evaluation: Evaluation) -> Alert:
         """Return the event that it fires."""
         worst = self.peak.worst if self.peak is not None else None
@@ -229,6 +235,20 @@ class ActiveAlert:
         worst = self.peak.worst if self.peak is not None else self.alert.worst
         self.alert = replace(self.alert, raised_step=raised_step, worst=worst)
         return self._tell(rule, now_ns)
+
+    def escalate(self, severity: Severity, part: Part, what: str, evaluation: Evaluation) -> Alert:
+        """Return the event that a consequence made it matter more.
+
+        Args:
+            severity: How much it matters by now.
+            part: The consequence.
+            what: What the rule of this alert says of it.
+            evaluation: In which the consequence was found.
+        """
+        self._number((News.SEVERITY,), evaluation.step, (), part)
+        self.told.severity = severity
+        self.alert = replace(self.alert, severity=severity, raised_step=evaluation.step)
+        return self._restate(what, evaluation.received_ns)
 
     def mention(self, news: News, now_ns: int, what: str) -> Alert:
         """Return the event of something that is no step: *what* is what the message begins with."""
@@ -285,10 +305,12 @@ class ActiveAlert:
         self.alert = replace(changed, message=message(changed, what))
         return self.alert
 
-    def _number(self, news: tuple[News, ...], step: int, joined: Iterable[str]) -> None:
+    def _number(
+        self, news: tuple[News, ...], step: int, joined: Iterable[str], part: Part | None = None
+    ) -> None:
         names = tuple(joined)
         number = 1 if self.alert.update is None else self.alert.update.number + 1
-        update = Update(number, step, news, names[:MAX_NAMED_LAYERS], len(names))
+        update = Update(number, step, news, names[:MAX_NAMED_LAYERS], len(names), part)
         self.alert = replace(self.alert, update=update)
 
     def _grow(self, num_layers: int) -> None:
@@ -388,5 +410,11 @@ def _excess_of(origin: Origin) -> float:
     return limit / value if value else math.inf
 
 
+def is_worse(one: Severity, other: Severity) -> bool:
+    """Tell whether one severity is above another."""
+    order = list(Severity)
+    return order.index(one) > order.index(other)
+
+
 def _worse(one: Severity, other: Severity) -> Severity:
-    return max(one, other, key=list(Severity).index)
+    return one if is_worse(one, other) else other

@@ -38,6 +38,19 @@ class ResolvedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A consequence that made an alert matter more.
+
+    Args:
+        rule: Name of the rule that found it.
+        what: What that says of it.
+    """
+
+    rule: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """What is new in an alert that fired before.
 
@@ -47,6 +60,7 @@ class Update:
         news: What is new.
         layers: Names of the layers that joined since the event before, at most 20.
         num_layers: How many joined.
+        part: The consequence for which it is more severe, None if it is that by itself.
     """
 
     number: int
@@ -54,11 +68,17 @@ class Update:
     news: tuple[News, ...]
     layers: tuple[str, ...] = ()
     num_layers: int = 0
+    part: Part | None = None
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `asdict` described."""
-        changes = {"news": tuple(map(News, plain["news"])), "layers": tuple(plain["layers"])}
+        changes: dict[str, Any] = {
+            "news": tuple(map(News, plain["news"])),
+            "layers": tuple(plain["layers"]),
+        }
+        if (part := plain.get("part")) is not None:
+            changes["part"] = Part(**part)
         return cls(**{**plain, **changes})
 
 

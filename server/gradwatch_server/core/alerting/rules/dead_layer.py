@@ -110,7 +110,8 @@ class DeadLayerRule(ModuleRule):
     """
 
     name = "dead_layer"
-    follows = ("nonfinite", "exploding", "spike", "loss")
+    recurs = True
+    follows = ("nonfinite", "exploding", "spike", "skipped_steps", "loss_scale", "loss")
     sign = -1
     formula = """
         every layer of a module has `l2 = 0`, in `dead_steps` frames in a row after `alive_steps`

@@ -100,7 +100,8 @@ class ExplodingRule(ModuleRule):
     """
 
     name = "exploding"
-    follows = ("nonfinite", "rank_outlier")
+    recurs = True
+    follows = ("nonfinite", "spike", "rank_divergence", "rank_outlier", "loss")
     health = HealthShare.EXPLODING
     formula = """
         a layer has `l2 > limit` on any rank, and it jumped: in logarithms, its module has

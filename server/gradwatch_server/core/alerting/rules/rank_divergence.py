@@ -51,7 +51,7 @@ class RankDivergenceRule(LayerRule):
     """
 
     name = "rank_divergence"
-    follows = ("nonfinite",)
+    follows = ("nonfinite", "rank_divergence")
     formula = """
         of gradients: `linf`, `zeros`, `nans` or `infs` are not equal on two ranks, or `l2` or `l1`
         differ by `1 - low / high > tolerance` (`mixed_tolerance` where ranks measure by different

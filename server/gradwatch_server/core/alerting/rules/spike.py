@@ -118,7 +118,7 @@ class SpikeRule(ModuleRule):
     """
 
     name = "spike"
-    follows = ("nonfinite", "exploding", "loss")
+    follows = ("nonfinite", "exploding", "rank_divergence", "loss")
     yields_to = ("exploding",)
     formula = """
         with x the natural logarithm of a module's norm, of the module or the total:
