@@ -95,13 +95,18 @@ class Judged:
 
     @property
     def step_right(self) -> bool | None:
-        """Whether the first warning says at which step it began."""
+        """Whether the first warning says at which step it began.
+
+        Of what is only looked at now and then, whether it began after the last time it was right.
+        """
         if not self.found:
             return None
-        origin = next(
-            (each.origin_step for each in self.first if each.origin_step is not None), None
-        )
-        return origin is not None and abs(origin - self.fault.first_step) <= self.tolerance
+        says = next((each for each in self.first if each.origin_step is not None), None)
+        if says is None or says.origin_step is None:
+            return False
+        if says.last_good_step is not None:
+            return says.last_good_step < self.fault.first_step <= says.origin_step
+        return abs(says.origin_step - self.fault.first_step) <= self.tolerance
 
     @property
     def tolerance(self) -> float:
@@ -138,10 +143,22 @@ class Judged:
 
     @property
     def rank_right(self) -> bool | None:
-        """Whether the first warning that names a rank names the one it began on."""
+        """Whether the first warning that names a rank names the one it began on.
+
+        Where no number tells which rank is wrong, whether it names none.
+        """
         if not self.found or self.world == 1 or not self.fault.ranks:
             return None
-        return self._rank() in self.fault.ranks
+        return self._rank() is None if self.is_rank_unknown else self._rank() in self.fault.ranks
+
+    @property
+    def is_rank_unknown(self) -> bool:
+        """Whether the numbers cannot tell the rank: two ranks differ, and neither stands out.
+
+        Of an element that was damaged after the reduction on one of two ranks it is so: there is
+        no majority, and neither has what it had before the reduction.
+        """
+        return self.world == 2 and self.fault.name == "bit_error"
 
     @property
     def blames_rank(self) -> bool | None:

@@ -316,3 +316,26 @@ def test_who_was_killed_is_lost(runs: Collection) -> None:
     assert not is_true(finding(last, "spike", origin_step=last), resumed)
     found, _ = judge(resumed, [])
     assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
+
+
+def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:
+    """An element that is wrong on one of two ranks; of three the majority tells."""
+    label = fault(name="bit_error", kind="rank_divergence", ranks=(1,))
+    silent, named = finding(FIRST), finding(FIRST, rank=1)
+
+    assert fork(silent, label=label, world=2).rank_right is True
+    assert fork(named, label=label, world=2).rank_right is False
+    assert fork(silent, label=label, world=3).rank_right is False
+    assert fork(named, label=label, world=3).rank_right is True
+    other = fault(name="unreduced", kind="rank_divergence", ranks=(1,))
+    assert fork(silent, label=other, world=2).rank_right is False
+
+
+def test_of_what_is_only_looked_at_now_and_then_the_step_is_between_two() -> None:
+    """Both ends are said, and it has to be between them."""
+    told = {"origin_step": FIRST + 40}
+    right = finding(FIRST + 40, last_good_step=FIRST - 60, **told)
+
+    assert fork(right).step_right is True
+    assert fork(finding(FIRST + 40, last_good_step=FIRST, **told)).step_right is False
+    assert fork(finding(FIRST + 40, **told)).step_right is False

@@ -146,6 +146,8 @@ class ActiveAlerts:
 
     def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
         """Return what an alert that is there, or begins, is a consequence of."""
+        if evaluation.is_alone:
+            return None
         name, group = key
         own = self._active.get(key)
         return self._incidents.cause_of(

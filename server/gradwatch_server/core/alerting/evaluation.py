@@ -143,6 +143,7 @@ class Evaluation:
         gone: What it means if the alert's layers are not present for long.
         for_steps: Bad frames in a row after which it fires, in place of the rule's.
         clear_steps: Good ones after which it is resolved, likewise.
+        is_alone: Whether it matters whatever led to it, so that it is no consequence.
     """
 
     group: str
@@ -159,3 +160,4 @@ class Evaluation:
     gone: ResolvedBy = ResolvedBy.GONE
     for_steps: int | None = None
     clear_steps: int | None = None
+    is_alone: bool = False

@@ -70,7 +70,8 @@ def test_a_consequence_that_matters_more_raises_what_it_follows_from(job: Any) -
     assert part is not None
     assert part.rule == "spike"
     assert raised[0].message.endswith(f"now critical, as {part.what}")
-    assert Alert.from_state_dict(msgpack.unpackb(msgpack.packb(raised[0].state_dict())))
+    saved = msgpack.unpackb(msgpack.packb(raised[0].state_dict()))
+    assert Alert.from_state_dict(saved) == raised[0]
 
 
 def test_a_layer_that_turns_nan_is_told_whatever_else_goes_on(job: Any) -> None:

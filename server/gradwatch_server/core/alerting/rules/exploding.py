@@ -94,9 +94,9 @@ class ExplodingRule(ModuleRule):
     It is over when the norm is at or below `clear`, or when the layer was at the new level for 256
     frames.
 
-    Its origin is the layer that is farthest above its past, and the rank whose own gradient
-    (`attach(local=True)`) breaks the limit, or is 10 times the median of all ranks'; without these
-    numbers `ranks` are those that show it.
+    Its origin is the layer that is farthest above its past. `rank` is the one that made it rise, if
+    one stands out ([how](#the-origin)); else `ranks` are those whose own gradient
+    (`attach(local=True)`) breaks the limit, and without these numbers those that show it.
     """
 
     name = "exploding"
@@ -183,7 +183,7 @@ class ExplodingRule(ModuleRule):
         return Severity.CRITICAL if far.any() and in_a_row >= 4 else self.severity
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks whose own gradient explodes, else those that show it."""
+        """Return the ranks whose own gradient is above the limit, else those that show it."""
         return explosion_ranks(frame, index, self.limit) or ranks_with(
             frame, index, lambda part: part.peak > self.limit
         )
