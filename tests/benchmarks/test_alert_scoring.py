@@ -17,7 +17,14 @@ from benchmarks.alerts.evaluate import (
     put_into,
     render,
 )
-from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate, is_true
+from benchmarks.alerts.evaluation import (
+    GRADWATCH,
+    RULE_SETS,
+    Results,
+    doubled_step,
+    evaluate,
+    is_true,
+)
 from benchmarks.alerts.finding import Finding, incidents
 from benchmarks.alerts.judge import Judge, judge
 from benchmarks.alerts.recorded import FaultLabel, Recorded, Split
@@ -333,9 +340,36 @@ def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:
 
 def test_of_what_is_only_looked_at_now_and_then_the_step_is_between_two() -> None:
     """Both ends are said, and it has to be between them."""
-    told = {"origin_step": FIRST + 40}
+    told: dict[str, Any] = {"origin_step": FIRST + 40}
     right = finding(FIRST + 40, last_good_step=FIRST - 60, **told)
 
     assert fork(right).step_right is True
     assert fork(finding(FIRST + 40, last_good_step=FIRST, **told)).step_right is False
     assert fork(finding(FIRST + 40, **told)).step_right is False
+
+
+def test_a_gradual_fault_began_until_norms_had_doubled() -> None:
+    """A learning rate that grows does nothing to norms at first; after that it is late."""
+    label = fault(is_gradual=True, factor=1.04, module=None, layers=())
+    for late, right in ((0, True), (55, True), (60, True), (61, False), (-40, False)):
+        one = finding(FIRST + 80, origin_step=FIRST + late)
+        own = judged("x", Split.TUNE, 1, label, [one], (), LAST, FIRST + 60)
+        assert own.step_right is right, late
+
+
+def test_norms_double_where_they_stay_twice_those_of_the_healthy_run(runs: Collection) -> None:
+    """Thirty times from its first step on; and the healthy run itself never does."""
+    healthy_run, many = runs.read("mlp-0"), runs.read("mlp-0+module_x30")
+    assert doubled_step(healthy_run, many) == many.forked_at
+    assert doubled_step(healthy_run, healthy_run) is None
+
+
+def test_what_names_a_wrong_module_or_rank_is_counted() -> None:
+    """Null is not right, but nobody is misled by it."""
+    silent, wrong = finding(FIRST), finding(FIRST, layer="head.weight", rank=1)
+    assert (fork(silent).module_right, fork(silent).is_misled) == (False, False)
+    assert fork(wrong).is_misled
+    assert fork(wrong, world=2).blames_rank is True
+    row = tables.said({GRADWATCH: results(fork(silent, world=2), fork(wrong, world=2))})[0]
+    said = dict(zip(tables.SAID_COLUMNS, row, strict=True))
+    assert (said["misled"], said["blamed"]) == ("50 %", "50 %")

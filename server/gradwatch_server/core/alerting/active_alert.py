@@ -11,10 +11,12 @@ import numpy as np
 
 from gradwatch_server.core.alerting.alert import (
     MAX_NAMED_LAYERS,
+    MAX_SPREAD,
     Alert,
     News,
     Part,
     ResolvedBy,
+    Spread,
     Update,
     Worst,
     alert_id,
@@ -157,6 +159,7 @@ class ActiveAlert:
         own = cls(alert, raised.copy(), told)
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)
+        own._note_spread(evaluation.step)
         own.alert = replace(own.alert, message=message(own.alert, rule.describe(origin)))
         return own
 
@@ -185,6 +188,7 @@ class ActiveAlert:
             origin=origin,
         )
         self._note_peak(bad, evaluation)
+        self._note_spread(evaluation.step)
 
     def rest(self) -> None:
         """Note a good step."""
@@ -331,6 +335,13 @@ class ActiveAlert:
             named = [first, *(name for name in named if name != first)][:MAX_NAMED_LAYERS]
         self.alert = replace(self.alert, layers=tuple(named), num_layers=len(flagged))
         self.silences_version = -1
+
+    def _note_spread(self, step: int) -> None:
+        """Note how far it has come, if that is farther than before."""
+        known, now = self.alert.spread, Spread(step, self.alert.num_layers, len(self.alert.ranks))
+        if known and (known[-1].num_layers, known[-1].num_ranks) == (now.num_layers, now.num_ranks):
+            return
+        self.alert = replace(self.alert, spread=(*known[: MAX_SPREAD - 1], now))
 
     def _add_ranks(self, ranks: tuple[int, ...]) -> None:
         if not set(ranks) <= set(self.alert.ranks):

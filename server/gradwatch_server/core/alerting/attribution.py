@@ -62,14 +62,14 @@ def first_computed(frame: Frame, flagged: BoolArray) -> int | None:
     return last.pop() if len(last) == 1 else None
 
 
-def may_come_from_loss(frame: Frame) -> bool:
-    """Tell whether what is non-finite may have come from behind the model's last layer.
+def may_come_from_loss(frame: Frame, bad: BoolArray) -> bool:
+    """Tell whether what is bad, (layers,), may have come from behind the model's last layer.
 
     What comes from the loss reaches the last layer's gradient first and flows on to others: it is
     not so if the last layer's is fine, or the only bad one.
     """
-    first = first_nonfinite(frame, frame.nonfinite)
-    if first is None or np.count_nonzero(frame.nonfinite) == 1:
+    first = first_nonfinite(frame, bad)
+    if first is None or np.count_nonzero(bad) == 1:
         return False
     return not any(p.ordered and (p.layout.index[:-1] == first).any() for p in frame.parts)
 

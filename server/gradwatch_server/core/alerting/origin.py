@@ -116,7 +116,7 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
     bad_loss = loss_was_bad(frame, ranks)
     is_before = bad_loss
     if bad_loss is None:
-        is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame)
+        is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame, frame.nonfinite)
     found = find_forward(frame, ranks)
     return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss, found)
 

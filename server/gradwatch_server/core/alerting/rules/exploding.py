@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison, place
+from gradwatch_server.core.alerting.alert import comparison
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, Judgement
 from gradwatch_server.core.alerting.baselines.reference import MAX_AWAY_FRAMES
@@ -20,7 +20,8 @@ from gradwatch_server.core.alerting.rules.base import (
     Limit,
     Steps,
 )
-from gradwatch_server.core.alerting.rules.module import ModuleRule, ranks_with
+from gradwatch_server.core.alerting.rules.module import ranks_with
+from gradwatch_server.core.alerting.rules.rising import RisingRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack
@@ -79,7 +80,7 @@ class ExplodingMemory:
         self.look_again()
 
 
-class ExplodingRule(ModuleRule):
+class ExplodingRule(RisingRule):
     """A layer's gradient L2 norm above `limit`, by a jump over its own past or without any past.
 
     A jump is a norm of the layer's module more than 4 times the largest of the last 256 frames, or
@@ -94,9 +95,10 @@ class ExplodingRule(ModuleRule):
     It is over when the norm is at or below `clear`, or when the layer was at the new level for 256
     frames.
 
-    Its origin is the layer that is farthest above its past. `rank` is the one that made it rise, if
-    one stands out ([how](#the-origin)); else `ranks` are those whose own gradient
-    (`attach(local=True)`) breaks the limit, and without these numbers those that show it.
+    Its origin is found as that of `spike`: `layer` is null where several modules jump at once.
+    `rank` is the one that made it rise, if one stands out ([how](#the-origin)); else `ranks` are
+    those whose own gradient (`attach(local=True)`) breaks the limit, and without these numbers
+    those that show it.
     """
 
     name = "exploding"
@@ -191,7 +193,8 @@ class ExplodingRule(ModuleRule):
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
         usual = f", usually {origin.usual:.3g}" if origin.usual else ""
-        return f"gradient of {place(origin)} has L2 norm {comparison(origin)}{usual}"
+        what = f"gradient of {self.subject(origin)} has L2 norm {comparison(origin)}{usual}"
+        return what + self.since(origin)
 
     def _is_new(self, frame: Frame, context: Context) -> BoolArray:
         """Return the layers of modules without a history, (layers,)."""

@@ -101,6 +101,30 @@ def test_a_module_that_dies_is_told(training: Any) -> None:
     assert told[2] == [("dead_layer", "resolved", "warning")]
 
 
+def test_of_modules_that_die_at_once_the_last_is_where_it_began(training: Any) -> None:
+    """Zeros flow back from there; the model's last one is alive, so that it is not the loss."""
+    run = training()
+    run.healthy(150)
+    for _ in range(3):
+        run.go((0.0, 0.0, 0.0, 1.0))
+
+    assert (run.last.rule, run.last.origin.layer) == ("dead_layer", "b.weight")
+    assert (run.last.origin.step, run.last.num_layers) == (150, 3)
+
+
+def test_of_a_whole_model_that_dies_nobody_knows_where(training: Any) -> None:
+    """The loss may not depend on it any more. Nor is it known where the order is not."""
+    for factors, settings in ((0.0, {}), ((0.0, 0.0, 0.0, 1.0), {"order": "registration"})):
+        run = training(run=f"gpt {settings}", **settings)
+        run.healthy(150)
+        for _ in range(3):
+            run.go(factors)
+
+        dead = [alert for alert in run.job.alerts if alert.rule == "dead_layer"]
+        assert [alert.origin.layer for alert in dead] == [None]
+        assert dead[0].origin.step == 150
+
+
 def test_a_module_that_was_zero_now_and_then_is_judged_by_that(training: Any) -> None:
     """Every second step: 20 zeros in a row have a chance of one in a million; and it is info."""
     run = training()
