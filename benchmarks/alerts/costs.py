@@ -21,10 +21,10 @@ from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import steps
 from benchmarks.alerts.store import Collection
 from benchmarks.report import show
-from gradwatch_server.core import attempt
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.attempt import closed_frames
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.session import Session
@@ -37,13 +37,13 @@ Method: TypeAlias = Callable[..., Any]
 
 _SHARED: Final[Sequence[tuple[str, Any, str]]] = (
     ("a record is read", Session, "read"),
-    ("ranks are merged", attempt, "merge"),
+    ("ranks are merged", closed_frames, "merge"),
     ("beside what was usual", Baselines, "judge"),
     ("what is usual", Baselines, "add"),
-    ("flags", attempt, "find_flags"),
+    ("flags", closed_frames, "find_flags"),
     ("alerts", ActiveAlerts, "update"),
     ("window", Window, "add"),
-    ("health", attempt, "frame_score"),
+    ("health", closed_frames, "frame_score"),
 )
 
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from benchmarks.alerts.finding import Finding
 from benchmarks.alerts.judge import judge
 from benchmarks.alerts.peers import PEERS
@@ -20,6 +22,9 @@ from benchmarks.alerts.store import Collection
 GRADWATCH: Final = "gradwatch"
 RULE_SETS: Final = (GRADWATCH, *PEERS)
 PROCESSES: Final = 2
+
+_LASTING: Final = 8
+"""Steps in a row after which a norm has doubled for good."""
 
 
 @dataclass(slots=True)
@@ -97,8 +102,30 @@ def _results(
     for fork in forks:
         assert fork.fault is not None
         own, last = of_forks[fork.name], len(fork.rows)
-        faults.append(judged(fork.name, fork.split, fork.world, fork.fault, own, findings, last))
+        doubled = doubled_step(parent, fork) if fork.fault.is_gradual else None
+        faults.append(
+            judged(fork.name, fork.split, fork.world, fork.fault, own, findings, last, doubled)
+        )
     return Results([healthy], faults)
+
+
+def doubled_step(parent: Recorded, fork: Recorded) -> int | None:
+    """Return the first step from which on norms were twice those of the healthy run.
+
+    Before it the fault has hardly done anything that norms show. It is the first of 8 steps in a
+    row in each of which the total norm is; what is not finite has doubled.
+    """
+    first, last = fork.forked_at, min(len(fork.rows), len(parent.rows))
+    if last - first < _LASTING:
+        return None
+    healthy, bad = (
+        np.sqrt(np.nansum(each.rows.column("l2")[first:last] ** 2, axis=1))
+        for each in (parent, fork)
+    )
+    doubled = ~(bad < 2.0 * healthy)
+    in_a_row = np.convolve(doubled, np.ones(_LASTING), "valid") >= _LASTING
+    found = np.flatnonzero(in_a_row)
+    return first + int(found[0]) if len(found) else None
 
 
 def is_true(finding: Finding, healthy: Recorded) -> bool:

@@ -21,6 +21,8 @@ class Finding:
         rule: Name of the rule; of others' rules the name of ours that means the same.
         severity: As it was told.
         origin_step: Step at which it says that it began, None if it does not say.
+        last_good_step: Last step at which it says that all was right, of what is only looked at now
+            and then; None if it says none.
         layer: Layer in which it says that it began, None if it names none.
         rank: The one rank that it names, None if it names none or several.
         message: All of it in one line.
@@ -30,6 +32,7 @@ class Finding:
     rule: str
     severity: Severity = Severity.WARNING
     origin_step: int | None = None
+    last_good_step: int | None = None
     layer: str | None = None
     rank: int | None = None
     message: str = ""

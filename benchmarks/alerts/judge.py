@@ -121,6 +121,7 @@ def _finding(alert: Alert, step: int) -> Finding:
         rule=alert.rule,
         severity=alert.severity,
         origin_step=origin.step,
+        last_good_step=origin.last_good_step,
         layer=origin.layer,
         rank=origin.rank,
         message=alert.message,

@@ -51,6 +51,8 @@ class Judged:
         fault: What was done.
         findings: What was said from its first step on.
         by_chance: Whether in the healthy run there was a warning in the same steps, too.
+        doubled_step: First step from which on the total norm was twice that of the healthy run, of
+            a gradual fault; None if it never was.
     """
 
     run: str
@@ -59,6 +61,7 @@ class Judged:
     fault: FaultLabel
     findings: tuple[Finding, ...]
     by_chance: bool
+    doubled_step: int | None = None
 
     @property
     def warnings(self) -> list[Finding]:
@@ -95,20 +98,29 @@ class Judged:
 
     @property
     def step_right(self) -> bool | None:
-        """Whether the first warning says at which step it began."""
+        """Whether the first warning says at which step it began.
+
+        Of what is only looked at now and then, whether it began after the last time it was right.
+        """
         if not self.found:
             return None
-        origin = next(
-            (each.origin_step for each in self.first if each.origin_step is not None), None
-        )
-        return origin is not None and abs(origin - self.fault.first_step) <= self.tolerance
+        says = next((each for each in self.first if each.origin_step is not None), None)
+        if says is None or says.origin_step is None:
+            return False
+        if says.last_good_step is not None:
+            return says.last_good_step < self.fault.first_step <= says.origin_step
+        late = says.origin_step - self.fault.first_step
+        if self.doubled_step is not None and 0 <= late <= self.doubled_step - self.fault.first_step:
+            return True
+        return abs(late) <= self.tolerance
 
     @property
     def tolerance(self) -> float:
         """Steps by which the origin may be off.
 
-        Of a gradual fault it is where the norm was within a factor of 2 of what it was, or a
-        quarter of the time it took to be told, whichever is later.
+        Of a gradual fault it is where the norm was within a factor of 2 of what it was, by the
+        factor that it grows by or as recorded (`doubled_step`), or a quarter of the time it took to
+        be told, whichever is later.
         """
         if not self.fault.is_gradual:
             return NEAR_STEPS
@@ -138,10 +150,22 @@ class Judged:
 
     @property
     def rank_right(self) -> bool | None:
-        """Whether the first warning that names a rank names the one it began on."""
+        """Whether the first warning that names a rank names the one it began on.
+
+        Where no number tells which rank is wrong, whether it names none.
+        """
         if not self.found or self.world == 1 or not self.fault.ranks:
             return None
-        return self._rank() in self.fault.ranks
+        return self._rank() is None if self.is_rank_unknown else self._rank() in self.fault.ranks
+
+    @property
+    def is_rank_unknown(self) -> bool:
+        """Whether the numbers cannot tell the rank: two ranks differ, and neither stands out.
+
+        Of an element that was damaged after the reduction on one of two ranks it is so: there is
+        no majority, and neither has what it had before the reduction.
+        """
+        return self.world == 2 and self.fault.name == "bit_error"
 
     @property
     def blames_rank(self) -> bool | None:
@@ -165,6 +189,7 @@ def judged(
     findings: Sequence[Finding],
     healthy: Sequence[Finding],
     steps: int,
+    doubled_step: int | None = None,
 ) -> Judged:
     """Return what was said of a fork.
 
@@ -176,6 +201,7 @@ def judged(
         findings: What was said of it, maybe also before the fault showed.
         healthy: What was said of its healthy parent.
         steps: Number of the fork's last step and one.
+        doubled_step: As in `Judged`.
     """
     span = range(fault.first_step, steps)
     own = sorted((each for each in findings if each.step >= span.start), key=lambda each: each.step)
@@ -187,6 +213,7 @@ def judged(
         fault=fault,
         findings=tuple(own),
         by_chance=by_chance,
+        doubled_step=doubled_step,
     )
 
 

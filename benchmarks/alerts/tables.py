@@ -41,11 +41,17 @@ SAID_COLUMNS: Final = (
     "module",
     "layer",
     "rank",
+    "misled",
+    "blamed",
 )
 SAID_NOTES: Final = (
     "alerts: warnings per incident; those closer than 32 steps are one, and so are all of a fault",
     "false alerts: warnings per 100,000 healthy steps; false info: incidents of what wakes nobody",
     "step, module, layer, rank: share of faults found whose first warning was right about it",
+    "a step is right within 2; of a gradual fault within a quarter of the delay or of the steps",
+    "in which the norm doubled; of weights, compared every 100 steps, if it is between two of them",
+    "rank: of a wrong element on one of two ranks no number says whose it is: none is right there",
+    "misled: of what began in one module, another one was named; blamed: a rank, though it was all",
 )
 
 
@@ -99,6 +105,8 @@ def said(results: Mapping[str, Results]) -> list[Row]:
                 _share(each.module_right for each in ours),
                 _share(each.layer_right for each in ours),
                 _share(each.rank_right for each in ours),
+                _share(each.is_misled for each in ours if each.module_right is not None),
+                _share(each.blames_rank for each in ours),
             )
         )
     return rows

@@ -40,7 +40,9 @@ class Reaction:
 
     def on_alert(self, alert: dict[str, Any]) -> None:
         """Note what to do when an alert fires, or says that it got worse."""
-        if alert["state"] == "firing" and alert["severity"] != "info":
+        # A consequence of another alert is info, as people are called once; it is acted on.
+        matters = alert["severity"] != "info" or alert["part_of"] is not None
+        if alert["state"] == "firing" and matters:
             with self._lock:
                 self._asked.update((alert["id"], do) for do in ANSWERS.get(alert["rule"], ()))
 

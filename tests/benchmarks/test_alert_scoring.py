@@ -17,7 +17,14 @@ from benchmarks.alerts.evaluate import (
     put_into,
     render,
 )
-from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate, is_true
+from benchmarks.alerts.evaluation import (
+    GRADWATCH,
+    RULE_SETS,
+    Results,
+    doubled_step,
+    evaluate,
+    is_true,
+)
 from benchmarks.alerts.finding import Finding, incidents
 from benchmarks.alerts.judge import Judge, judge
 from benchmarks.alerts.recorded import FaultLabel, Recorded, Split
@@ -316,3 +323,53 @@ def test_who_was_killed_is_lost(runs: Collection) -> None:
     assert not is_true(finding(last, "spike", origin_step=last), resumed)
     found, _ = judge(resumed, [])
     assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
+
+
+def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:
+    """An element that is wrong on one of two ranks; of three the majority tells."""
+    label = fault(name="bit_error", kind="rank_divergence", ranks=(1,))
+    silent, named = finding(FIRST), finding(FIRST, rank=1)
+
+    assert fork(silent, label=label, world=2).rank_right is True
+    assert fork(named, label=label, world=2).rank_right is False
+    assert fork(silent, label=label, world=3).rank_right is False
+    assert fork(named, label=label, world=3).rank_right is True
+    other = fault(name="unreduced", kind="rank_divergence", ranks=(1,))
+    assert fork(silent, label=other, world=2).rank_right is False
+
+
+def test_of_what_is_only_looked_at_now_and_then_the_step_is_between_two() -> None:
+    """Both ends are said, and it has to be between them."""
+    told: dict[str, Any] = {"origin_step": FIRST + 40}
+    right = finding(FIRST + 40, last_good_step=FIRST - 60, **told)
+
+    assert fork(right).step_right is True
+    assert fork(finding(FIRST + 40, last_good_step=FIRST, **told)).step_right is False
+    assert fork(finding(FIRST + 40, **told)).step_right is False
+
+
+def test_a_gradual_fault_began_until_norms_had_doubled() -> None:
+    """A learning rate that grows does nothing to norms at first; after that it is late."""
+    label = fault(is_gradual=True, factor=1.04, module=None, layers=())
+    for late, right in ((0, True), (55, True), (60, True), (61, False), (-40, False)):
+        one = finding(FIRST + 80, origin_step=FIRST + late)
+        own = judged("x", Split.TUNE, 1, label, [one], (), LAST, FIRST + 60)
+        assert own.step_right is right, late
+
+
+def test_norms_double_where_they_stay_twice_those_of_the_healthy_run(runs: Collection) -> None:
+    """Thirty times from its first step on; and the healthy run itself never does."""
+    healthy_run, many = runs.read("mlp-0"), runs.read("mlp-0+module_x30")
+    assert doubled_step(healthy_run, many) == many.forked_at
+    assert doubled_step(healthy_run, healthy_run) is None
+
+
+def test_what_names_a_wrong_module_or_rank_is_counted() -> None:
+    """Null is not right, but nobody is misled by it."""
+    silent, wrong = finding(FIRST), finding(FIRST, layer="head.weight", rank=1)
+    assert (fork(silent).module_right, fork(silent).is_misled) == (False, False)
+    assert fork(wrong).is_misled
+    assert fork(wrong, world=2).blames_rank is True
+    row = tables.said({GRADWATCH: results(fork(silent, world=2), fork(wrong, world=2))})[0]
+    said = dict(zip(tables.SAID_COLUMNS, row, strict=True))
+    assert (said["misled"], said["blamed"]) == ("50 %", "50 %")

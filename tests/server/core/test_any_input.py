@@ -7,11 +7,12 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.alerting.attribution import explosion_ranks
+from gradwatch_server.core.alerting.attribution import explosion_ranks, rising_ranks
 from gradwatch_server.core.alerting.rules.zero_fraction import ZeroFractionRule
 from gradwatch_server.core.frames.frame import COLUMNS_READ
 from gradwatch_server.core.views.gains import describe_gains
@@ -164,7 +165,8 @@ def test_the_largest_numbers_can_be_compared(make_part: Any, make_frame: Any) ->
     parts = [make_part(largest, rank, local_l2=largest) for rank in range(3)]
     frame = make_frame(*parts)
 
-    assert explosion_ranks(frame, 0) == ()
+    assert rising_ranks(frame, np.array([True]), None) == ()
+    assert explosion_ranks(frame, 0, 1e308) == (0, 1, 2)
     excess = ZeroFractionRule().excess(frame)
     assert excess is not None
     assert excess.tolist() == [math.inf]

@@ -8,11 +8,11 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.alerting.active_alert import ActiveAlert
-from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, ResolvedBy
+from gradwatch_server.core.alerting.active_alert import ActiveAlert, is_worse
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, Part, ResolvedBy
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
-from gradwatch_server.core.alerting.incidents import Incidents, as_consequence
+from gradwatch_server.core.alerting.incidents import Cause, Incidents, as_consequence
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.silences import Silences
@@ -92,7 +92,7 @@ class ActiveAlerts:
             own = context.of(name)
             known = self._with_references(name, own) if name in active else own
             for evaluation in rule.evaluate(observation, raised, known):
-                yield from self._step(name, rule, evaluation, context)
+                yield from self._step(name, rules, evaluation, context)
 
     def acknowledge(self, alert_id: str, who: Acknowledgement, rules: Rules) -> Iterator[Alert]:
         """Note that somebody knows of an alert that fires; yield the event of it."""
@@ -122,29 +122,67 @@ class ActiveAlerts:
         return replace(context, references=frozen) if frozen else context
 
     def _step(
-        self, name: str, rule: Rule, evaluation: Evaluation, context: Context
+        self, name: str, rules: Rules, evaluation: Evaluation, context: Context
     ) -> Iterator[Alert]:
-        key, verdict = (name, evaluation.group), evaluation.verdict
-        own = self._active.get(key)
-        cause = self._incidents.cause_of(rule.follows, evaluation.step)
+        rule, key = rules.root[name], (name, evaluation.group)
+        cause = self._cause_of(key, rule, evaluation)
+        root = None if cause is None else self._firing(cause.alert_id)
+        by_itself = evaluation.severity
         if cause is not None:
-            severity = as_consequence(evaluation.severity, cause)
+            severity = as_consequence(by_itself, cause, goes_on=root is not None)
             evaluation = replace(evaluation, severity=severity)
+        own = self._follow(key, rule, evaluation, context)
+        if own is None:
+            return
+        if cause is not None and own.alert.state is AlertState.PENDING:
+            own.explain(cause.alert_id, evaluation)
+        yield from self._transition(key, rule, evaluation)
+        if own.alert.state is not AlertState.FIRING:
+            return
+        self._incidents.note(_kind_of(own.alert, rules), own.alert)
+        severity_now = by_itself(own.bad_steps)
+        if root is not None and is_worse(severity_now, root.alert.severity):
+            part = Part(name, rule.describe(own.alert.origin))
+            yield root.escalate(severity_now, part, _describe(root.alert, rules), evaluation)
+            self._incidents.note(_kind_of(root.alert, rules), root.alert)
+
+    def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
+        """Return what an alert that is there, or begins, is a consequence of."""
+        if evaluation.is_alone:
+            return None
+        name, group = key
+        own = self._active.get(key)
+        return self._incidents.cause_of(
+            rule.follows,
+            evaluation.step,
+            of="" if own is None else own.alert.id,
+            again=(rule.copied or name, group) if rule.recurs else None,
+        )
+
+    def _follow(
+        self, key: _Key, rule: Rule, evaluation: Evaluation, context: Context
+    ) -> ActiveAlert | None:
+        """Return the alert with what an evaluation adds to it, None if there is none."""
+        own, verdict = self._active.get(key), evaluation.verdict
         if own is None:
             if not verdict.raised.any():
-                return
-            taken = {alert.id for alert in self._resolved if alert.rule == name}
-            own = self._active[key] = ActiveAlert.begin(name, rule, evaluation, context, taken)
-            own.alert = replace(own.alert, part_of=None if cause is None else cause.alert_id)
+                return None
+            taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
+            own = self._active[key] = ActiveAlert.begin(key[0], rule, evaluation, context, taken)
         elif (bad := self._bad(own, evaluation)).any():
             own.extend(bad, evaluation)
         elif own.among(verdict.seen).any():
             own.rest()
         elif _is_absent(own, evaluation):
             own.miss()
-        yield from self._transition(key, rule, evaluation)
-        if own.alert.state is AlertState.FIRING:
-            self._incidents.note(rule.copied or name, own.alert)
+        return own
+
+    def _firing(self, alert_id: str) -> ActiveAlert | None:
+        """Return an alert that fires, None if it does not any more."""
+        for own in self._active.values():
+            if own.alert.id == alert_id:
+                return own if own.alert.state is AlertState.FIRING else None
+        return None
 
     def _bad(self, own: ActiveAlert, evaluation: Evaluation) -> BoolArray:
         """Return the layers that keep an alert: to fire, it has to be raised again and again."""
@@ -210,6 +248,12 @@ def _describe(alert: Alert, rules: Rules) -> str:
     rule = rules.root.get(alert.rule)
     known = rule is not None and alert.copy in (None, rule.copied)
     return rule.describe(alert.origin) if rule is not None and known else alert.rule
+
+
+def _kind_of(alert: Alert, rules: Rules) -> str:
+    """Return the name of the rule of an alert, or of the one that it is a copy of."""
+    rule = rules.root.get(alert.rule)
+    return alert.rule if rule is None else rule.copied or alert.rule
 
 
 def _age(alert: Alert) -> tuple[int, str]:

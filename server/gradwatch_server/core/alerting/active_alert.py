@@ -11,9 +11,12 @@ import numpy as np
 
 from gradwatch_server.core.alerting.alert import (
     MAX_NAMED_LAYERS,
+    MAX_SPREAD,
     Alert,
     News,
+    Part,
     ResolvedBy,
+    Spread,
     Update,
     Worst,
     alert_id,
@@ -157,6 +160,7 @@ class ActiveAlert:
         own = cls(alert, raised.copy(), told)
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)
+        own._note_spread(evaluation.step)
         own.alert = replace(own.alert, message=message(own.alert, rule.describe(origin)))
         return own
 
@@ -185,6 +189,7 @@ class ActiveAlert:
             origin=origin,
         )
         self._note_peak(bad, evaluation)
+        self._note_spread(evaluation.step)
 
     def rest(self) -> None:
         """Note a good step."""
@@ -193,6 +198,11 @@ class ActiveAlert:
     def miss(self) -> None:
         """Note a step in which none of its layers was there."""
         self.absent_steps += 1
+
+    def explain(self, cause: str, evaluation: Evaluation) -> None:
+        """Note of a pending alert that it is a consequence of another one, of that id."""
+        severity = evaluation.severity(self.bad_steps)
+        self.alert = replace(self.alert, part_of=cause, severity=severity)
 
     def fire(self, rule: Rule, evaluation: Evaluation) -> Alert:
         """Return the event that it fires."""
@@ -230,6 +240,20 @@ class ActiveAlert:
         worst = self.peak.worst if self.peak is not None else self.alert.worst
         self.alert = replace(self.alert, raised_step=raised_step, worst=worst)
         return self._tell(rule, now_ns)
+
+    def escalate(self, severity: Severity, part: Part, what: str, evaluation: Evaluation) -> Alert:
+        """Return the event that a consequence made it matter more.
+
+        Args:
+            severity: How much it matters by now.
+            part: The consequence.
+            what: What the rule of this alert says of it.
+            evaluation: In which the consequence was found.
+        """
+        self._number((News.SEVERITY,), evaluation.step, (), part)
+        self.told.severity = severity
+        self.alert = replace(self.alert, severity=severity, raised_step=evaluation.step)
+        return self._restate(what, evaluation.received_ns)
 
     def mention(self, news: News, now_ns: int, what: str) -> Alert:
         """Return the event of something that is no step: *what* is what the message begins with."""
@@ -286,10 +310,12 @@ class ActiveAlert:
         self.alert = replace(changed, message=message(changed, what))
         return self.alert
 
-    def _number(self, news: tuple[News, ...], step: int, joined: Iterable[str]) -> None:
+    def _number(
+        self, news: tuple[News, ...], step: int, joined: Iterable[str], part: Part | None = None
+    ) -> None:
         names = tuple(joined)
         number = 1 if self.alert.update is None else self.alert.update.number + 1
-        update = Update(number, step, news, names[:MAX_NAMED_LAYERS], len(names))
+        update = Update(number, step, news, names[:MAX_NAMED_LAYERS], len(names), part)
         self.alert = replace(self.alert, update=update)
 
     def _grow(self, num_layers: int) -> None:
@@ -310,6 +336,13 @@ class ActiveAlert:
             named = [first, *(name for name in named if name != first)][:MAX_NAMED_LAYERS]
         self.alert = replace(self.alert, layers=tuple(named), num_layers=len(flagged))
         self.silences_version = -1
+
+    def _note_spread(self, step: int) -> None:
+        """Note how far it has come, if that is farther than before."""
+        known, now = self.alert.spread, Spread(step, self.alert.num_layers, len(self.alert.ranks))
+        if known and (known[-1].num_layers, known[-1].num_ranks) == (now.num_layers, now.num_ranks):
+            return
+        self.alert = replace(self.alert, spread=(*known[: MAX_SPREAD - 1], now))
 
     def _add_ranks(self, ranks: tuple[int, ...]) -> None:
         if not set(ranks) <= set(self.alert.ranks):
@@ -389,5 +422,11 @@ def _excess_of(origin: Origin) -> float:
     return limit / value if value else math.inf
 
 
+def is_worse(one: Severity, other: Severity) -> bool:
+    """Tell whether one severity is above another."""
+    order = list(Severity)
+    return order.index(one) > order.index(other)
+
+
 def _worse(one: Severity, other: Severity) -> Severity:
-    return max(one, other, key=list(Severity).index)
+    return one if is_worse(one, other) else other

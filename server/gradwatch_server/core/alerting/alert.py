@@ -17,6 +17,9 @@ from gradwatch_wire.health import AlertState, Severity
 MAX_NAMED_LAYERS: Final = 20
 """Names of layers in an alert."""
 
+MAX_SPREAD: Final = 16
+"""Steps that an alert's spread has; of more the last one is the newest."""
+
 
 class News(StrEnum):
     """What an event of an alert that already fires is about."""
@@ -38,6 +41,19 @@ class ResolvedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A consequence that made an alert matter more.
+
+    Args:
+        rule: Name of the rule that found it.
+        what: What that says of it.
+    """
+
+    rule: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """What is new in an alert that fired before.
 
@@ -47,6 +63,7 @@ class Update:
         news: What is new.
         layers: Names of the layers that joined since the event before, at most 20.
         num_layers: How many joined.
+        part: The consequence for which it is more severe, None if it is that by itself.
     """
 
     number: int
@@ -54,12 +71,33 @@ class Update:
     news: tuple[News, ...]
     layers: tuple[str, ...] = ()
     num_layers: int = 0
+    part: Part | None = None
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `asdict` described."""
-        changes = {"news": tuple(map(News, plain["news"])), "layers": tuple(plain["layers"])}
+        changes: dict[str, Any] = {
+            "news": tuple(map(News, plain["news"])),
+            "layers": tuple(plain["layers"]),
+        }
+        if (part := plain.get("part")) is not None:
+            changes["part"] = Part(**part)
         return cls(**{**plain, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far an alert had come at a step at which layers or ranks joined it.
+
+    Args:
+        step: The step.
+        num_layers: Layers that were bad in it so far; 0 of a rule about the run.
+        num_ranks: Ranks that it showed on so far.
+    """
+
+    step: int
+    num_layers: int
+    num_ranks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +169,8 @@ class Alert:
         resolved_by: Why it is over, None before.
         acknowledged: Who knows of it, None as long as nobody said so.
         silenced: Whether a silence keeps it from being told.
+        spread: How it spread over layers and ranks, oldest first, at most 16 steps; of more the
+            last is the newest.
         part_of: Id of the alert that it was a consequence of when it began, None if of none.
         copy: Name of the rule that its rule is a copy of, None if it is none.
     """
@@ -159,6 +199,7 @@ class Alert:
     acknowledged: Acknowledgement | None = None
     silenced: bool = False
     part_of: str | None = None
+    spread: tuple[Spread, ...] = ()
     copy: str | None = None
 
     @property
@@ -210,6 +251,7 @@ class Alert:
             "layers": tuple(plain["layers"]),
             "ranks": tuple(plain.get("ranks", origin.ranks)),
         }
+        changes["spread"] = tuple(Spread(**own) for own in plain.get("spread", ()))
         if update := plain.get("update"):
             changes["update"] = Update.from_state_dict(update)
         if worst := plain.get("worst"):

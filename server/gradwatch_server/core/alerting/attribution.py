@@ -1,9 +1,9 @@
-"""Which layer and ranks a non-finite gradient began at. What cannot be known is not guessed."""
+"""Which layer and ranks it began at. What cannot be known is not guessed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -18,10 +18,11 @@ from gradwatch_server.core.alerting.evidence import (
 )
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_wire.columns import NANS
+from gradwatch_wire.columns import L2, NANS
+from gradwatch_wire.names import Scalar
 
-STANDS_OUT: Final = 10.0
-"""A rank's own gradient is the origin if it is this many times the median of the others'."""
+STANDS_OUT: Final = 5.0
+"""A rank is the origin of a rise if it has this many times what any other has."""
 
 _KINDS: Final = (local, probe, forward, loss)
 """What a reduction cannot have spread, the best first: it is of the bad layer itself."""
@@ -61,14 +62,14 @@ def first_computed(frame: Frame, flagged: BoolArray) -> int | None:
     return last.pop() if len(last) == 1 else None
 
 
-def may_come_from_loss(frame: Frame) -> bool:
-    """Tell whether what is non-finite may have come from behind the model's last layer.
+def may_come_from_loss(frame: Frame, bad: BoolArray) -> bool:
+    """Tell whether what is bad, (layers,), may have come from behind the model's last layer.
 
     What comes from the loss reaches the last layer's gradient first and flows on to others: it is
     not so if the last layer's is fine, or the only bad one.
     """
-    first = first_nonfinite(frame, frame.nonfinite)
-    if first is None or np.count_nonzero(frame.nonfinite) == 1:
+    first = first_nonfinite(frame, bad)
+    if first is None or np.count_nonzero(bad) == 1:
         return False
     return not any(p.ordered and (p.layout.index[:-1] == first).any() for p in frame.parts)
 
@@ -106,24 +107,65 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     return showing if len(showing) > 1 else ()
 
 
-def explosion_ranks(frame: Frame, index: int, limit: float = math.inf) -> tuple[int, ...]:
-    """Return the ranks whose own gradient breaks a limit, else the one that stands out, if any."""
-    local: dict[int, float] = {}
-    for part in frame.parts:
-        if (norms := part.local_l2) is not None:
-            own = norms[part.layout.index == index]
-            # Negative: not known there.
-            local.update((part.rank, norm) for norm in own.tolist() if not norm < 0.0)
-    breaking = tuple(sorted(rank for rank, norm in local.items() if norm > limit))
-    if breaking or len(local) < len(ranks_of(frame.parts)) or frame.coverage < 1.0:
-        return breaking
-    largest = max(local, key=lambda rank: local[rank])
-    others = [norm for rank, norm in local.items() if rank != largest]
-    if not others:
+def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> tuple[int, ...]:
+    """Return the one rank that made norms rise, none where it cannot be known.
+
+    By the best evidence that there is: the ranks' own gradients before the reduction; else what
+    they have after it, where that has to be equal and is not; else their losses. What one rank has
+    must be 5 times what any other has, and of losses 5 times the usual as well. Where each rank
+    shows the first of these and none stands out, the others are not asked. Of two ranks it is the
+    larger: something has risen.
+
+    Args:
+        frame: The frame in which it began.
+        layers: (layers,) that rose, those of one module.
+        usual_loss: None if it is not known, or may be negative.
+    """
+    if frame.coverage < 1.0 or len(ranks_of(frame.parts)) < 2:
         return ()
-    # The two in the middle are added: halved, their sum stays within float64.
-    usual = 2.0 * float(np.median(np.array(others) * 0.5))
-    return (largest,) if local[largest] > STANDS_OUT * usual else ()
+    own = _norms_of(frame.parts, layers, local=True)
+    if len(own) == len(ranks_of(frame.parts)):
+        return standing_out(own)
+    if frame.disagreement is not None and (frame.disagreement.sums[layers] > 0.0).any():
+        return standing_out(_norms_of(frame.parts, layers, local=False))
+    return high_loss_ranks(frame, usual_loss)
+
+
+def high_loss_ranks(frame: Frame, usual: float | None) -> tuple[int, ...]:
+    """Return the one rank whose loss is far above the others' and the usual one, if any."""
+    losses = {part.rank: part.scalars.get(Scalar.LOSS, math.nan) for part in frame.parts}
+    if usual is None or not usual > 0.0 or len(losses) < len(ranks_of(frame.parts)):
+        return ()
+    found = standing_out(losses)
+    return found if found and losses[found[0]] > STANDS_OUT * usual else ()
+
+
+def standing_out(values: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the rank whose value is 5 times that of any other, none if there is none."""
+    if len(values) < 2 or not all(0.0 <= value < math.inf for value in values.values()):
+        return ()
+    largest = max(values, key=lambda rank: values[rank])
+    next_largest = max(value for rank, value in values.items() if rank != largest)
+    return (largest,) if values[largest] > STANDS_OUT * next_largest else ()
+
+
+def explosion_ranks(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
+    """Return the ranks whose own gradient of a layer breaks a limit."""
+    only = np.arange(len(frame.present)) == index
+    own = _norms_of(frame.parts, only, local=True)
+    return tuple(sorted(rank for rank, norm in own.items() if norm > limit))
+
+
+def _norms_of(parts: Iterable[RankPart], layers: BoolArray, *, local: bool) -> dict[int, float]:
+    """Return rank to the L2 norm of some layers together, of the ranks that know all they have."""
+    found: dict[int, float] = {}
+    for part in parts:
+        norms = part.local_l2 if local else part.values[L2]
+        chosen = layers[part.layout.index]
+        if norms is None or not np.count_nonzero(chosen) or (norms[chosen] < 0.0).any():
+            continue
+        found[part.rank] = math.hypot(found.get(part.rank, 0.0), *norms[chosen].tolist())
+    return found
 
 
 def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:

@@ -144,6 +144,7 @@ class Evaluation:
             lasts: a rule whose baseline adapts holds the alert by it.
         for_steps: Bad frames in a row after which it fires, in place of the rule's.
         clear_steps: Good ones after which it is resolved, likewise.
+        is_alone: Whether it matters whatever led to it, so that it is no consequence.
     """
 
     group: str
@@ -159,3 +160,4 @@ class Evaluation:
     reference: FloatArray | None = None
     for_steps: int | None = None
     clear_steps: int | None = None
+    is_alone: bool = False

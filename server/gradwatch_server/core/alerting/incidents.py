@@ -25,11 +25,13 @@ class Cause:
         alert_id: Its id.
         severity: The highest that was told of it.
         last_step: Its last bad step.
+        group: Its group, empty where an earlier version did not save it.
     """
 
     alert_id: str
     severity: Severity
     last_step: int
+    group: str = ""
 
 
 class Incidents:
@@ -39,22 +41,42 @@ class Incidents:
         self._causes = dict(causes or {})
 
     def note(self, rule: str, alert: Alert) -> None:
-        """Note that an alert of a rule fires, or is bad again."""
-        if alert.severity is not Severity.INFO:
-            self._causes[rule] = Cause(alert.id, alert.severity, alert.last_step)
+        """Note that an alert of a rule fires, or is bad again.
 
-    def cause_of(self, follows: Iterable[str], step: int) -> Cause | None:
+        One that nobody is told of explains nothing to anybody: what it led to is told by itself.
+        """
+        if alert.silenced:
+            if (known := self._causes.get(rule)) is not None and known.alert_id == alert.id:
+                del self._causes[rule]
+        elif alert.severity is not Severity.INFO:
+            self._causes[rule] = Cause(alert.id, alert.severity, alert.last_step, alert.group)
+
+    def cause_of(
+        self,
+        follows: Iterable[str],
+        step: int,
+        *,
+        of: str = "",
+        again: tuple[str, str] | None = None,
+    ) -> Cause | None:
         """Return the alert that one beginning at a step is a consequence of, None if of none.
 
         Args:
             follows: Rules whose alerts explain it, the best explanation first.
             step: The step.
+            of: Id of the alert that it is asked for, which is no consequence of itself.
+            again: Its rule and group, if it may be the same once more that was over.
         """
         for rule in follows:
             cause = self._causes.get(rule)
-            if cause is not None and 0 <= step - cause.last_step <= FOLLOW_STEPS:
+            if cause is not None and cause.alert_id != of and _is_soon(step, cause):
                 return cause
-        return None
+        if again is None:
+            return None
+        rule, group = again
+        cause = self._causes.get(rule)
+        is_same = cause is not None and cause.group == group and cause.alert_id != of
+        return cause if is_same and cause is not None and _is_soon(step, cause) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -71,12 +93,24 @@ class Incidents:
         )
 
 
-def as_consequence(severity: Callable[[int], Severity], cause: Cause) -> Callable[[int], Severity]:
-    """Return a severity that is `info` unless it is above that of the cause."""
+def as_consequence(
+    severity: Callable[[int], Severity], cause: Cause, *, goes_on: bool
+) -> Callable[[int], Severity]:
+    """Return the severity of what is a consequence.
+
+    It is `info` as long as the cause fires, which is then told to be as severe as it. Once that is
+    over it is `info` unless it is above that of the cause.
+    """
     order = list(Severity)
 
     def capped(in_a_row: int) -> Severity:
+        if goes_on:
+            return Severity.INFO
         own = severity(in_a_row)
         return own if order.index(own) > order.index(cause.severity) else Severity.INFO
 
     return capped
+
+
+def _is_soon(step: int, cause: Cause) -> bool:
+    return 0 <= step - cause.last_step <= FOLLOW_STEPS

@@ -60,7 +60,8 @@ def _news(alert: Alert, update: Update) -> str:
     told = []
     for news in update.news:
         if news is News.SEVERITY:
-            told.append(f"now {alert.severity}")
+            because = "" if update.part is None else f", as {update.part.what}"
+            told.append(f"now {alert.severity}{because}")
         elif news is News.LAYERS:
             many = "s" if update.num_layers > 1 else ""
             told.append(f"{update.num_layers} more layer{many}")

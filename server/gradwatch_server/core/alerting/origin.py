@@ -50,6 +50,8 @@ class Origin:
         deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
         notes: What else was seen at that step, a few words each; never a cause.
         detail: What else is to be said, in words; mostly nothing.
+        last_good_step: Of what is only looked at now and then, the last step at which it was right:
+            it began after that, at `step` at the latest. None where `step` is when it began.
     """
 
     step: int
@@ -69,6 +71,7 @@ class Origin:
     deviations: float | None = None
     notes: tuple[str, ...] = ()
     detail: str = ""
+    last_good_step: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -113,7 +116,7 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
     bad_loss = loss_was_bad(frame, ranks)
     is_before = bad_loss
     if bad_loss is None:
-        is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame)
+        is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame, frame.nonfinite)
     found = find_forward(frame, ranks)
     return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss, found)
 

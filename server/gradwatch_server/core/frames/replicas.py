@@ -35,6 +35,17 @@ SUMS: Final = (L2, L1)
 NORMS: Final = (L2, WEIGHT_L2)
 """Where NaN is a value."""
 
+SAME_NORM: Final = 1e-6
+"""Relative difference of two norms of the same gradient, taken before and after a reduction."""
+
+MOVED: Final = 10.0
+"""Times as far as the others' weights: what one rank alone did to its own."""
+
+LEAST_MOVED: Final = 1e-6
+"""Relative change of a norm below which it is rounding."""
+
+_WEIGHT_NORMS: Final = frozenset({WEIGHT_L2, WEIGHT_LINF})
+
 
 def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
     """Gather the records of the same layout: replicas share one object."""
@@ -103,6 +114,64 @@ def odd_ranks(
         if 2 * count > len(values):
             return tuple(rank for rank in compared if values[rank] != value), compared
     return (), compared
+
+
+def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
+    """Return the ranks whose reduced gradient of a layer is still their own, if not all are.
+
+    The mean over ranks that have different gradients has the norm of none of them but by a chance
+    of about one in a hundred thousand. Needs norms from before the reduction.
+    """
+    own: dict[int, bool] = {}
+    for part in parts:
+        norms, places = part.local_l2, np.flatnonzero(part.layout.index == layer)
+        if not len(places):
+            continue
+        before = -1.0 if norms is None else float(norms[places[0]])
+        if not 0.0 < before < np.inf:
+            return ()
+        after = float(part.values[L2][places[0]])
+        own[part.rank] = abs(after - before) <= SAME_NORM * before
+    found = tuple(sorted(rank for rank, is_own in own.items() if is_own))
+    return found if len(found) < len(own) else ()
+
+
+def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tuple[int, ...]:
+    """Return the rank whose weights moved far more than the others' since they were equal.
+
+    Args:
+        parts: The records of one step.
+        layer: Index of a layer in whose weights ranks differ.
+        last: (2,) L2 norm and largest magnitude of the weights when they were equal, NaN if never.
+    """
+    moved: dict[int, float] = {}
+    for part in parts:
+        places = np.flatnonzero(part.layout.index == layer)
+        if len(places) and part.weight_bits is not None and part.values.keys() >= _WEIGHT_NORMS:
+            now = np.array([part.values[name][places[0]] for name in (WEIGHT_L2, WEIGHT_LINF)])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                moved[part.rank] = float(np.max(np.abs(now - last) / last))
+    if len(moved) < 2 or np.isnan(list(moved.values())).any():
+        return ()
+    farthest = max(moved, key=lambda rank: moved[rank])
+    others = max(far for rank, far in moved.items() if rank != farthest)
+    return (farthest,) if moved[farthest] > MOVED * max(others, LEAST_MOVED) else ()
+
+
+def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
+    """Return (2, layers) L2 norm and largest magnitude of weights that are equal on all ranks.
+
+    Args:
+        parts: The records of one step.
+        layers: (layers,) in which they are; NaN in all others.
+    """
+    found = np.full((2, len(layers)), np.nan)
+    for alike in by_layout(parts):
+        first = next((part for part in alike if part.weight_bits is not None), None)
+        if first is not None and first.values.keys() >= _WEIGHT_NORMS:
+            index = first.layout.index
+            found[:, index] = np.stack([first.values[WEIGHT_L2], first.values[WEIGHT_LINF]])
+    return np.where(layers, found, np.nan)
 
 
 def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray:

@@ -6,9 +6,14 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gradwatch_server.core.alerting.attribution import first_nonfinite, nonfinite_ranks
+from gradwatch_server.core.alerting.attribution import (
+    first_nonfinite,
+    nonfinite_ranks,
+    rising_ranks,
+)
 
 NAN, INF = math.nan, math.inf
 
@@ -282,3 +287,64 @@ def test_records_that_contradict_each_other_name_no_layer(make_part: Any, make_f
     )
 
     assert first_nonfinite(frame, frame.nonfinite) is None
+
+
+MEAN = {"reduction": "mean", "point": "backward", "path": "foreach", "taken": True}
+
+RISE_TABLE: list[tuple[str, list[dict[str, Any]], tuple[int, ...]]] = [
+    # Two ranks, a module of two layers; the reduced norms have risen.
+    ("its own gradient", [{"local_l2": [30.0, 40.0]}, {"local_l2": [3.0, 3.0]}], (0,)),
+    ("in one layer of two", [{"local_l2": [30.0, 1.0]}, {"local_l2": [1.0, 3.0]}], (0,)),
+    ("both alike", [{"local_l2": [30.0, 40.0]}, {"local_l2": [13.0, 13.0]}], ()),
+    (
+        "both alike, though one loss is high",
+        [{"local_l2": [9.0, 9.0], "loss": 50.0}, {"local_l2": [9.0, 9.0], "loss": 1.0}],
+        (),
+    ),
+    ("one gradient is not known", [{"local_l2": [30.0, 40.0]}, {}], ()),
+    ("one is not finite", [{"local_l2": [INF, 40.0]}, {"local_l2": [3.0, 3.0]}], ()),
+    ("not known of a layer", [{"local_l2": [-1.0, 40.0]}, {"local_l2": [-1.0, 3.0]}], ()),
+    ("what it has after the reduction", [{"l2": [9.0, 9.0]}, {"l2": [1.0, 1.0]}], (0,)),
+    ("its loss", [{"loss": 1.1}, {"loss": 40.0}], (1,)),
+    ("losses that are as high", [{"loss": 20.0}, {"loss": 40.0}], ()),
+    ("a loss above the other, but usual", [{"loss": 0.1}, {"loss": 1.2}], ()),
+    ("nothing of its own", [{}, {}], ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"), [row[1:] for row in RISE_TABLE], ids=[row[0] for row in RISE_TABLE]
+)
+def test_a_rise_is_of_the_rank_that_stands_out(
+    make_part: Any, make_frame: Any, given: list[dict[str, Any]], ranks: tuple[int, ...]
+) -> None:
+    """By the best evidence there is; the loss is usually 1."""
+    parts = []
+    for rank, own in enumerate(given):
+        settings = {name: value for name, value in own.items() if name == "local_l2"}
+        scalars = {name: value for name, value in own.items() if name == "loss"}
+        l2 = own.get("l2", [9.0, 9.0])
+        parts.append(
+            make_part(l2, rank=rank, linf=[1.0, 1.0], scalars=scalars, labels=MEAN, **settings)
+        )
+    parts = [dataclasses.replace(part, layout=parts[0].layout) for part in parts]  # replicas
+    frame = make_frame(*parts)
+    flagged = np.ones(2, dtype=np.bool_)
+
+    assert rising_ranks(frame, flagged, 1.0) == ranks
+
+
+def test_a_rank_that_is_not_there_may_be_the_one(make_part: Any, make_frame: Any) -> None:
+    """Of two of three ranks one stands out: the third is not known."""
+    parts = [make_part([9.0], rank=rank, local_l2=[30.0 - 29.0 * rank]) for rank in (0, 1)]
+    only = np.ones(1, dtype=np.bool_)
+
+    assert rising_ranks(make_frame(*parts), only, None) == (0,)
+    assert rising_ranks(make_frame(*parts, world=3), only, None) == ()
+
+
+def test_of_many_ranks_two_that_stand_out_are_not_one(make_part: Any, make_frame: Any) -> None:
+    """Nothing says that it began on the larger of them."""
+    parts = [make_part([9.0], rank=r, local_l2=[n]) for r, n in enumerate([500.0, 1.0, 101.0, 1.0])]
+
+    assert rising_ranks(make_frame(*parts), np.ones(1, dtype=np.bool_), None) == ()

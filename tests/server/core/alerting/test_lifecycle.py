@@ -306,3 +306,38 @@ def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
         ("firing", 1, None),
         ("resolved", 1, 5),
     ]
+
+
+def test_it_says_how_it_spread(cluster: Any) -> None:
+    """Over layers and ranks; once when they join, and in bounds."""
+    job = cluster(world=2, names=[f"l{i:02}" for i in range(40)]).start()
+    for step in range(30):
+        for rank in range(2):
+            bad = step + 1 if rank == 0 else max(0, step - 3)
+            norms = [500.0] * bad + [1.0] * (40 - bad)
+            job.stats(rank, step, norms, labels={"reduction": "none"})
+
+    spread = job.attempt.active_alerts.alerts()[0].spread
+    assert [(own.step, own.num_layers, own.num_ranks) for own in spread[:5]] == [
+        (0, 1, 1),
+        (1, 2, 1),
+        (2, 3, 1),
+        (3, 4, 1),
+        (4, 5, 1),
+    ]
+    assert (len(spread), spread[-1].step, spread[-1].num_layers) == (16, 29, 30)
+    restored(job.attempt)
+    assert job.attempt.active_alerts.alerts()[0].spread == spread
+
+
+def test_ranks_that_join_are_part_of_how_it_spread(cluster: Any) -> None:
+    """The layer is the same."""
+    job = cluster(world=2, names=("a", "b")).start()
+    for step in range(4):
+        for rank in range(2):
+            far = 500.0 if rank == 0 else 1.0
+            joins = 500.0 if rank == 1 and step > 1 else 1.0
+            job.stats(rank, step, [far, joins], labels={"reduction": "none"})
+
+    spread = job.attempt.active_alerts.alerts()[0].spread
+    assert [(own.step, own.num_layers, own.num_ranks) for own in spread] == [(0, 1, 1), (2, 2, 2)]

@@ -45,7 +45,11 @@ class Rule(BaseModel, ABC):
             `DeclaredLoss`, or any other that `Attempt` hands to the rules.
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
         follows: Rules whose alerts explain one of this rule, the best explanation first: one that
-            begins beside or soon after such an alert is `info`, unless it matters more.
+            begins beside or soon after such an alert is `info`. Where it matters more, that alert
+            is told to matter as much, or it is told itself if that alert is over.
+        recurs: Whether an alert that begins soon after the last one of its rule and group was over
+            is the same once more, and `info` likewise. For rules whose alerts are over within a
+            few frames; not where time passes without steps.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
         formula: When it raises, in the names of its settings, as Markdown.
@@ -60,6 +64,7 @@ class Rule(BaseModel, ABC):
     takes: ClassVar[tuple[type, ...]]
     yields_to: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[tuple[str, ...]] = ()
+    recurs: ClassVar[bool] = False
     health: ClassVar[HealthShare | None] = None
     formula: ClassVar[str] = ""
     tuning: ClassVar[str] = ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.alert import place
+from gradwatch_server.core.alerting.attribution import first_computed, may_come_from_loss
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.evaluation import Context
@@ -110,12 +112,17 @@ class DeadLayerRule(ModuleRule):
     past: with a share p of zero frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a
     row. One that never was alive is a matter of the rule `vanishing`.
 
+    Its origin is the module that is dead longest, at its first zero. Of several that died at once
+    it is the last in forward order, as zeros flow back from there; where the order is not known, or
+    the model's last layer is among them (it may have been the loss), `layer` is null.
+
     It is critical where all modules have been zero for 8 frames. It is over at the first gradient
     that is not zero.
     """
 
     name = "dead_layer"
-    follows = ("nonfinite", "exploding", "spike", "loss")
+    recurs = True
+    follows = ("nonfinite", "exploding", "spike", "skipped_steps", "loss_scale", "loss")
     sign = -1
     formula = """
         every layer of a module has `l2 = 0`, in `dead_steps` frames in a row after `alive_steps`
@@ -166,13 +173,25 @@ class DeadLayerRule(ModuleRule):
         return Severity.CRITICAL if is_all and in_a_row > ALL_FRAMES - 3 else self.severity
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
-        """Return the first layer of the module that is dead longest, and its first zero step."""
+        """Return where the zeros began: in the module that is dead longest, at its first one.
+
+        Of several that died at once it is the last in forward order, as zeros flow back from there;
+        of a whole model nobody knows whether they came from the loss.
+        """
         judgement, memory = context.judge(frame), self._memory(context)
         run = np.where(judgement.modules.any_of(raised), memory.run, 0)
-        module = int(np.argmax(run))
-        first = judgement.modules.of_layer[: len(frame.present)] == module
-        found = super().origin(frame, context, raised & first)
-        return began_before(found, context, int(run[module]) - 1)
+        longest = run == run.max()
+        together = raised & judgement.modules.spread(longest, len(frame.present))
+        first = first_computed(frame, together)
+        is_one = np.count_nonzero(longest) == 1
+        known = is_one or (first is not None and not may_come_from_loss(frame, together))
+        if not is_one and first is not None:
+            longest = np.arange(len(run)) == judgement.modules.of_layer[first]
+            together &= judgement.modules.spread(longest, len(frame.present))
+        found = super().origin(frame, context, together)
+        if not known:
+            found = replace(found, layer=None)
+        return began_before(found, context, int(run.max()) - 1)
 
     def worst_module(self, judgement: Judgement, flagged: BoolArray) -> int:
         """Return the first of them: zero has no logarithm."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison, place
+from gradwatch_server.core.alerting.alert import comparison
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, Judgement
 from gradwatch_server.core.alerting.baselines.reference import MAX_AWAY_FRAMES
@@ -20,7 +20,8 @@ from gradwatch_server.core.alerting.rules.base import (
     Limit,
     Steps,
 )
-from gradwatch_server.core.alerting.rules.module import ModuleRule, ranks_with
+from gradwatch_server.core.alerting.rules.module import ranks_with
+from gradwatch_server.core.alerting.rules.rising import RisingRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack
@@ -79,7 +80,7 @@ class ExplodingMemory:
         self.look_again()
 
 
-class ExplodingRule(ModuleRule):
+class ExplodingRule(RisingRule):
     """A layer's gradient L2 norm above `limit`, by a jump over its own past or without any past.
 
     A jump is a norm of the layer's module more than 4 times the largest of the last 256 frames, or
@@ -94,13 +95,15 @@ class ExplodingRule(ModuleRule):
     It is over when the norm is at or below `clear`, or when the layer was at the new level for 256
     frames.
 
-    Its origin is the layer that is farthest above its past, and the rank whose own gradient
-    (`attach(local=True)`) breaks the limit, or is 10 times the median of all ranks'; without these
-    numbers `ranks` are those that show it.
+    Its origin is found as that of `spike`: `layer` is null where several modules jump at once.
+    `rank` is the one that made it rise, if one stands out ([how](#the-origin)); else `ranks` are
+    those whose own gradient (`attach(local=True)`) breaks the limit, and without these numbers
+    those that show it.
     """
 
     name = "exploding"
-    follows = ("nonfinite", "rank_outlier")
+    recurs = True
+    follows = ("nonfinite", "spike", "rank_divergence", "rank_outlier", "loss")
     health = HealthShare.EXPLODING
     formula = """
         a layer has `l2 > limit` on any rank, and it jumped: in logarithms, its module has
@@ -182,7 +185,7 @@ class ExplodingRule(ModuleRule):
         return Severity.CRITICAL if far.any() and in_a_row >= 4 else self.severity
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks whose own gradient explodes, else those that show it."""
+        """Return the ranks whose own gradient is above the limit, else those that show it."""
         return explosion_ranks(frame, index, self.limit) or ranks_with(
             frame, index, lambda part: part.peak > self.limit
         )
@@ -190,7 +193,8 @@ class ExplodingRule(ModuleRule):
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
         usual = f", usually {origin.usual:.3g}" if origin.usual else ""
-        return f"gradient of {place(origin)} has L2 norm {comparison(origin)}{usual}"
+        what = f"gradient of {self.subject(origin)} has L2 norm {comparison(origin)}{usual}"
+        return what + self.since(origin)
 
     def _is_new(self, frame: Frame, context: Context) -> BoolArray:
         """Return the layers of modules without a history, (layers,)."""

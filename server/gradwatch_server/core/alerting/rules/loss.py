@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.attribution import nonfinite_ranks, ranks_of
+from gradwatch_server.core.alerting.attribution import high_loss_ranks, nonfinite_ranks, ranks_of
 from gradwatch_server.core.alerting.baselines.hits import Hits
-from gradwatch_server.core.alerting.baselines.judgement import LOSS
+from gradwatch_server.core.alerting.baselines.judgement import LOSS, Judgement
 from gradwatch_server.core.alerting.baselines.loss_level import LEVEL_FRAMES, LossRise
 from gradwatch_server.core.alerting.baselines.rates import UNHEARD_OF, RateChange
 from gradwatch_server.core.alerting.baselines.reference import Reference
@@ -19,6 +19,7 @@ from gradwatch_server.core.alerting.baselines.running import PEAK_FRAMES
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
+from gradwatch_server.core.alerting.rules.module import usual_loss
 from gradwatch_server.core.alerting.rules.spike import jump
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -197,6 +198,7 @@ class LossRule(Rule):
             names=(),
             origin=lambda _: self.origin(observation, context),
             severity=lambda _: Severity.CRITICAL if severe else self.severity,
+            is_alone=is_bad and not observation.nonfinite.any(),
         )
 
     def origin(self, frame: Frame, context: Context) -> Origin:
@@ -206,7 +208,7 @@ class LossRule(Rule):
             return _level_origin(frame, judgement.loss_rise)
         loss = math.nan if frame.loss is None else frame.loss
         kind = nonfinite_kind(loss)
-        ranks = nonfinite_ranks(frame) if kind else ranks_of(frame.parts)
+        ranks = nonfinite_ranks(frame) if kind else self._high_ranks(frame, judgement)
         known = bool(judgement.is_known[LOSS])
         usual = float(judgement.mean[LOSS])
         return Origin(
@@ -220,6 +222,10 @@ class LossRule(Rule):
             usual=(math.exp(usual) if judgement.is_log_loss else usual) if known else None,
             deviations=float(judgement.z[LOSS]) if known and kind is None else None,
         )
+
+    def _high_ranks(self, frame: Frame, judgement: Judgement) -> tuple[int, ...]:
+        """Return the rank whose loss is high, all if none stands out."""
+        return high_loss_ranks(frame, usual_loss(judgement)) or ranks_of(frame.parts)
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.attribution import explosion_ranks, ranks_of
+from gradwatch_server.core.alerting.attribution import ranks_of, rising_ranks
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
@@ -99,7 +99,7 @@ class ModuleRule(LayerRule):
         module = self.worst_module(judgement, judgement.modules.any_of(raised))
         members = judgement.modules.of_layer[: len(frame.present)] == module
         layer = worst_layer(frame, context, raised & members, self.sign)
-        ranks = self.find_ranks(frame, layer)
+        ranks = self.began_on(frame, judgement, raised & members) or self.find_ranks(frame, layer)
         series = FIRST_MODULE + module
         is_known = bool(judgement.is_known[series])
         return Origin(
@@ -122,11 +122,11 @@ class ModuleRule(LayerRule):
         z = np.nan_to_num(self.sign * judgement.z[FIRST_MODULE:][places], nan=-np.inf)
         return int(places[np.argmax(z)])
 
-    def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks that a layer's change began on, else those that show it."""
-        if self.sign > 0 and (found := explosion_ranks(frame, index)):
-            return found
-        return ranks_of(part for part in frame.parts if (part.layout.index == index).any())
+    def began_on(self, frame: Frame, judgement: Judgement, layers: BoolArray) -> tuple[int, ...]:
+        """Return the rank that a rise of some layers, (layers,), began on; none if not known."""
+        if self.sign < 0:
+            return ()
+        return rising_ranks(frame, layers, usual_loss(judgement))
 
 
 def layers_of(judgement: Judgement, modules: BoolArray, frame: Frame) -> BoolArray:
@@ -174,6 +174,13 @@ def usual_norm(layer: int, context: Context) -> float | None:
     """Return the median norm of a layer over the last frames, None without any."""
     median = float(medians(context.window.recent(np.array([layer]), USUAL_FRAMES))[0])
     return None if math.isnan(median) else median
+
+
+def usual_loss(judgement: Judgement) -> float | None:
+    """Return the usual loss while every loss was positive, None if it is not known."""
+    if not (judgement.is_known[LOSS] and judgement.is_log_loss):
+        return None
+    return math.exp(float(judgement.mean[LOSS]))
 
 
 def notes(frame: Frame, judgement: Judgement, raised: BoolArray) -> tuple[str, ...]:

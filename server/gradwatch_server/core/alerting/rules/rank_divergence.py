@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
@@ -14,16 +14,56 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.replicas import odd_ranks, weight_differences
+from gradwatch_server.core.frames.replicas import (
+    moved_ranks,
+    odd_ranks,
+    unreduced_ranks,
+    weight_differences,
+    weight_norms,
+)
+from gradwatch_server.core.packing import pack, unpack
 from gradwatch_wire.health import Severity
 
 WEIGHTS: Final = "weights"
 """The group of its alerts about weights, whatever the groups of layers are."""
 
 UNKNOWN: Final = "odd one unknown"
+
+
+class WeightsMemory:
+    """What the weights of replicas were when they were last equal.
+
+    Attributes:
+        norms: (2, layers) L2 norm and largest magnitude, NaN of a layer never seen equal.
+        steps: (layers,) the step, -1 likewise.
+    """
+
+    def __init__(self) -> None:
+        self.norms: FloatArray = np.zeros((2, 0))
+        self.steps: IndexArray = np.zeros(0, dtype=np.int64)
+
+    def follow(self, frame: Frame, found: Disagreement) -> None:
+        """Take in a frame with digests."""
+        more = len(frame.present) - len(self.steps)
+        if more > 0:
+            self.norms = np.pad(self.norms, ((0, 0), (0, more)), constant_values=np.nan)
+            self.steps = np.append(self.steps, np.full(more, -1, dtype=np.int64))
+        equal = found.weights_seen & ~found.weights
+        norms = weight_norms(frame.parts, equal)
+        self.norms[:, : len(equal)] = np.where(equal, norms, self.norms[:, : len(equal)])
+        self.steps[: len(equal)] = np.where(equal, frame.step, self.steps[: len(equal)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        return {"norms": pack(self.norms), "steps": pack(self.steps)}
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        self.norms = np.array(unpack(plain["norms"]), dtype=np.float64)
+        self.steps = np.array(unpack(plain["steps"]), dtype=np.int64)
 
 
 class RankDivergenceRule(LayerRule):
@@ -43,15 +83,19 @@ class RankDivergenceRule(LayerRule):
     alert has the group `weights`, and is over with the next digest that is equal. Parameters that
     DDP was told to ignore differ by design: leave them out with `exclude=`.
 
-    `origin.step` is the first frame in which ranks differed. With three ranks or more
-    `origin.rank` is the one that differs from most others; where no value is that of more than half
-    of them it is null, and `notes` says "odd one unknown". `origin.value` is the relative
+    `origin.step` is the first frame in which ranks differed; of weights it is the first digest that
+    shows it, and `origin.last_good_step` the last one that was equal. With three ranks or more
+    `origin.rank` is the one that differs from most others. Where no value is that of more than half
+    of them, as of two ranks, it is the one that has its own gradient after the reduction, too
+    (`attach(local=True)`): it was left out; or the one whose weights moved 10 times as far as the
+    others' since they were equal. Else it is null, and `notes` says "odd one unknown".
+    `origin.value` is the relative
     difference, Inf where only some are finite; of weights that of their norms or largest
     magnitudes, 0 where only the bits differ.
     """
 
     name = "rank_divergence"
-    follows = ("nonfinite",)
+    follows = ("nonfinite", "rank_divergence")
     formula = """
         of gradients: `linf`, `zeros`, `nans` or `infs` are not equal on two ranks, or `l2` or `l1`
         differ by `1 - low / high > tolerance` (`mixed_tolerance` where ranks measure by different
@@ -87,7 +131,13 @@ class RankDivergenceRule(LayerRule):
         found = observation.disagreement
         if found is None:
             return None
+        if np.count_nonzero(found.weights_seen):
+            self._memory(context).follow(observation, found)
         return self._gradients(found) | found.weights
+
+    def memory(self) -> WeightsMemory:
+        """Return a new memory."""
+        return WeightsMemory()
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose gradients could be compared, (layers,)."""
@@ -141,10 +191,18 @@ class RankDivergenceRule(LayerRule):
         layers = np.flatnonzero(raised)
         layer = int(layers[np.argmax(values[layers])])
         odd, compared = odd_ranks(frame.parts, layer, weights=weights)
+        memory = self._memory(context)
+        if not odd and weights:
+            odd = moved_ranks(frame.parts, layer, memory.norms[:, layer])
+        elif not odd:
+            odd = unreduced_ranks(frame.parts, layer)
+        last_good = int(memory.steps[layer]) if weights else -1
         what = WEIGHTS if weights else "gradients"
         notes = [f"{what} of {len(layers)} of {len(raised)} layers differ"]
         if not odd:
             notes.append(UNKNOWN)
+        if last_good >= 0:
+            notes.append(f"equal at step {last_good}")
         return Origin(
             step=frame.step,
             rank=one_rank(odd),
@@ -155,7 +213,13 @@ class RankDivergenceRule(LayerRule):
             threshold=None,
             before=() if weights else context.window.before(layer, NUM_BEFORE),
             notes=tuple(notes),
+            last_good_step=last_good if last_good >= 0 else None,
         )
+
+    def _memory(self, context: Context) -> WeightsMemory:
+        memory = context.memory(self.name)
+        assert isinstance(memory, WeightsMemory)  # noqa: S101 - for the type checker
+        return memory
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""

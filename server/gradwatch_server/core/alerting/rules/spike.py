@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.hits import Hits
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, TOTAL, Judgement
 from gradwatch_server.core.alerting.baselines.reference import Reference
@@ -19,7 +18,8 @@ from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Steps
 from gradwatch_server.core.alerting.rules.loss_harm import is_harmed
-from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of
+from gradwatch_server.core.alerting.rules.module import layers_of
+from gradwatch_server.core.alerting.rules.rising import RisingRule
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity
@@ -103,7 +103,7 @@ class SpikeMemory:
         self._rests = False
 
 
-class SpikeRule(ModuleRule):
+class SpikeRule(RisingRule):
     """A module's gradient norm far above what is usual of it.
 
     A module is the layers that share a name up to the last dot, and its norm is that of all of them
@@ -125,12 +125,18 @@ class SpikeRule(ModuleRule):
     no more than twice as large: a copy of a target network, a short last batch. Otherwise a spike
     is critical when in 4 of 8 frames the norm is 10 times what was usual before it began.
 
+    Its origin is the module in which it began: the only one that rises, or the one that rose before
+    all others, or whose rise is three times that of any other on a logarithmic scale; inside it the
+    layer that is farthest above its usual norm. Where several jump at once it is not known, and
+    `layer` is null; value and `detail` are of the one that is farthest off. `step` is where the
+    norm left its level, with how sure that is, or the step of the jump.
+
     It is over when the norm is within twice what was usual when it began, or after 256 frames at
     the new level, which is what is usual by then.
     """
 
     name = "spike"
-    follows = ("nonfinite", "exploding", "loss")
+    follows = ("nonfinite", "exploding", "rank_divergence", "loss")
     yields_to = ("exploding",)
     formula = """
         with x the natural logarithm of a module's norm, of the module or the total:
@@ -193,7 +199,7 @@ class SpikeRule(ModuleRule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        return f"gradient norm of {place(origin)} is {jump(origin)}"
+        return f"gradient norm of {self.subject(origin)} is {jump(origin)}{self.since(origin)}"
 
     def _is_calm(self, judgement: Judgement) -> bool:
         """Tell whether no series is beyond even the least of the limits."""

@@ -140,7 +140,17 @@ class VanishingRule(ModuleRule):
     """
 
     name = "vanishing"
-    follows = ("nonfinite", "exploding", "spike", "dead_layer", "loss")
+    recurs = True
+    follows = (
+        "nonfinite",
+        "exploding",
+        "spike",
+        "dead_layer",
+        "skipped_steps",
+        "loss_scale",
+        "rank_divergence",
+        "loss",
+    )
     sign = -1
     yields_to = ("exploding",)
     health = HealthShare.VANISHING

@@ -102,6 +102,30 @@ def test_a_module_that_dies_is_told(training: Any) -> None:
     assert told[2] == [("dead_layer", "resolved", "warning")]
 
 
+def test_of_modules_that_die_at_once_the_last_is_where_it_began(training: Any) -> None:
+    """Zeros flow back from there; the model's last one is alive, so that it is not the loss."""
+    run = training()
+    run.healthy(150)
+    for _ in range(3):
+        run.go((0.0, 0.0, 0.0, 1.0))
+
+    assert (run.last.rule, run.last.origin.layer) == ("dead_layer", "b.weight")
+    assert (run.last.origin.step, run.last.num_layers) == (150, 3)
+
+
+def test_of_a_whole_model_that_dies_nobody_knows_where(training: Any) -> None:
+    """The loss may not depend on it any more. Nor is it known where the order is not."""
+    for factors, settings in ((0.0, {}), ((0.0, 0.0, 0.0, 1.0), {"order": "registration"})):
+        run = training(run=f"gpt {settings}", **settings)
+        run.healthy(150)
+        for _ in range(3):
+            run.go(factors)
+
+        dead = [alert for alert in run.job.alerts if alert.rule == "dead_layer"]
+        assert [alert.origin.layer for alert in dead] == [None]
+        assert dead[0].origin.step == 150
+
+
 def test_a_module_that_was_zero_now_and_then_is_judged_by_that(training: Any) -> None:
     """Every second step: 20 zeros in a row have a chance of one in a million; and it is info."""
     run = training()
@@ -290,8 +314,10 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart(cluster: Any
     (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
     assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
     assert again.sessions[0].manifests[1].idle is None
-    (step,) = again.open_frames.state_dict(lambda part: part.idle.unused.tolist())["open"]
-    assert step[4] == [0, 0, [2]]
+    ((*_, (_, _, part)),) = saved["open_frames"]["open"]
+    _, (*_, unused) = part[-1]
+    assert np.frombuffer(unused, dtype=np.int64).tolist() == [2]
+    assert again.state_dict() == job.attempt.state_dict()
 
 
 def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> None:

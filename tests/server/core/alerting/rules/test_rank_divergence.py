@@ -244,3 +244,62 @@ def test_open_frames_with_digests_outlive_a_restart(make_part: Any) -> None:
 
     assert again.weight_bits is not None
     assert again.weight_bits.tolist() == bits.tolist()
+
+
+def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Any) -> None:
+    """What it has after the reduction is what it had before it; the other has a mean."""
+    made = job(world=2)
+    reduced = {"l2": 0.8, "local_l2": [1.1] * 3}
+    made.all(0, dict.fromkeys((0, 1), reduced))
+    odd = {0: reduced, 1: {"l2": 1.3, "local_l2": [1.3] * 3, "linf": [0.6] * 3}}
+    made.all(1, odd)
+    made.all(2, odd)
+
+    origin = made.alerts[-1].origin
+    assert (origin.rank, origin.step) == (1, 1)
+    assert not any("unknown" in note for note in origin.notes)
+
+
+@pytest.mark.parametrize("local", [[1.1, 1.2], [0.8, 1.3], [None, 1.3], [-1.0, 1.3]], ids=str)
+def test_of_two_ranks_nobody_is_named_without_evidence(job: Any, local: list[Any]) -> None:
+    """Neither has its own, both have, or it is not known of one."""
+    made = job(world=2)
+    odd: dict[int, Any] = {0: {"l2": 0.8}, 1: {"l2": 1.3, "linf": [0.6] * 3}}
+    for rank, norm in enumerate(local):
+        if norm is not None:
+            odd[rank]["local_l2"] = [norm] * 3
+    made.all(0, odd)
+    made.all(1, odd)
+
+    origin = made.alerts[-1].origin
+    assert (origin.rank, origin.ranks) == (None, (0, 1))
+    assert "odd one unknown" in origin.notes
+
+
+def test_of_two_replicas_the_one_whose_weights_jumped_is_known(job: Any) -> None:
+    """It began after the last digest that was equal, and at this one at the latest."""
+    made = job(world=2)
+    for step in range(30):
+        made.all(step, columns=digest(1, 2, 3) if step % 10 == 0 else None)
+    moved, damaged = digest(4, 5, 6, l2=1.01), digest(4, 9, 6, l2=1.7)
+    told = made.all(30, {0: {"columns": damaged}, 1: {"columns": moved}})
+
+    assert told == [("weights", "firing", "critical")]
+    alert = made.alerts[-1]
+    assert (alert.origin.rank, alert.origin.layer) == (0, "b")
+    assert (alert.origin.step, alert.origin.last_good_step) == (30, 20)
+    assert "equal at step 20" in alert.origin.notes
+
+
+def test_of_two_replicas_that_both_moved_none_is_named(job: Any) -> None:
+    """Weights move by training, too; and without a digest that was equal nobody knows how far."""
+    made = job(world=2)
+    ours, theirs = digest(4, 5, 6, l2=1.2), digest(4, 9, 6, l2=1.7)
+    made.all(0, columns=digest(1, 2, 3))
+    made.all(1, {0: {"columns": ours}, 1: {"columns": theirs}})
+    assert made.alerts[-1].origin.rank is None
+
+    late = job(world=2, run="other")
+    late.all(0, {0: {"columns": digest(4, 5, 6, l2=1.01)}, 1: {"columns": theirs}})
+    origin = late.alerts[-1].origin
+    assert (origin.rank, origin.last_good_step) == (None, None)

@@ -220,3 +220,48 @@ def test_half_a_spike_with_a_loss_that_leaves_its_level_is_a_warning(job: Any) -
 
     assert told[0] == ("spike", "firing", "info")
     assert ("spike", "firing", "warning") in told
+
+
+def test_of_several_modules_that_jump_at_once_none_is_named(job: Any) -> None:
+    """Bad data, say, or a damaged weight: it may have begun in any. The farthest off is told."""
+    job.next((12.0, 12.0, 20.0, 12.0))
+    alert = job.alerts[-1]
+
+    assert (alert.origin.layer, alert.num_layers) == (None, 4)
+    assert alert.origin.detail == "farthest off is b.w"
+    assert alert.origin.value == pytest.approx(20.0, rel=0.4)
+    assert [value for _, value in alert.origin.before] == pytest.approx([1.0] * 5, rel=0.4)
+    assert "gradient norm of several modules (farthest off is b.w) is" in alert.message
+    assert ", 4 layers: a.w, a.b, b.w, …" in alert.message
+
+
+def test_one_that_stands_out_among_them_is_named(job: Any) -> None:
+    """Its rise is three times that of any other, on a logarithmic scale."""
+    job.next((1.0, 1.0, 60.0, 3.0))
+    origin = job.alerts[-1].origin
+
+    assert (origin.layer, origin.step) == ("b.w", HEALTHY)
+
+
+def test_a_slow_rise_is_dated_to_where_it_left_its_level(job: Any) -> None:
+    """Not to where it crossed the limit, with how sure that is and what it was before."""
+    told: list[Any] = []
+    while not told:
+        told = job.next((1.0, 1.0, 1.15 ** max(0, job.closed[-1] - HEALTHY), 1.0))
+    alert = job.alerts[0]
+
+    assert alert.origin.layer == "b.w"
+    assert HEALTHY - 4 <= alert.origin.step <= HEALTHY + 4 < alert.last_step
+    assert any(note.startswith("began about step") for note in alert.origin.notes)
+    assert all(step < alert.origin.step for step, _ in alert.origin.before)
+    assert f", beginning at step {alert.origin.step} on rank 0" in alert.message
+
+
+def test_a_jump_after_a_slow_creep_is_dated_to_the_jump(job: Any) -> None:
+    """Norms that grew by a half in 200 steps are no beginning of what happens at once."""
+    for step in range(200):
+        assert job.next((1.0, 1.0, 1.002**step, 1.0)) == []
+    jump = job.closed[-1] + 1
+    job.next((1.0, 1.0, 15.0, 1.0))
+
+    assert (job.alerts[-1].origin.layer, job.alerts[-1].origin.step) == ("b.w", jump)

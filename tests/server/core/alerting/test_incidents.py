@@ -1,0 +1,136 @@
+"""One alert per incident: what follows from another is info, and nothing independent is hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from gradwatch_server.core.alerting.active import ActiveAlerts
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.silences import Silence
+from gradwatch_server.core.entries import SilenceAdded
+from tests.server.core.conftest import SECOND, START_NS
+
+NAMES = ("a.w", "b.w", "c.w")
+HEALTHY = 64
+
+
+@pytest.fixture
+def job(cluster: Any) -> Any:
+    """A run of three modules that was healthy for 64 steps; `job.next()` is a further one."""
+    made = cluster(names=NAMES).start()
+    noise: Iterator[Any] = iter(np.exp(np.random.default_rng(0).normal(0.0, 0.1, (1_000, 3))))
+    steps = iter(range(1_000))
+
+    def go(*factors: float, loss: float = 1.0) -> list[Alert]:
+        norms = next(noise) * (factors or (1.0, 1.0, 1.0))
+        told: list[Alert] = made.step(next(steps), norms.tolist(), loss=loss * norms[0] ** 0.02)
+        return told
+
+    for _ in range(HEALTHY):
+        assert go() == []
+    made.next = go
+    return made
+
+
+def said(alerts: list[Alert]) -> list[tuple[str, str, str]]:
+    return [(alert.rule, alert.change, alert.severity.value) for alert in alerts]
+
+
+def test_gradients_that_explode_after_a_spike_are_part_of_it(job: Any) -> None:
+    """They are found, shown and kept; nobody is woken a second time."""
+    (spike,) = job.next(30.0, 1.0, 1.0)
+    assert said([spike]) == [("spike", "firing", "warning")]
+
+    (exploding,) = job.next(300.0, 1.0, 1.0)[:1]
+
+    assert said([exploding]) == [("exploding", "firing", "info")]
+    assert exploding.part_of == spike.id
+
+
+def test_a_consequence_that_matters_more_raises_what_it_follows_from(job: Any) -> None:
+    """The alert that was told says so, with what it is; the consequence stays info."""
+    (exploding, *_) = job.next(300.0, 1.0, 1.0)
+    assert said([exploding]) == [("exploding", "firing", "warning")]
+    events = [event for _ in range(4) for event in job.next(70.0, 40.0, 1.0)]
+
+    raised = [event for event in events if event.severity == "critical"]
+    assert said(raised[:1]) == [("exploding", "firing:critical", "critical")]
+    assert raised[0].id == exploding.id
+    assert raised[0].origin == exploding.origin
+    assert raised[0].update is not None
+    assert raised[0].raised_step == raised[0].update.step
+    assert {event.severity.value for event in events if event.rule == "spike"} == {"info"}
+    part = raised[0].update.part
+    assert part is not None
+    assert part.rule == "spike"
+    assert raised[0].message.endswith(f"now critical, as {part.what}")
+    saved = msgpack.unpackb(msgpack.packb(raised[0].state_dict()))
+    assert Alert.from_state_dict(saved) == raised[0]
+
+
+def test_a_layer_that_turns_nan_is_told_whatever_else_goes_on(job: Any) -> None:
+    """No rule explains it away: what is to be done about it is done by its own alert."""
+    job.next(300.0, 1.0, 1.0)
+
+    told = job.next(300.0, 1.0, math.nan)
+
+    assert ("nonfinite", "firing", "critical") in said(told)
+    assert [alert.part_of for alert in told if alert.rule == "nonfinite"] == [None]
+
+
+def test_what_begins_long_after_is_its_own(job: Any) -> None:
+    """40 steps after a spike in one module, gradients of another explode."""
+    job.next(30.0, 1.0, 1.0)
+    for _ in range(40):
+        job.next()
+
+    told = job.next(1.0, 1.0, 300.0)
+
+    assert ("exploding", "firing", "warning") in said(told)
+    assert told[0].part_of is None
+
+
+def test_the_same_again_within_some_steps_is_info(job: Any) -> None:
+    """Its alert was over after 3 good steps. One that comes back for good is told all the same."""
+    job.next(300.0, 300.0, 300.0)
+    for _ in range(6):
+        job.next()
+
+    again = [event for event in job.next(300.0, 300.0, 300.0) if event.rule == "exploding"]
+    later = [job.next(300.0, 300.0, 300.0) for _ in range(40)]
+
+    assert said(again) == [("exploding", "firing", "info")]
+    worse = [event.severity.value for events in later for event in events]
+    assert {"warning", "critical"} & set(worse)
+
+
+def test_what_a_silence_keeps_explains_nothing(job: Any) -> None:
+    """Who does not want to hear of spikes still hears of what follows from one."""
+    until = START_NS + 3600 * SECOND
+    job.put(SilenceAdded(Silence("5" * 16, "*", "spike", "*", until, START_NS, "ada", "")))
+    (spike,) = job.next(30.0, 1.0, 1.0)
+    assert spike.silenced
+
+    (exploding, *_) = job.next(300.0, 1.0, 1.0)
+
+    assert (exploding.severity, exploding.part_of) == ("warning", None)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_restart_forgets_nothing_of_it(job: Any, steps: int) -> None:
+    """Saved and read back between cause and consequence."""
+    (spike,) = job.next(30.0, 1.0, 1.0)
+    for _ in range(steps):
+        job.next(30.0, 1.0, 1.0)
+    saved = msgpack.unpackb(msgpack.packb(job.attempt.active_alerts.state_dict()))
+    job.attempt.closed.active_alerts = ActiveAlerts.from_state_dict(saved)
+
+    (exploding, *_) = job.next(300.0, 1.0, 1.0)
+
+    assert (exploding.rule, exploding.part_of) == ("exploding", spike.id)
