@@ -98,7 +98,7 @@ def test_a_stored_run_is_judged_beside_the_aggregator(
     assert table == [
         ["fires", "rule", "group", "severity", "from step", "to step", "layer"],
         ["both", "exploding", "all", "warning", "1", "5", "a"],
-        ["only now", "exploding", "all", "warning", "6", "7, fires on", "a"],
+        ["only now", "exploding", "all", "info", "6", "7, fires on", "a"],
     ]
     told = json.loads(invoke(*arguments, "--json").stdout)
     assert [own["verdict"] for own in told["alerts"]] == ["both", "only now"]
