@@ -23,4 +23,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a
 def setting(name: str, *flags: str) -> Any:
     """Return the option of a setting: its help and default stand in `Settings` alone."""
     field = Settings.model_fields[name]
-    return typer.Option(*flags, help=field.description, show_default=str(field.default or ""))
+    return typer.Option(
+        *flags, help=field.description, show_default=str(field.default) if field.default else False
+    )
