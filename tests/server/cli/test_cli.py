@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
@@ -130,6 +131,55 @@ def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
     assert "GRADWATCH_*" in error(gradwatch("serve", *ANY_PORTS, GRADWATCH_RULES="{"))
     line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *ANY_PORTS[2:]))
     assert line.startswith("cannot bind the HTTP address a..b:1: ")
+
+
+def test_help_shows_no_default_where_there_is_none(invoke: Any) -> None:
+    """S54: no `[default: ()]`."""
+    shown = invoke("serve", "--help").stdout
+
+    assert "[default: (127.0.0.1:8420)]" in shown
+    assert "()" not in shown
+
+
+FULL_DISK: Final = """
+mount -t tmpfs -o size={size} tmpfs data || exit 77
+[ {filled} = no ] || cat /dev/zero > data/filled 2> /dev/null
+exec "$0" serve --data data "$@"
+"""
+
+
+@pytest.mark.parametrize("filled", ["no", "yes"], ids=["no page fits", "nothing fits"])
+def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
+    """S45: which says to make room; nothing is wrong with the file."""
+    (tmp_path / "data").mkdir()
+    script = FULL_DISK.format(size="64k", filled=filled)
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare(1)")
+    result = subprocess.run(
+        [
+            unshare,
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            GRADWATCH,
+            *ANY_PORTS,
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if result.returncode == 77 or result.stderr.startswith("unshare:"):
+        pytest.skip(f"no file system can be mounted here: {result.stderr}")
+
+    assert "Traceback" not in result.stderr
+    assert error(result) == (
+        f"cannot open the log data/{DATABASE_NAME}: database or disk is full; "
+        "make room on its disk, or choose another directory with --data"
+    )
 
 
 @pytest.mark.parametrize(
