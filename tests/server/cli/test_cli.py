@@ -30,9 +30,10 @@ from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
 from tests.support.aggregator import GRADWATCH
 from tests.support.command import Command, run_command
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
+TIME: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
 
@@ -358,18 +359,19 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
 
 @pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
 def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
-    """Of `health` and of `tail`, whatever the name would mean in a URL."""
-    for command in ("health", "tail"):
-        line = error(invoke(command, name, "--url", service.url))
-        assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
-        assert line.isprintable()
+    """Of `health`, whatever the name would mean in a URL; `tail` waits for one that may come."""
+    line = error(invoke("health", name, "--url", service.url))
+    assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
+    assert line.isprintable()
+    if name != "nope":
+        line = error(invoke("tail", name, "--url", service.url))
+        assert line.startswith(f"run name {name!a} is not ")
 
 
 def test_an_unknown_run_exits_1(gradwatch: Any, service: Any) -> None:
     """As a process, too."""
-    for command in ("health", "tail"):
-        line = error(gradwatch(command, "nope", "--url", service.url))
-        assert line.startswith("no run 'nope'; known runs: ")
+    line = error(gradwatch("health", "nope", "--url", service.url))
+    assert line.startswith("no run 'nope'; known runs: ")
 
 
 @pytest.mark.parametrize(
@@ -507,13 +509,41 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
 
     message = "NaN in the gradient of a at step"
     assert re.fullmatch(
-        rf"#\d+ tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
+        rf"#\d+ {TIME} tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
     )
     assert first[1].endswith(
         "resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n"
     )
     assert third.endswith(f"{message} 4 on rank 0\n")
     assert process.end() == (0, "")
+
+
+def test_tail_waits_for_a_run_that_is_not_there_yet(tail: Any, service: Any, peers: Any) -> None:
+    """S54: and says so once, for the name may be a slip."""
+    process = tail("yet-to-come", "--after", "0", "--url", service.url)
+    assert process.process.stderr.readline() == "gradwatch: no run 'yet-to-come' yet\n"
+    other, peer = (peers(service.ingest, run=own).attach() for own in ("not-it", "yet-to-come"))
+    other.steps(0, NAN)
+    peer.steps(0, NAN)
+
+    assert " yet-to-come firing critical nonfinite: " in process.lines(1)[0]
+    assert process.end() == (0, "")
+
+
+def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any) -> None:
+    """S54: all that is kept, or what came after a cursor; of a run without any nothing."""
+    peer = peers(service.ingest, run="of-the-past").attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0)
+    arguments = ("tail", "of-the-past", "--past", "--json", "--url", service.url)
+    told = wait_until(lambda: [*map(json.loads, gradwatch(*arguments).stdout.splitlines())][1:])
+    first, last = [json.loads(line) for line in gradwatch(*arguments).stdout.splitlines()]
+
+    assert [first["state"], last["state"]] == ["firing", "resolved"]
+    assert told == [last]
+    (line,) = gradwatch(*arguments, "--after", str(first["cursor"])).stdout.splitlines()
+    assert json.loads(line) == last
+    nothing = gradwatch("tail", "nobody", "--past", "--url", service.url)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(
@@ -542,6 +572,7 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
 def test_tail_lives_through_keep_alives(tail: Any) -> None:
     """A comment between events is no event, also after the first one had an id."""
     event = {"cursor": 7, "run": "r", "state": "firing", "severity": "info", "rule": "x"}
+    event["updated_at"] = "2026-11-22T00:00:00.000+00:00"
     over = threading.Event()
 
     class Stream(BaseHTTPRequestHandler):
@@ -560,7 +591,8 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
     with HTTPServer(("127.0.0.1", 0), Stream) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         process = tail("--after", "0", "--url", f"http://127.0.0.1:{server.server_port}")
-        assert process.lines(2) == ["#7 r firing info x: m7\n", "#8 r firing info x: m8\n"]
+        time = "2026-11-22T00:00:00"
+        assert process.lines(2) == [f"#{n} {time} r firing info x: m{n}\n" for n in (7, 8)]
         assert process.end() == (0, "")
         over.set()
         server.shutdown()
