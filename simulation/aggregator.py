@@ -200,5 +200,5 @@ class Aggregator:
         scenario = self._world.scenario
         bound = max(scenario.max_held, 16 * scenario.world)
         for run in self.engine._state.runs.values():
-            held = run.current.open_frames._num_held
+            held = run.current.open._frames._num_held
             require(held <= bound, "open frames are bounded", held, bound)

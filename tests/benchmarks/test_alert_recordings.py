@@ -176,7 +176,7 @@ def test_the_core_takes_every_record(runs: Collection) -> None:
         state, _ = fold(entries(recorded))
         (run,) = state.runs.values()
         assert run.num_lost == 0
-        assert sum(each.num_late for each in run.attempts) == 0
+        assert sum(each.counts.num_late for each in run.attempts) == 0
         assert sum(each.num_frames for each in run.attempts) == len(recorded.rows)
         assert all(session.num_unresolved == 0 for session in state.sessions.values())
 

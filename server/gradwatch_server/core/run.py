@@ -50,7 +50,9 @@ class Run:
         return [
             own
             for own in self.judged
-            if own.lives and not own.replayed and (own.heard_ns > newest or own is self._newest)
+            if own.lives
+            and not own.replayed
+            and (own.signs.heard_ns > newest or own is self._newest)
         ]
 
     @property
@@ -63,7 +65,7 @@ class Run:
         if live:
             return live[-1]
         own = [own for own in self.judged if own.replayed == newest.replayed]
-        return max(own or [newest], key=lambda one: (one.heard_ns, one.number))
+        return max(own or [newest], key=lambda one: (one.signs.heard_ns, one.number))
 
     @property
     def _newest(self) -> Attempt:
@@ -89,7 +91,7 @@ class Run:
             yield from attempt.retire(now_ns, rules)
         else:
             rest = [own for own in self.judged if own.lives and own.replayed == attempt.replayed]
-            rest.sort(key=lambda own: own.heard_ns)
+            rest.sort(key=lambda own: own.signs.heard_ns)
             kept = rest[-MAX_LIVE + 1 :]
             for own in self.judged:
                 if own not in kept:
@@ -106,7 +108,7 @@ class Run:
             same_job = own.job.partition("/")[0] == hello.job.partition("/")[0]
             if own.number < attempt.number and session and (same_job or not own.lives):
                 session.is_replaced = True
-                if own.is_troubled:
+                if own.signs.is_troubled:
                     own.revision += 1
                     yield from own.judge_liveness(now_ns, rules)
 

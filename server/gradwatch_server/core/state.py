@@ -195,7 +195,7 @@ class State:
         session.stepped_ns = max(session.stepped_ns, now_ns)
         attempt.set_state(session, RankState.ALIVE)
         attempt.note_sign(session, now_ns)
-        if attempt.is_troubled:
+        if attempt.signs.is_troubled:
             yield from attempt.judge_liveness(now_ns, self.rules)
 
     def _beat(self, beats: Beats, now_ns: int, skip: Collection[str]) -> Iterator[Alert]:

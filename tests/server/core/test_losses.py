@@ -94,7 +94,7 @@ def test_an_unknown_session_from_a_file_does_not_disturb_the_training(cluster: A
         *((1, False, [0, 1]), (2, True, [0, 1])),
     ]
     assert job.frame.step == 7
-    assert (run.num_stored, run.current.num_late) == (8, 0)
+    assert (run.num_stored, run.current.counts.num_late) == (8, 0)
 
 
 def test_training_after_a_replay_is_a_new_attempt(cluster: Any) -> None:

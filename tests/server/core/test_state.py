@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.attempt import MAX_EVENT_NAMES
+from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
 from gradwatch_server.core.frames import layers
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
@@ -136,7 +136,7 @@ def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged(
     job.start()
 
     assert job.send(0, make_stats(1, [NAN]), session=old) == []
-    assert job.state.runs["gpt"].attempts[0].num_late == 1
+    assert job.state.runs["gpt"].attempts[0].counts.num_late == 1
 
 
 def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
@@ -149,7 +149,11 @@ def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
     job.start()
     first = job.state.runs["gpt"].attempts[0]
 
-    assert (first.last_frame, first.last_flags, first.last_gains) == (None, None, None)
+    assert (first.last_frame, first.closed.last_flags, first.closed.last_gains) == (
+        None,
+        None,
+        None,
+    )
     assert (first.layers.names, first.layers.numel) == ([], [])
     assert first.window._values.size == 0
     assert all(not session.manifests for session in first.sessions.values())
@@ -267,7 +271,7 @@ def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
     for i in range(MAX_EVENT_NAMES + 5):
         job.event(0, f"e{i}")
     job.event(0, "e0")
-    counts = job.attempt.events
+    counts = job.attempt.counts.events
 
     assert (counts["e0"], counts["other"], len(counts)) == (2, 5, MAX_EVENT_NAMES + 1)
 

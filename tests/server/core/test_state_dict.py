@@ -253,7 +253,8 @@ def test_chunks_that_are_filled_late_leave_newer_frames_alone(
         through_bytes(old.state_dict()), [(n, steps) for n, steps, _ in rows]
     )
     job = cluster(names=("a", "b"), window_steps=20).start()
-    job.attempt.window, job.attempt._context = window, None
+    job.attempt.closed.window = window
+    job.attempt.closed.note_layers()
     for step in range(frames, frames + more):
         job.step(step, [step + 1.0, 2.0])
     for number, _, columns in rows:

@@ -572,7 +572,7 @@ def test_what_is_saved_can_be_read_by_every_later_version(tmp_path: Path) -> Non
         ("exploding", "firing"),
         ("nonfinite", "resolved"),
     ]
-    flags = run.current.last_flags or {}
+    flags = run.current.closed.last_flags or {}
     assert {name: mask.tolist() for name, mask in flags.items()} == {
         "nonfinite": [False, False],
         "exploding": [True, False],

@@ -117,17 +117,17 @@ def test_masks_are_made_once_for_the_same_layers(cluster: Any) -> None:
     job = cluster(world=3, names=("a", "head")).start()
     job.rules(exploding={"layers": ["head"]})
     job.step(0, 1.0)
-    first = job.attempt._describe().of("exploding").watched
+    first = job.attempt.closed._describe().of("exploding").watched
     for rank in range(3):
         job.declare(rank)
     job.step(1, 1.0)
-    context = job.attempt._describe()
+    context = job.attempt.closed._describe()
 
     assert context.of("exploding").watched is first
     assert context.of("vanishing") is context
     job.declare(0, groups={"top": (1,)})
     job.step(2, 1.0)
-    assert job.attempt._describe().of("exploding").watched is not first
+    assert job.attempt.closed._describe().of("exploding").watched is not first
 
 
 def test_a_rule_without_limits_costs_nothing(context_of: Any) -> None:

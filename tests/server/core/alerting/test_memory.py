@@ -92,7 +92,7 @@ def restart(job: Any) -> None:
 
 def is_raised(job: Any, step: int, norm: float) -> bool:
     job.step(step, [norm])
-    return bool(job.attempt.last_flags["record"][0])
+    return bool(job.attempt.closed.last_flags["record"][0])
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -155,7 +155,7 @@ def test_a_rule_without_memory_is_told_so(cluster: Any) -> None:
     job.step(0, [1.0])
 
     with pytest.raises(KeyError, match="nonfinite"):
-        job.attempt._describe().memory("nonfinite")
+        job.attempt.closed._describe().memory("nonfinite")
 
 
 def test_the_protocol_is_what_rules_give() -> None:

@@ -48,11 +48,11 @@ def test_ranks_that_never_attached_are_not_gone_through(cluster: Any) -> None:
     job = cluster(world=65_536, names=("a",))
     job.open(0)
     job.declare(0)
-    job.attempt._alive = CountingSet(job.attempt._alive)
+    job.attempt.ranks.alive = CountingSet(job.attempt.ranks.alive)
     for step in range(50):
         job.stats(0, step)
 
-    assert job.attempt._alive.walked == 0
+    assert job.attempt.ranks.alive.walked == 0
     assert job.closed == []  # the others may still attach
 
 

@@ -109,7 +109,7 @@ def test_the_same_part_twice_does_not_count_twice(cluster: Any) -> None:
     job.stats(1, 0, [3.0])
 
     assert job.frame.total_norm == 3.0
-    assert job.attempt.num_late == 1
+    assert job.attempt.counts.num_late == 1
 
 
 def test_a_frame_closes_without_a_rank_that_is_late_by_time(cluster: Any) -> None:
@@ -187,7 +187,7 @@ def test_late_records_are_counted_and_change_nothing(cluster: Any) -> None:
 
     job.stats(1, 0, [500.0])
 
-    assert job.attempt.num_late == 1
+    assert job.attempt.counts.num_late == 1
     assert job.frame.l2_max.tolist() == [1.0]
     assert job.health()["records"]["late"] == 1
 

@@ -89,4 +89,4 @@ def test_of_gains_that_ranks_agree_on(cluster: Any, world: int) -> None:
         job.gains(rank, 0, LARGEST, LARGEST)
         job.stats(rank, 0)
 
-    assert job.attempt.last_gains.gains == (1.0,)
+    assert job.attempt.closed.last_gains.gains == (1.0,)

@@ -26,6 +26,9 @@ MIN_DEVIATION: Final = 0.1
 MIN_LOSS_DEVIATION: Final = 0.1
 """Of a loss that is no logarithm, as a share of its usual magnitude."""
 
+MAX_LOSS: Final = 1e150
+"""Beyond this a loss that is no logarithm counts as this: squared it would leave float64."""
+
 RESUMED_FRAMES: Final = 32
 RESUMED_WEIGHT: Final = 0.1
 """After a resumption what is usual is learned again with this weight, for so many frames."""
@@ -108,7 +111,7 @@ class Baselines:
         samples[LOSS] = loss
         logarithms = natural_log(samples)
         if not self._is_log_loss and math.isfinite(loss):
-            logarithms[LOSS] = loss
+            logarithms[LOSS] = min(max(loss, -MAX_LOSS), MAX_LOSS)
         return logarithms
 
     def _forget_logs(self) -> None:
@@ -120,7 +123,9 @@ class Baselines:
         if self._is_log_loss:
             return MIN_DEVIATION
         floor = np.full(len(self._running), MIN_DEVIATION)
-        floor[LOSS] = MIN_LOSS_DEVIATION * abs(self._running.mean[LOSS]) or MIN_LOSS_DEVIATION
+        share = MIN_LOSS_DEVIATION * abs(float(self._running.mean[LOSS]))
+        # Of a loss around 0 there is no magnitude to take a share of.
+        floor[LOSS] = share if share > 1.0 / MAX_LOSS else MIN_LOSS_DEVIATION
         return floor
 
     def state_dict(self) -> dict[str, Any]:

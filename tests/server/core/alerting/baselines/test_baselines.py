@@ -161,6 +161,29 @@ def test_a_loss_below_zero_is_judged_as_it_is(make_part: Any, make_frame: Any) -
     assert judgement.samples[TOTAL] == judgement.samples[FIRST_MODULE] == 0.0
 
 
+@pytest.mark.parametrize(
+    "losses",
+    [(-1e308, 1e308), (-1.0, 1e308, -1e308), (-5e-324, 1e308), (0.0, -1e-310, 1e308)],
+)
+def test_no_loss_leaves_the_range_of_numbers(
+    make_part: Any, make_frame: Any, losses: tuple[float, ...]
+) -> None:
+    """Neither its distance from what is usual, nor that squared or in usual deviations."""
+    baselines = Baselines()
+    for step in range(40):
+        loss = losses[min(step, len(losses) - 1)]
+        frame = make_frame(part_with_loss(make_part, loss), step=step)
+        judgement = baselines.judge(frame, ["a"])
+        if step:
+            assert math.isfinite(judgement.z[LOSS])
+        baselines.add(frame, ["a"])
+    assert math.isfinite(baselines.judge(frame, ["a"]).mean[LOSS])
+
+
+def part_with_loss(make_part: Any, loss: float) -> Any:
+    return make_part([1.0], scalars={"loss": loss})
+
+
 def test_hits_are_counted_over_the_last_frames() -> None:
     """Three of four, the latest among them; new series begin with none."""
     hits = Hits()

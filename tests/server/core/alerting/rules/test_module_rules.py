@@ -297,10 +297,11 @@ def test_what_is_restored_goes_on_the_same(training: Any) -> None:
         for step in range(330):
             if restarts and step % 7 == 3:
                 plain = msgpack.unpackb(
-                    msgpack.packb(run.job.attempt.memories.state_dict()), strict_map_key=False
+                    msgpack.packb(run.job.attempt.closed.memories.state_dict()),
+                    strict_map_key=False,
                 )
-                run.job.attempt.memories = Memories(plain)
-                run.job.attempt._rules = run.job.attempt._context = None
+                run.job.attempt.closed.memories = Memories(plain)
+                run.job.attempt.closed._rules = None
             factors = [1.0, 1.0, 1.02 ** max(0, step - 100), 0.0 if 200 < step < 210 else 1.0]
             told.append(run.go([f * (0.01 if 250 < step < 270 else 1.0) for f in factors]))
         return told

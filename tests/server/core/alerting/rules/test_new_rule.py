@@ -135,10 +135,10 @@ def configured(text: str, folder: Path) -> dict[str, Any]:
 
 def saved_and_restored(attempt: Any) -> None:
     """Put what a file would give back in place of an attempt's alerts and flags."""
-    saved = [attempt.active_alerts.state_dict(), flags_state_dict(attempt.last_flags)]
+    saved = [attempt.active_alerts.state_dict(), flags_state_dict(attempt.closed.last_flags)]
     alerts, flags = msgpack.unpackb(msgpack.packb(saved))
-    attempt.active_alerts = ActiveAlerts.from_state_dict(alerts)
-    attempt.last_flags = flags_from_state_dict(flags)
+    attempt.closed.active_alerts = ActiveAlerts.from_state_dict(alerts)
+    attempt.closed.last_flags = flags_from_state_dict(flags)
 
 
 def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
@@ -163,7 +163,7 @@ def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
     )
     assert fired.message == "8 zeros in the gradient of b at step 1 on ranks 0, 1"
     assert (fired.origin.value, fired.origin.threshold, fired.origin.ranks) == (8.0, 7.0, (0, 1))
-    assert {"nonfinite", "exploding", "vanishing", rule.name} <= set(job.attempt.last_flags)
+    assert {"nonfinite", "exploding", "vanishing", rule.name} <= set(job.attempt.closed.last_flags)
 
 
 def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_it_may_take_observations_of_a_new_kind(cluster: Any, rule: type[Rule]) 
     job = cluster().start()
     told = []
     for step, celsius in enumerate([80.0, 91.0, 85.0, 80.0]):
-        told += job.attempt.evaluate(Temperature(step, celsius), job.state.rules)
+        told += job.attempt.closed.evaluate(Temperature(step, celsius), job.state.rules)
 
     assert [(a.group, str(a.state), a.resolved_step) for a in told] == [
         ("devices", "firing", None),

@@ -118,9 +118,9 @@ def test_what_it_remembers_outlives_a_restart(job: Any) -> None:
     made = job()
     for _ in range(5):
         made.go(3, 2, 10.0)
-    memory = made.attempt.memories[RankOutlierRule.name]
+    memory = made.attempt.closed.memories[RankOutlierRule.name]
     again = OutlierMemory()
     again.load_state_dict(memory.state_dict())
-    made.attempt.memories[RankOutlierRule.name] = again
+    made.attempt.closed.memories[RankOutlierRule.name] = again
 
     assert made.go(3, 2, 10.0) == FIRING

@@ -174,7 +174,7 @@ def test_skips_are_counted_over_a_restart(scaled: Any) -> None:
     """What the rules remember is plain data."""
     run = scaled().settle()
     run.go(skip=True)
-    memories = run.job.attempt.memories
+    memories = run.job.attempt.closed.memories
     for name, again in (("skipped_steps", SkipsMemory()), ("loss_scale", ScaleMemory())):
         plain = memories[name].state_dict()
         again.load_state_dict(plain)

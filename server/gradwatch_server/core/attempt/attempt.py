@@ -1,0 +1,311 @@
+"""An attempt: its sessions, what they send, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from gradwatch_server.core.alerting.active import ActiveAlerts
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.origin import FirstBad
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.attempt import saving
+from gradwatch_server.core.attempt.closed_frames import ClosedFrames
+from gradwatch_server.core.attempt.counts import Counts
+from gradwatch_server.core.attempt.open_frames import OpenFrames, TakenPart
+from gradwatch_server.core.attempt.ranks import Ranks
+from gradwatch_server.core.attempt.signs_of_life import SignsOfLife
+from gradwatch_server.core.entries import Progress
+from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.gains import RankGains
+from gradwatch_server.core.frames.layers import Layers, numbers
+from gradwatch_server.core.frames.step_order import Placed, position
+from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.liveness import Liveness
+from gradwatch_server.core.losses import DeclaredLoss, LostRange
+from gradwatch_server.core.pace import known_seconds
+from gradwatch_server.core.session import DeclaredManifest, Session
+from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
+from gradwatch_wire.health import AlertState, RankState
+from gradwatch_wire.names import LayerOrder, Scalar
+from gradwatch_wire.session.replayed import is_replayed
+
+ATTACH_GRACE_NS = 10_000_000_000
+"""Frames wait for ranks that never said HELLO only this long after the attempt began."""
+
+
+class Attempt:
+    """Everything the aggregator knows of one attempt, derived from its log entries.
+
+    Attributes:
+        ranks: Who it consists of.
+        open: What was sent of steps that wait for other ranks.
+        closed: What is known of those that do not.
+        signs: How alive it is.
+        counts: What is counted beside the frames.
+    """
+
+    def __init__(self, run: str, number: int, hello: Hello, started_ns: int, steps: int) -> None:
+        self.run = run
+        self.number = number
+        self.job = hello.job
+        self.world = hello.world
+        self.replayed = is_replayed(hello)  # its sessions all come from spill files
+        self.started_ns = started_ns
+        self.updated_ns = started_ns
+        self.ranks = Ranks()
+        self.open = OpenFrames(hello.world)
+        self.closed = ClosedFrames(run, number, hello.world, steps)
+        self.signs = SignsOfLife(started_ns)
+        self.counts = Counts(steps)
+        self.retired = False
+        self.revision = 0  # counts the entries that concerned it; readers keep what is unchanged
+
+    @property
+    def lives(self) -> bool:
+        """Whether a rank has neither ended nor been lost."""
+        return bool(self.ranks.alive)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames are open."""
+        return bool(self.open)
+
+    @property
+    def sessions(self) -> Mapping[int, Session]:
+        """Rank to its session."""
+        return self.ranks.sessions
+
+    @property
+    def layers(self) -> Layers:
+        """Those that its manifests declared."""
+        return self.closed.layers
+
+    @property
+    def window(self) -> Window:
+        """Its newest frames."""
+        return self.closed.window
+
+    @property
+    def num_frames(self) -> int:
+        """How many of its frames have closed."""
+        return self.closed.num_frames
+
+    @property
+    def last_frame(self) -> Frame | None:
+        """The newest frame, without its records."""
+        return self.closed.last_frame
+
+    @property
+    def first_bad(self) -> FirstBad | None:
+        """Where something was non-finite first."""
+        return self.closed.first_bad
+
+    @property
+    def active_alerts(self) -> ActiveAlerts:
+        """What the rules found."""
+        return self.closed.active_alerts
+
+    def is_another(self, hello: Hello) -> bool:
+        """Tell whether *hello* is of another launch of the run than this attempt."""
+        launch = (hello.job, hello.world)
+        return (
+            hello.rank in self.sessions
+            or launch != (self.job, self.world)
+            or is_replayed(hello) != self.replayed
+        )
+
+    def join(self, session: Session) -> None:
+        """Add a rank's session."""
+        self.ranks.join(session)
+        self.set_state(session, session.state)
+
+    def set_state(self, session: Session, state: RankState) -> None:
+        """Note that a session ended, is lost, or is back."""
+        self.ranks.set_state(session, state)
+        if state is RankState.ALIVE:
+            self.open.expect(session.hello.rank)
+
+    def leave(
+        self, session: Session, state: RankState, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
+        """Note that a session ended or is lost, and judge what that decides."""
+        self.set_state(session, state)
+        if state is RankState.LOST:
+            session.lost_ns = session.lost_ns or now_ns
+        placed = self.open.release(session.hello.rank, alone=not self.ranks.alive)
+        yield from self._take_in(placed, now_ns, rules)
+        yield from self.close_frames(now_ns, rules)
+        if state is not RankState.ENDED or self.signs.is_troubled:
+            yield from self.judge_liveness(now_ns, rules)
+
+    def resume(self, now_ns: int) -> None:
+        """Wait anew for all that is missing: the aggregator was away."""
+        if not self.ranks.alive:
+            return
+        self.signs.resume(now_ns)
+        self.open.resume(now_ns)
+        self.ranks.wait_anew(now_ns)
+
+    def note_sign(self, session: Session, now_ns: int) -> None:
+        """Note a sign of life of a rank."""
+        session.note_sign(now_ns)
+        if not session.is_from_files:
+            self.signs.heard_ns = max(self.signs.heard_ns, now_ns)
+
+    def note_progress(self, session: Session, progress: Progress, now_ns: int) -> None:
+        """Note what a BEAT said."""
+        self.note_sign(session, now_ns)
+        session.note_progress(progress.last_step, known_seconds(progress.since_s), now_ns)
+        self.signs.is_evaluating |= progress.training is False
+
+    def judge_liveness(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Evaluate the rules about ranks and time."""
+        liveness = self.signs.look(self.sessions, now_ns, from_files=self.replayed)
+        yield from self.closed.evaluate(liveness, rules)
+        watching = {name for name, _ in rules.taking(Liveness)}
+        self.signs.is_troubled = any(
+            alert.rule in watching and alert.state is not AlertState.RESOLVED
+            for alert in self.active_alerts.alerts()
+        )
+
+    def pass_time(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close the frames that have waited long enough, and see who has been silent too long."""
+        yield from self.close_frames(now_ns, rules)
+        if self.ranks.alive:
+            yield from self.judge_liveness(now_ns, rules)
+
+    def add_manifest(self, session: Session, manifest: Manifest) -> None:
+        """Give each layer of the manifest a place; known names keep theirs."""
+        if self.retired:
+            return
+        layout = self.layers.declare(manifest)
+        if layout is None:
+            self._note_unresolved(session)
+            return
+        ordered = manifest.order == LayerOrder.FORWARD
+        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered))
+        self.closed.note_layers()
+
+    def add_event(self, session: Session, event: Event) -> None:
+        """Count an event by its name."""
+        self.counts.add_event(event.name)
+        session.add_event(event)
+
+    def add_stats(
+        self, session: Session, stats: Stats, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
+        """Take in one rank's statistics of one step."""
+        before, session.last_step, session.beat_step = session.last_step, stats.step, -1
+        session.stepped_ns = now_ns
+        session.losses.resume(stats.step)
+        if self.retired:
+            self.counts.add_late(self.num_frames)
+            return
+        part = session.read(stats)
+        if part is None:
+            self._note_unresolved(session)
+            self.open.pass_over(session.hello.rank, stats)
+            return
+        placed = self.open.place(session.hello.rank, (stats, part))
+        yield from self._take_in(placed, now_ns, rules, stats.step - before)
+
+    def _take_in(
+        self, placed: Placed[TakenPart], now_ns: int, rules: Rules, num_steps: int = 1
+    ) -> Iterator[Alert]:
+        """Put records into the frames of their steps, and look at those that are late."""
+        for rank, place, (stats, part) in placed.records:
+            self.open.come_to(rank, place)
+            if place > self.signs.place:
+                self.signs.advance(place, stats, num_steps, now_ns)
+                if self.signs.is_troubled:
+                    yield from self.judge_liveness(now_ns, rules)
+            if not self.open.add(rank, place, (stats, part), now_ns):
+                yield from self._add_late(place, part, now_ns, rules)
+        for step, (_, part) in placed.refuted:
+            yield from self._add_late(position(self.closed.epoch, step), part, now_ns, rules)
+
+    def _add_late(self, place: int, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Count a record that no frame takes, and look whether anything in it is non-finite."""
+        self.counts.add_late(self.num_frames)
+        if part.nonfinite.any() or not np.isfinite(part.scalars.get(Scalar.LOSS, 0.0)):
+            yield from self.closed.add_late(part, place, now_ns, rules)
+
+    def _note_unresolved(self, session: Session) -> None:
+        session.num_unresolved += 1
+        self.counts.unresolved.add(self.num_frames)
+
+    def add_gains(self, session: Session, gains: Gains, received_ns: int) -> None:
+        """Take in one rank's gains of one step."""
+        own = RankGains(session.hello.rank, gains.blocks, gains.norm_type, numbers(gains.norms))
+        if self.retired or not self.open.add_gains(own, gains.step, received_ns):
+            self.counts.add_late(self.num_frames)
+
+    def add_loss(
+        self, session: Session, first: int, last: int, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
+        """Note that records of a session are lost."""
+        after = session.last_step if session.last_step >= 0 else None
+        lost = LostRange(first, last, after)
+        session.losses.add(lost)
+        self.counts.lost.add(self.num_frames, lost.count)
+        yield from self.closed.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
+
+    def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close the frames that are due and evaluate them."""
+        if self.waiting:
+            young = now_ns - max(self.started_ns, self.signs.resumed_ns) < ATTACH_GRACE_NS
+            awaits_others = young and len(self.sessions) < self.world
+            yield from self._close(self.ranks.alive, now_ns, rules, awaits_others=awaits_others)
+
+    def _close(
+        self, alive: Collection[int], now_ns: int, rules: Rules, *, awaits_others: bool = False
+    ) -> Iterator[Alert]:
+        for gathered in self.open.close(alive, now_ns, awaits_others=awaits_others):
+            yield from self.closed.add(gathered, rules)
+            self.updated_ns = gathered.received_ns
+            if self.last_frame is not None:
+                self.ranks.note_behind(self.last_frame)
+        for gains in self.open.close_gains(alive, now_ns, awaits_others=awaits_others):
+            yield from self.closed.add_gains(gains, rules)
+
+    def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close open frames, and free what only an attempt that goes on needs."""
+        for rank in self.sessions:
+            yield from self._take_in(self.open.release(rank, alone=False), now_ns, rules)
+        yield from self._close((), now_ns, rules)
+        self.retired = True
+        self.closed.retire()
+        for session in self.sessions.values():
+            session.manifests.clear()
+
+    def resize_window(self, steps: int) -> None:
+        """Let the window hold another number of frames from now on."""
+        self.closed.resize_window(steps)
+        self.counts.resize_window(steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data of all but the rows of the window, which `Window.chunk` gives."""
+        return saving.state_dict(self)
+
+    @classmethod
+    def from_state_dict(
+        cls, run: str, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
+    ) -> Self:
+        """Return the attempt that `state_dict` described; the columns of its window are absent.
+
+        Args:
+            run: Name of its run.
+            state: What it described. What later versions added is read with a default.
+            steps: Number and `steps` of all chunks of the window.
+
+        Raises:
+            Exception: Of any kind if *state* is not what it described.
+        """
+        hello = Hello(run=run, rank=0, world=state["world"], job=state["job"])
+        attempt = cls(run, state["number"], hello, state["started_ns"], state["window"]["capacity"])
+        saving.load_state_dict(attempt, state, steps)
+        return attempt

@@ -1,0 +1,61 @@
+"""The ranks of one attempt: their sessions, which of them live, and which are behind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.session import Session
+from gradwatch_wire.health import RankState
+
+BEHIND_STEPS: Final = 2
+"""A frame that is so far ahead of a rank counts as closed ahead of it."""
+
+
+class Ranks:
+    """The sessions by rank.
+
+    Attributes:
+        sessions: Rank to its session; `join` adds one.
+        alive: The ranks that have neither ended nor been lost.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, Session] = {}
+        self.alive: set[int] = set()
+        self._behind: set[int] = set()  # ranks that frames closed ahead of
+
+    def join(self, session: Session) -> None:
+        """Add a rank's session, as it was saved or new."""
+        self.sessions[session.hello.rank] = session
+        if session.behind_frames:
+            self._behind.add(session.hello.rank)
+
+    def set_state(self, session: Session, state: RankState) -> None:
+        """Note that a session ended, is lost, or is back."""
+        session.state = state
+        if state is RankState.ALIVE:
+            self.alive.add(session.hello.rank)
+        else:
+            self.alive.discard(session.hello.rank)
+
+    def wait_anew(self, now_ns: int) -> None:
+        """Count from now for those that live: nobody could reach the aggregator before."""
+        for rank in self.alive:
+            self.sessions[rank].wait_anew(now_ns)
+
+    def note_behind(self, frame: Frame) -> None:
+        """Count a closed frame for those that are well behind it."""
+        if frame.coverage == 1.0:
+            for rank in self._behind:
+                self.sessions[rank].behind_frames = 0
+            self._behind.clear()
+            return
+        for rank in self.alive:
+            session = self.sessions[rank]
+            if session.last_step <= frame.step - BEHIND_STEPS:
+                session.behind_frames += 1
+                self._behind.add(rank)
+            elif session.behind_frames:
+                session.behind_frames = 0
+                self._behind.discard(rank)

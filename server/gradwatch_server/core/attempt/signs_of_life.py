@@ -1,0 +1,104 @@
+"""Signs of life of one attempt: when it was heard, when its newest step came, and its pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gradwatch_server.core.frames.step_order import step_of
+from gradwatch_server.core.liveness import Liveness, look
+from gradwatch_server.core.pace import Pace, known_seconds
+from gradwatch_server.core.packing import pack_integer
+from gradwatch_server.core.session import Session
+from gradwatch_wire import Stats
+from gradwatch_wire.health import RankState
+from gradwatch_wire.names import Scalar
+
+_SAVED: Final = (
+    *("heard_ns", "resumed_ns", "stepped_ns", "is_evaluating", "was_away", "is_troubled"),
+)
+
+
+class SignsOfLife:
+    """What tells whether an attempt trains. Times are nanoseconds since the epoch.
+
+    Attributes:
+        heard_ns: The last sign of life of any rank.
+        resumed_ns: Since when all could reach the aggregator.
+        stepped_ns: When the newest step came.
+        is_evaluating: Whether a rank said so since the newest step.
+        was_away: Whether the aggregator was away since then.
+        is_troubled: Whether an alert about liveness is active.
+        place: Position of the newest step, -1 before the first.
+    """
+
+    def __init__(self, started_ns: int) -> None:
+        self.heard_ns = self.resumed_ns = self.stepped_ns = started_ns
+        self.is_evaluating = self.was_away = self.is_troubled = False
+        self.place = -1
+        self._pace = Pace()
+
+    def resume(self, now_ns: int) -> None:
+        """Note that the aggregator was away until now."""
+        self.resumed_ns, self.was_away = now_ns, True
+
+    def advance(self, place: int, stats: Stats, num_steps: int, now_ns: int) -> None:
+        """Note a step that is newer than all before, and how long it took to come.
+
+        Args:
+            place: Its position.
+            stats: The first record of it.
+            num_steps: How many steps its rank took since its last record.
+            now_ns: The time it is.
+        """
+        claimed = known_seconds(stats.scalars.get(Scalar.STEP_TIME_S))
+        claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))
+        seen = None if self.was_away else (now_ns - self.stepped_ns) / 1e9
+        known = [gap for gap in (claimed, seen) if gap is not None]
+        if known and self.place >= 0:
+            self._pace.add(max(known), training=not self.is_evaluating)
+        self.place, self.stepped_ns = place, now_ns
+        self.is_evaluating = self.was_away = False
+
+    def look(self, sessions: Mapping[int, Session], now_ns: int, *, from_files: bool) -> Liveness:
+        """Return how alive the attempt is.
+
+        Args:
+            sessions: Its sessions by rank.
+            now_ns: The time it is.
+            from_files: Whether all of them are sent from spill files.
+        """
+        ranks = tuple(
+            look((sessions[rank] for rank in sorted(sessions)), now_ns, from_files=from_files)
+        )
+        return Liveness(
+            received_ns=now_ns,
+            place=self.place,
+            step=max(step_of(self.place), 0),
+            ranks=ranks,
+            idle_s=min((rank.idle_s for rank in ranks if rank.lives), default=None),
+            gaps=self._pace.gaps(),
+            evaluating=self.is_evaluating,
+            is_over=all(own.state is RankState.ENDED for own in sessions.values()),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `load_state_dict`."""
+        return {
+            **{name: getattr(self, name) for name in _SAVED},
+            "place": pack_integer(self.place),
+            "pace": self._pace.state_dict(),
+        }
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` described."""
+        for name in _SAVED:
+            setattr(self, name, plain[name])
+        self.place = int(plain["place"])
+        self._pace.load_state_dict(plain["pace"])
+
+    def guess(self, sessions: Mapping[int, Session]) -> None:
+        """Restore what early versions did not save, as far as it is known then."""
+        self.place = max((own.last_step for own in sessions.values()), default=-1)
+        heard_ns = max((own.last_ns for own in sessions.values()), default=0)
+        self.stepped_ns = self.heard_ns = max(heard_ns, self.heard_ns)
