@@ -28,6 +28,12 @@ SIGNALS: Final = {KILLED: ("half", signal.SIGKILL), STOPPED: ("begin", signal.SI
 
 LAYERS, WIDTH, BATCH, LENGTH = 4, 256, 8, 64
 WARMUP_STEPS: Final = 4
+FIRST_STEP: Final = 99
+"""The first step after those, as the client counts."""
+
+DIGESTS: Final = (0, 1, 100)
+"""Values of `weights_every` that are compared."""
+
 FILLS: Final = 3
 """How many times over the buffer is filled while the aggregator is stopped."""
 
@@ -37,10 +43,11 @@ FILL_TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Steps to train; `endpoint` is None without gradwatch."""
+    """Steps to train; `endpoint` is None without gradwatch, `weights_every` as in `attach`."""
 
     endpoint: str | None
     steps: int
+    weights_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
     if quick:
         steps, rounds = 4, 1
     _time_steps(steps, rounds)
+    _time_digests(steps, rounds)
     _watch_memory((1 if quick else 8) << 20)
 
 
@@ -133,6 +141,48 @@ def _time_steps(steps: int, rounds: int) -> None:
         "Step ratios: to the step without gradwatch, p50 as the median of the rounds (range), p99 "
         "over all rounds. call: the end of the backward pass, collect() and the record, in the "
         "training thread; shares: of the p50 step without gradwatch.",
+    )
+
+
+def _time_digests(steps: int, rounds: int) -> None:
+    """Compare steps with and without a digest of the weights."""
+    times: dict[int, list[Times]] = {every: [] for every in DIGESTS}
+    with aggregator() as server, workers(train, [None]) as (worker,):
+        for turn in range(rounds):
+            start = turn % len(DIGESTS)
+            for every in DIGESTS[start:] + DIGESTS[:start]:
+                worker.tell(Block(server.ingest, steps, every))
+                times[every].append(_conduct(worker, {}))
+    plain = times[0]
+    step_ms = median(quantile(own.steps, 0.5) for own in plain)
+    rows = []
+    for every in DIGESTS[1:]:
+        with_digest = [
+            [call for step, call in enumerate(own.calls) if (FIRST_STEP + step) % every == 0]
+            for own in times[every]
+        ]
+        extra = [
+            quantile(own, 0.5) - quantile(without.calls, 0.5)
+            for own, without in zip(with_digest, plain, strict=True)
+        ]
+        shares = [100 * each / every / step_ms for each in extra]
+        rows.append(
+            [
+                str(every),
+                str(sum(map(len, with_digest))),
+                with_range(extra, ".2f"),
+                f"{with_range(shares, '.3f')} %",
+            ]
+        )
+    show(
+        "digests of the weights",
+        ("weights_every", "digests", "digest ms", "share of a step"),
+        rows,
+        f"The same training, attach(weights_every=); {rounds} rounds of {steps} steps of each, p50 "
+        f"of a step {step_ms:.1f} ms.",
+        "digest: what the call of a step with a digest takes longer than one without, p50 of the "
+        "round, as the median of the rounds (range); share: of the p50 step, spread over "
+        "weights_every steps.",
     )
 
 
@@ -237,7 +287,14 @@ def train(_job: None, pipe: Pipe) -> None:
         block: Block = pipe.recv()
         watch, stopwatch = None, Stopwatch()
         if block.endpoint is not None:
-            watch = gradwatch.attach(model, optimizer, run=RUN, endpoint=block.endpoint)
+            watch = gradwatch.attach(
+                model,
+                optimizer,
+                run=RUN,
+                endpoint=block.endpoint,
+                first_step=FIRST_STEP - WARMUP_STEPS,
+                weights_every=block.weights_every,
+            )
             stopwatch.watch(watch)
         times = Times([], [])
         for step in range(-WARMUP_STEPS, block.steps):

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.alerts.recorded import FloatArray, IntArray, Recorded
+from benchmarks.alerts.recorded import BoolArray, FloatArray, Recorded
 from gradwatch_server.core.entries import Body, Entry, Lost, Opened, Received
 from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record, Stats
 from gradwatch_wire.columns import (
@@ -77,13 +77,22 @@ class _Session:
         self.seq = 0
         self._num_made = 0
         self._manifests: dict[bytes, int] = {}
+        self._seen = np.zeros(len(recorded.layers), dtype=np.bool_)
 
     def envelope(self, record: Record) -> Received:
         self.seq += 1
         return Received(Envelope(session=self.id, seq=self.seq, low=1, record=record))
 
-    def manifest(self, places: IntArray, key: bytes) -> tuple[int, Manifest | None]:
-        """Return the id for a set of layers, and its manifest if it is new, as the client does."""
+    def manifest(self, present: BoolArray, trainable: BoolArray) -> tuple[int, Manifest | None]:
+        """Return the id for a set of layers, and its manifest if it is new, as the client does.
+
+        Args:
+            present: (layers,) which have a gradient.
+            trainable: (layers,) which require one.
+        """
+        idle = self._seen & ~present
+        frozen, unused = idle & ~trainable, idle & trainable
+        key = b"".join(each.tobytes() for each in (present, frozen, unused))
         known = self._manifests.get(key)
         if known is not None:
             return known, None
@@ -91,7 +100,8 @@ class _Session:
             del self._manifests[next(iter(self._manifests))]
         self._num_made += 1
         self._manifests[key] = self._num_made
-        chosen = places.tolist()
+        self._seen = self._seen | present
+        chosen = np.flatnonzero(present).tolist()
         run = self._recorded
         return self._num_made, Manifest(
             manifest_id=self._num_made,
@@ -100,6 +110,8 @@ class _Session:
             dtypes=tuple(run.dtypes[place] for place in chosen),
             columns=tuple(column.name for column in STATISTIC_COLUMNS),
             order=LayerOrder.FORWARD if run.is_ordered else LayerOrder.REGISTRATION,
+            frozen=tuple(run.layers[place] for place in np.flatnonzero(frozen)),
+            unused=tuple(run.layers[place] for place in np.flatnonzero(unused)),
         )
 
 
@@ -138,11 +150,11 @@ class _Writer:
         rows = self._rows
         if rows.attempt[step] != self._attempt:
             list(self._attach(int(rows.attempt[step])))
-        key = rows.present[step]
-        if not key.any():
+        present = rows.present[step]
+        if not present.any():
             return
         for session in self._sessions:
-            _, manifest = session.manifest(np.flatnonzero(key), key.tobytes())
+            _, manifest = session.manifest(present, rows.trainable[step])
             session.seq += 1 + (manifest is not None) + (not rows.taken[step])
 
     def end(self) -> Iterator[Entry]:
@@ -161,11 +173,11 @@ class _Writer:
 
     def _rank(self, step: int, session: _Session) -> Iterator[Body]:
         rows, rank = self._rows, session.hello.rank
-        key = rows.present[step]
-        places = np.flatnonzero(key)
+        present = rows.present[step]
+        places = np.flatnonzero(present)
         if not len(places):
             return
-        number, manifest = session.manifest(places, key.tobytes())
+        number, manifest = session.manifest(present, rows.trainable[step])
         if manifest is not None:
             yield session.envelope(manifest)
         own = self._own.get((step, rank))

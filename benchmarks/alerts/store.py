@@ -88,8 +88,16 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         fault: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in facts["fault"].items()
         }
-        known["fault"] = FaultLabel(**fault)
+        known["fault"] = FaultLabel(**fault | _rules_now(fault["name"]))
     return known
+
+
+def _rules_now(fault: str) -> dict[str, Any]:
+    """Return which rules are right about a fault: that is decided, and not recorded."""
+    from benchmarks.alerts.faults import FAULTS  # noqa: PLC0415 - it imports torch
+
+    make: Any = FAULTS.get(fault)
+    return {} if make is None else {"rules": getattr(make, "func", make).rules}
 
 
 def _joined(before: Rows, steps: int, after: Rows) -> Rows:

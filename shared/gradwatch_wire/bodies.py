@@ -134,8 +134,9 @@ def _manifest(r: Manifest) -> Body:
         "groups": {name: list(indices) for name, indices in r.groups.items()},
         "order": r.order,
     }
-    if r.modules:
-        body["modules"] = r.modules
+    for key in ("modules", "frozen", "unused"):
+        if names := getattr(r, key):
+            body[key] = names
     return body
 
 
@@ -151,6 +152,8 @@ def _read_manifest(b: Reader) -> Manifest:
         groups=b.map("groups", MAX_GROUPS, _indices),
         order=b.name("order", LayerOrder.REGISTRATION.value),
         modules=b.names("modules", MAX_MODULES, ()),
+        frozen=b.names("frozen", MAX_LAYERS, ()),
+        unused=b.names("unused", MAX_LAYERS, ()),
     )
     _check_manifest(manifest)
     return manifest

@@ -55,7 +55,8 @@ class Hello:
         host: Host name, for people.
         pid: Process id on that host.
         versions: Name of a part (`gradwatch`, `torch`, `python`, `protocol_minor`) to version.
-        job: Identity of the launch (scheduler's job id and restart count), empty when unknown.
+        job: Identity of the launch (scheduler's job id and restart count, or where its ranks meet),
+            empty when unknown. Up to the first `/` it is that of the launches before and after it.
         token: Write token, empty when none is asked for.
     """
 
@@ -107,6 +108,10 @@ class Manifest:
         order: `forward` when seen from the first backward pass, else `registration`.
         modules: Names of the modules whose outputs are measured, in order of registration; empty:
             none are.
+        frozen: Of the layers that earlier manifests of the session named and this one does not,
+            those whose parameter has `requires_grad` off.
+        unused: Likewise those that the optimizer trains, whose parameter has it on, and that no
+            backward pass reached. What is in neither list is not known.
     """
 
     manifest_id: int
@@ -118,6 +123,8 @@ class Manifest:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     order: str = LayerOrder.REGISTRATION.value
     modules: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,10 +56,15 @@ class Job:
 
     def release(self) -> None:
         """Let ranks go on that wait for a line."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("go\n")
-            rank.stdin.flush()
+        for rank in range(len(self.ranks)):
+            self.release_rank(rank)
+
+    def release_rank(self, rank: int) -> None:
+        """Let one rank go on that waits for a line."""
+        waiting = self.ranks[rank].stdin
+        assert waiting is not None
+        waiting.write("go\n")
+        waiting.flush()
 
     def wait(self) -> list[str]:
         """Return what each rank printed; fail if one failed."""

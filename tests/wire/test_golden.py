@@ -96,6 +96,20 @@ ENVELOPES: dict[str, wire.Envelope] = {
             ),
         ),
         (
+            "MANIFEST, with idle layers",
+            8,
+            2,
+            wire.Manifest(
+                manifest_id=4,
+                names=("block.0.é",),
+                numel=wire.Column.pack("<u8", [4]),
+                dtypes=("float32",),
+                order="forward",
+                frozen=("embed.weight", "héad"),
+                unused=("block.1.é",),
+            ),
+        ),
+        (
             "STATS, with activations",
             7,
             2,
@@ -169,6 +183,8 @@ REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
             groups={},
             order="registration",
             modules=(),
+            frozen=(),
+            unused=(),
         ),
     ),
     "STATS": (

@@ -89,6 +89,8 @@ def manifests(draw: st.DrawFn) -> wire.Manifest:
         groups=draw(st.dictionaries(NAMES, indices, max_size=2)),
         order=draw(NAMES),
         modules=draw(st.lists(NAMES, max_size=3, unique=True).map(tuple)),
+        frozen=draw(st.lists(NAMES, max_size=3).map(tuple)),
+        unused=draw(st.lists(NAMES, max_size=3).map(tuple)),
     )
 
 

@@ -18,7 +18,7 @@ class Detached(Fault):
     """Its weights are used detached, as after a wrong `.detach()` or `.data`."""
 
     kind = "layer_missing"
-    rules = ("layer_missing",)
+    rules: tuple[str, ...] = ("layer_missing",)
 
     def choose(self, site: Site) -> None:
         self.module = self.choose_module(site, _KINDS)
@@ -37,10 +37,10 @@ class Detached(Fault):
 
 
 class Frozen(Detached):
-    """`requires_grad` is switched off."""
+    """`requires_grad` is switched off, as is done on purpose: no rule has to say anything."""
 
     kind = "layer_frozen"
-    rules = ("layer_missing",)
+    rules = ()
 
     def before(self, job: Job, step: int) -> None:
         if step == self.step:

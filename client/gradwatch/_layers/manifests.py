@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,21 @@ from gradwatch_wire import Column, Manifest
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.names import LayerOrder
+
+
+class Idle(NamedTuple):
+    """Layers that had a gradient before and have none, as indices.
+
+    Args:
+        frozen: Whose parameter has `requires_grad` off.
+        unused: Whose parameter has it on.
+    """
+
+    frozen: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
+
+
+_NONE_IDLE: Final = Idle()
 
 
 class Manifests:
@@ -40,11 +56,18 @@ class Manifests:
         self._groups = groups
         self._num_pieces = num_pieces
         self._modules = tuple(modules)
-        self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...]], int] = {}
+        self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...], Idle], int] = {}
+        self._seen: dict[int | None, set[int]] = {}  # by optimizer, what has had a gradient
         self._num_made = 0
 
     def find(
-        self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
+        self,
+        indices: tuple[int, ...],
+        gradients: Sequence[Tensor],
+        *,
+        ordered: bool,
+        optimizer: int | None = None,
+        members: Collection[int] | None = None,
     ) -> tuple[int, list[Manifest]]:
         """Return the id of a set of layers, and its manifests if they have to be sent: it is new.
 
@@ -55,26 +78,60 @@ class Manifests:
             gradients: Their gradients; how they are sharded is taken to stay as it is, but
                 `model.double()` changes their dtypes.
             ordered: Whether they are in forward order; otherwise in that of registration.
+            optimizer: Number of the optimizer that trains them, None for all layers.
+            members: All layers that it trains, None for all.
         """
-        key = (indices, ordered, tuple([gradient.dtype for gradient in gradients]))
+        idle = self._find_idle(indices, optimizer, members)
+        key = (indices, ordered, tuple([gradient.dtype for gradient in gradients]), idle)
         known = self._known.get(key)
         if known is not None:
             return known, []
         if (len(self._known) + 1) * self._num_pieces > MAX_MANIFESTS and self._known:
             del self._known[next(iter(self._known))]
         number = self._known[key] = self._num_made + 1
+        self._seen[optimizer].update(indices)
+        pieces = [
+            piece_slices(len(each), self._num_pieces)
+            for each in (indices, idle.frozen, idle.unused)
+        ]
         made = [
-            self._make(indices[piece], gradients[piece], ordered=ordered)
-            for piece in piece_slices(len(indices), self._num_pieces)
+            self._make(
+                indices[own],
+                gradients[own],
+                Idle(idle.frozen[frozen], idle.unused[unused]),
+                ordered=ordered,
+            )
+            for own, frozen, unused in zip(*pieces, strict=True)
         ]
         return number, made
+
+    def _find_idle(
+        self, indices: tuple[int, ...], optimizer: int | None, members: Collection[int] | None
+    ) -> Idle:
+        """Tell what has become of the layers that had a gradient and are not among *indices*.
+
+        Of one that left the model or the optimizer, or whose gradient is there but of a kind that
+        cannot be measured, nothing is told.
+        """
+        seen = self._seen.setdefault(optimizer, set())
+        if len(seen) == len(indices):  # nearly always, and then a known set is all that was seen
+            return _NONE_IDLE
+        frozen: list[int] = []
+        unused: list[int] = []
+        for index in sorted(seen.difference(indices)):
+            parameter = self._layers[index].parameter
+            is_trained = members is None or index in members
+            if not is_trained or parameter.grad is not None or not parameter.numel():
+                continue
+            (unused if parameter.requires_grad else frozen).append(index)
+        return Idle(tuple(frozen), tuple(unused))
 
     def forget(self) -> None:
         """Declare all sets anew: layers have become others."""
         self._known.clear()
 
     def _make(
-        self, indices: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
+        self, indices: tuple[int, ...], gradients: Sequence[Tensor], idle: Idle, *, ordered: bool
     ) -> Manifest:
         self._num_made += 1
         layers = [self._layers[index] for index in indices]
@@ -93,4 +150,6 @@ class Manifests:
             },
             order=LayerOrder.FORWARD if ordered else LayerOrder.REGISTRATION,
             modules=self._modules,
+            frozen=tuple(self._layers[index].name for index in idle.frozen),
+            unused=tuple(self._layers[index].name for index in idle.unused),
         )

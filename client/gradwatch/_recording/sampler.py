@@ -119,7 +119,7 @@ class GradientSampler:
             },
         )
         self._measure(sample, found)
-        sample.manifest_id = self._find_manifest(layers, gradients, ordered=ordered)
+        sample.manifest_id = self._find_manifest(optimizer, layers, gradients, ordered=ordered)
         self._add_scalars(sample, optimizer)
         return sample
 
@@ -172,9 +172,17 @@ class GradientSampler:
         self.order.close()
 
     def _find_manifest(
-        self, layers: tuple[int, ...], gradients: Sequence[Tensor], *, ordered: bool
+        self,
+        optimizer: int | None,
+        layers: tuple[int, ...],
+        gradients: Sequence[Tensor],
+        *,
+        ordered: bool,
     ) -> int:
-        manifest_id, manifests = self._manifests.find(layers, gradients, ordered=ordered)
+        members = None if optimizer is None else self._members[optimizer]
+        manifest_id, manifests = self._manifests.find(
+            layers, gradients, ordered=ordered, optimizer=optimizer, members=members
+        )
         self._undeclared += manifests
         return manifest_id
 

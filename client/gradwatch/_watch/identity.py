@@ -36,7 +36,9 @@ class Identity:
         run: Name of the run.
         rank: Global rank.
         world: Number of ranks.
-        job: The launcher's job id and restart count, empty when it gives none.
+        job: The launcher's job id and restart count, such as `7/0`. Without an id the rendezvous of
+            several ranks tells jobs apart that run at the same time: `/0/node-3:29500`. Empty when
+            there is none of these.
         is_generated: Whether nobody gave the run its name.
     """
 
@@ -96,7 +98,12 @@ def find_identity(run: str | None) -> Identity:
         msg = f"run: {name!r} is not a run name; allowed are {RUN_NAME_RULE}"
         raise ValueError(msg)
     restarts = _first_variable(_RESTART_VARIABLES)
-    job = f"{job}/{restarts}" if job or restarts else ""
+    # Behind the count: what comes before it names the launches that follow one another.
+    rendezvous = _find_rendezvous() if world > 1 and not job else ""
+    if rendezvous:
+        job = f"/{restarts}/{rendezvous}"
+    elif job or restarts:
+        job = f"{job}/{restarts}"
     return Identity(name, rank, world, job, is_generated)
 
 
@@ -121,6 +128,12 @@ def find_rank(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
                 raise ValueError(msg)
             return rank, world
     return 0, 1
+
+
+def _find_rendezvous() -> str:
+    """Return where the ranks of the job meet, which no two jobs at once share; empty if unknown."""
+    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return f"{address}:{port}" if address and port else ""
 
 
 def _first_variable(names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
+from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.losses import Losses
@@ -36,16 +37,18 @@ _COUNTERS: Final = ("acked", "num_stored", "num_lost", "num_unresolved", "num_sk
 
 @dataclass(frozen=True, slots=True)
 class DeclaredManifest:
-    """A manifest: what its records stand for, and whether in forward order."""
+    """A manifest: what its records stand for, whether in forward order, and what is idle."""
 
     layout: Layout
     ordered: bool
+    idle: Idle | None = None
 
     @property
     def size(self) -> int:
         """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
         layers = len(self.layout.index) * (1 if self.layout.shards is None else 4)
-        return layers + len(self.layout.modules) + 16
+        idle = 0 if self.idle is None else len(self.idle)
+        return layers + len(self.layout.modules) + idle + 16
 
 
 @dataclass(slots=True)
@@ -155,6 +158,7 @@ class Session:
             stats.labels,
             outputs,
             _weight_bits(stats, len(l2)),
+            known.idle,
         )
 
     def add_event(self, event: Event) -> None:
@@ -176,6 +180,7 @@ class Session:
             "counters": [pack_integer(getattr(self, name)) for name in _COUNTERS],
             "manifests": [
                 [number, layouts.number(own.layout), own.ordered]
+                + ([] if own.idle is None else [own.idle.state_dict()])
                 for number, own in self.manifests.items()
             ],
         }
@@ -196,8 +201,9 @@ class Session:
         if session.state is RankState.ENDED and session.reason == EXCEPTION:
             session.state = RankState.FAILED  # which earlier versions did not tell apart
         session.losses = Losses.from_state_dict(state.get("losses", ()))
-        for number, layout, ordered in state["manifests"]:
-            session.manifests[number] = DeclaredManifest(layouts[layout], ordered)
+        for number, layout, ordered, *later in state["manifests"]:
+            idle = Idle.from_state_dict(later[0]) if later else None
+            session.manifests[number] = DeclaredManifest(layouts[layout], ordered, idle)
         return session
 
 

@@ -48,13 +48,13 @@ def test_a_manifest_describes_its_layers_in_order() -> None:
 def test_a_set_of_layers_is_declared_once() -> None:
     """Ids count from 1; another order of the same layers is another set."""
     manifests = Manifests(layers(), {})
-    declared(manifests, 0, 1)
+    declared(manifests, 0, 1, 2)
 
-    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, [])
-    assert declared(manifests, 1, 0).manifest_id == 2
-    assert declared(manifests, 0, 1, 2).manifest_id == 3
-    assert manifests.find((1, 0), gradients(1, 0), ordered=False) == (2, [])
-    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (1, [])
+    assert declared(manifests, 0, 1).manifest_id == 2
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (2, [])
+    assert declared(manifests, 1, 0).manifest_id == 3
+    assert manifests.find((1, 0), gradients(1, 0), ordered=False) == (3, [])
+    assert manifests.find((0, 1), gradients(0, 1), ordered=False) == (2, [])
 
 
 def test_groups_hold_places_in_the_manifest() -> None:
@@ -162,3 +162,62 @@ def test_names_of_modules_take_room_from_the_layers() -> None:
     assert find_pieces(layers, 0, 1, ["m" * 500] * 1900) == 5
     with pytest.raises(ValueError, match=r"^activations: the names of 4096 modules .* fewer$"):
         find_pieces(layers, 0, 1, ["m" * 500] * 4096)
+
+
+def test_layers_that_lose_their_gradient_are_frozen_or_unused() -> None:
+    """Those that had one before: by `requires_grad`, as it is when the set is looked for."""
+    known = layers()
+    manifests = Manifests(known, {})
+    declared(manifests, 0, 1, 2, 3)
+    known[1].parameter.requires_grad_(False)
+
+    manifest = declared(manifests, 0, 3)
+    assert (manifest.frozen, manifest.unused) == (("0.bias",), ("1.weight",))
+    assert manifests.find((0, 3), gradients(0, 3), ordered=False) == (2, [])
+    known[2].parameter.requires_grad_(False)
+    manifest = declared(manifests, 0, 3)
+    assert (manifest.frozen, manifest.unused) == (("0.bias", "1.weight"), ())
+    # 4 and 5 never had one: nothing is told of them, and of all layers there is nothing to tell.
+    assert manifests.find((0, 1, 2, 3), gradients(0, 1, 2, 3), ordered=False) == (1, [])
+
+
+def test_what_is_not_known_to_be_frozen_or_unused_is_neither() -> None:
+    """A layer that left the model or the optimizer, or whose gradient cannot be measured."""
+    known = layers()
+    manifests = Manifests(known, {})
+    every = (0, 1, 2, 3)
+    manifests.find(every, gradients(*every), ordered=False, optimizer=0, members=every)
+    gone = nn.Parameter(torch.empty(0), requires_grad=False)
+    known[1] = Layer(known[1].name, gone)  # as the tracker has it
+    known[2].parameter.grad = torch.zeros_like(known[2].parameter)
+
+    _, (manifest,) = manifests.find(
+        (0,), gradients(0), ordered=False, optimizer=0, members=frozenset((0, 1, 2))
+    )
+    assert (manifest.frozen, manifest.unused) == ((), ())
+
+
+def test_optimizers_have_idle_layers_of_their_own() -> None:
+    """What one optimizer trains is not unused in the records of another."""
+    manifests = Manifests(layers(), {})
+    one, other = frozenset((0, 1)), frozenset((2, 3))
+    for optimizer, members in enumerate((one, other)):
+        own = tuple(sorted(members))
+        _, (manifest,) = manifests.find(
+            own, gradients(*own), ordered=False, optimizer=optimizer, members=members
+        )
+        assert (manifest.frozen, manifest.unused) == ((), ())
+
+    _, (manifest,) = manifests.find((3,), gradients(3), ordered=False, optimizer=1, members=other)
+    assert manifest.unused == ("1.weight",)
+
+
+def test_the_pieces_of_a_set_share_its_idle_layers() -> None:
+    """Each idle layer is in one manifest: so none grows beyond what a record may be."""
+    manifests = Manifests(layers(), {}, num_pieces=2)
+    every = (0, 1, 2, 3, 4, 5)
+    manifests.find(every, gradients(*every), ordered=False)
+
+    _, made = manifests.find((0, 1), gradients(0, 1), ordered=False)
+    assert [own.names for own in made] == [("0.weight",), ("0.bias",)]
+    assert [own.unused for own in made] == [("1.weight", "1.bias"), ("2.weight", "2.bias")]

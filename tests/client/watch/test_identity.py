@@ -10,6 +10,9 @@ import pytest
 
 from gradwatch._watch.identity import Identity, find_identity, find_rank, is_disabled
 
+MEETING = {"MASTER_ADDR": "node-3", "MASTER_PORT": "29500"}
+OF_TWO = {"RANK": "1", "WORLD_SIZE": "2"}
+
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -105,6 +108,16 @@ def test_torch_distributed_knows_better_than_the_environment(
             {"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7", "TORCHELASTIC_RESTART_COUNT": "0"},
             Identity("7", 0, 1, "7/0"),
         ),
+        # torchrun's own default is no id: then where the ranks meet is what tells jobs apart.
+        (
+            "mine",
+            {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"} | MEETING | OF_TWO,
+            Identity("mine", 1, 2, "/1/node-3:29500"),
+        ),
+        ("mine", MEETING | OF_TWO, Identity("mine", 1, 2, "//node-3:29500")),
+        ("mine", {"SLURM_JOB_ID": "7"} | MEETING | OF_TWO, Identity("mine", 1, 2, "7/")),
+        ("mine", {"MASTER_PORT": "29500"} | OF_TWO, Identity("mine", 1, 2, "")),
+        ("mine", MEETING, Identity("mine", 0, 1, "")),  # one process: each attach is an attempt
         (None, {"PBS_JOBID": "12[4].node"}, Identity("12-4-.node", 0, 1, "12[4].node/")),
         (None, {"LSB_JOBID": "..a b"}, Identity("a-b", 0, 1, "..a b/")),
         (None, {"LSB_JOBID": "j" * 300}, Identity("j" * 128, 0, 1, "j" * 300 + "/")),

@@ -356,7 +356,9 @@ def test_a_nan_in_a_sparse_gradient_is_counted(aggregator: Any, attach: Any) -> 
 
 
 def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Any, attach: Any) -> None:
-    """Frozen layers are not in the columns; back to the old set is back to the old manifest.
+    """Frozen layers are not in the columns; back to an old set is back to its manifest.
+
+    Those that had a gradient before are listed as frozen, which is a manifest of its own.
 
     Where the unfrozen layer belongs in the forward pass is known from the next pass with it.
     """
@@ -364,19 +366,21 @@ def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Any, att
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer)
-    for frozen in (True, False, True, False, False):
+    for frozen in (True, False, True, False, False, True):
         model[0].requires_grad_(not frozen)
         optimizer.zero_grad()
         backward(model)
         optimizer.step()
-    sent = aggregator.stats(5)
+    sent = aggregator.stats(6)
     manifests = aggregator.of(Manifest)
 
-    assert [stats.manifest_id for stats in sent] == [1, 2, 1, 3, 3]
-    every = ("0.weight", "0.bias", "2.weight", "2.bias")
-    assert [manifest.names for manifest in manifests] == [("2.weight", "2.bias"), every, every]
-    assert [manifest.order for manifest in manifests] == ["forward", "registration", "forward"]
-    assert aggregator.layers(sent[4]) == close(norms(model))
+    assert [stats.manifest_id for stats in sent] == [1, 2, 3, 4, 4, 3]
+    first, last = ("0.weight", "0.bias"), ("2.weight", "2.bias")
+    assert [own.names for own in manifests] == [last, first + last, last, first + last]
+    assert [own.frozen for own in manifests] == [(), (), first, ()]
+    assert [own.unused for own in manifests] == [()] * 4
+    assert [own.order for own in manifests] == ["forward", "registration", "forward", "forward"]
+    assert aggregator.layers(sent[5]) == close(norms(model))
 
 
 def test_a_shared_weight_is_one_layer(aggregator: Any, attach: Any) -> None:

@@ -163,7 +163,7 @@ class ActiveAlerts:
             elif own.good_steps > FORGIVEN_STEPS or gone:
                 del self._active[key]
         elif own.good_steps >= clear_steps or gone:
-            why = evaluation.gone if gone else ResolvedBy.CLEAR
+            why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
             what = rule.describe(own.alert.origin)
             yield self._resolve(key, why, evaluation.step, evaluation.received_ns, what)
         elif news := (*own.news(), *((News.SILENCE_ENDED,) if ended else ())):
@@ -193,6 +193,14 @@ def _is_absent(own: ActiveAlert, evaluation: Evaluation) -> bool:
     """Tell whether none of an alert's layers is there, though others are."""
     present = evaluation.verdict.present
     return present is not None and bool(present.any()) and not own.among(present).any()
+
+
+def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
+    """Return why none of an alert's layers is there any more."""
+    frozen = evaluation.verdict.frozen
+    if frozen is None or np.count_nonzero(own.among(frozen)) < np.count_nonzero(own.layers):
+        return ResolvedBy.GONE
+    return ResolvedBy.FROZEN
 
 
 def _describe(alert: Alert, rules: Rules) -> str:

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.alert import ResolvedBy
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.memory import RuleMemory
@@ -101,12 +100,15 @@ class Verdict:
             non-finite and the rule is about norms) it neither holds nor clears.
         present: Likewise, what is there at all. An alert none of whose layers is for long enough is
             over. None if that cannot be said.
+        frozen: Likewise, what is known to be frozen: why an alert is over. None if that cannot be
+            said.
     """
 
     raised: BoolArray
     held: BoolArray
     seen: BoolArray
     present: BoolArray | None = None
+    frozen: BoolArray | None = None
 
     @classmethod
     def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
@@ -140,7 +142,6 @@ class Evaluation:
         reference: (layers,) what each was compared with. Of a layer that joins an alert it is
             frozen as it then is, and given back in `Context.references` as long as the alert
             lasts: a rule whose baseline adapts holds the alert by it.
-        gone: What it means if the alert's layers are not present for long.
         for_steps: Bad frames in a row after which it fires, in place of the rule's.
         clear_steps: Good ones after which it is resolved, likewise.
     """
@@ -156,6 +157,5 @@ class Evaluation:
     key: str = ""
     excess: FloatArray | None = None
     reference: FloatArray | None = None
-    gone: ResolvedBy = ResolvedBy.GONE
     for_steps: int | None = None
     clear_steps: int | None = None

@@ -32,8 +32,9 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "saturated activations, such as sigmoid and tanh far from zero",
     ),
     "layer_missing": (
-        "the layer was frozen",
         "it is no longer part of the forward pass, or its output is detached",
+        "its weight is used as `.data` or `.detach()`, or under `torch.no_grad()`",
+        "the layer was frozen, where the client is too old to say so",
     ),
     "loss": (
         "the learning rate is too high, or has just changed",

@@ -21,6 +21,7 @@ from gradwatch_server.core.attempt.signs_of_life import SignsOfLife
 from gradwatch_server.core.entries import Progress
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
+from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import Layers, numbers
 from gradwatch_server.core.frames.step_order import Placed, position
 from gradwatch_server.core.frames.window import Window
@@ -187,7 +188,8 @@ class Attempt:
             self._note_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
-        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered))
+        idle = Idle.declare(manifest, self.layers)
+        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered, idle))
         self.closed.note_layers()
 
     def add_event(self, session: Session, event: Event) -> None:

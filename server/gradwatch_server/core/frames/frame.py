@@ -10,6 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
+from gradwatch_server.core.frames.idle import Idle, idle_layers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
@@ -59,6 +60,7 @@ class RankPart:
             of one that returned none; None without any.
         weight_bits: (own layers,) the sum of the bits of the rank's weights, modulo 2^64; None
             where they were not looked at.
+        idle: What its manifest says of layers that are not in it; None if nothing.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class RankPart:
     labels: Mapping[str, object]
     activations: FloatArray | None = None
     weight_bits: IndexArray | None = None
+    idle: Idle | None = None
 
     @property
     def peak(self) -> FloatArray:
@@ -108,14 +111,15 @@ class RankPart:
         own = [self.rank, layouts.number(self.layout), self.ordered]
         activations = None if self.activations is None else pack(self.activations)
         bits = None if self.weight_bits is None else pack(self.weight_bits)
-        return [*own, values, dict(self.scalars), dict(self.labels), activations, bits]
+        idle = None if self.idle is None else self.idle.state_dict()
+        return [*own, values, dict(self.scalars), dict(self.labels), activations, bits, idle]
 
     @classmethod
     def from_state_dict(cls, state: list[Any], layouts: Sequence[Layout]) -> Self:
         """Return the record that `state_dict` described."""
         rank, layout, ordered, values, scalars, labels, *later = state
         columns = {name: unpack_numbers(column) for name, column in values.items()}
-        activations, bits, *_ = (*later, None, None)
+        activations, bits, idle, *_ = (*later, None, None, None)
         return cls(
             rank,
             layouts[layout],
@@ -125,6 +129,7 @@ class RankPart:
             labels,
             None if activations is None else unpack_numbers(activations),
             None if bits is None else unpack(bits),
+            None if idle is None else Idle.from_state_dict(idle),
         )
 
 
@@ -182,6 +187,10 @@ class Frame:
     lr: float | None = None
     step_time_s: float | None = None
     disagreement: Disagreement | None = None
+
+    def idle_layers(self) -> tuple[BoolArray, BoolArray]:
+        """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""
+        return idle_layers(self.parts, self.present)
 
     def column(self, name: str) -> FloatArray:
         """Return (layers,) one of `FRAME_COLUMNS`, NaN where not measured."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2s
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
@@ -43,6 +43,11 @@ class Layers:
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist())
         return self.share(Layout(index, _shards(manifest.shards), manifest.modules))
+
+    def places(self, names: Iterable[str]) -> IndexArray:
+        """Return the places of those names that a manifest has given one."""
+        known = [self._places[name] for name in names if name in self._places]
+        return np.array(known, dtype=np.int64)
 
     def share(self, layout: Layout) -> Layout:
         """Return the one layout that is equal to *layout*."""

@@ -116,13 +116,15 @@ class LayerRule(Rule):
     ) -> Iterator[Evaluation]:
         """Yield an evaluation of each group of layers."""
         held, seen = self.held(observation, raised), self.seen(observation)
-        excess = self.excess(observation)
+        excess, (frozen, _) = self.excess(observation), observation.idle_layers()
         for group, members in context.groups.items():
             yield Evaluation(
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(raised & members, held & members, seen, observation.present),
+                verdict=Verdict(
+                    raised & members, held & members, seen, observation.present, frozen
+                ),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_of, observation),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,14 +14,14 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.core.packing import pack, unpack, unpack_flags
 from gradwatch_wire.health import Severity
 
 STEADY_FRAMES: Final = 32
@@ -26,6 +29,11 @@ STEADY_FRAMES: Final = 32
 
 ACCEPTED_FRAMES: Final = 256
 """A layer that is missing this long is no longer expected."""
+
+UNUSED: Final = "though it requires one"
+
+_COUNTS: Final = ("there", "missing", "since")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class MissingMemory:
@@ -35,57 +43,94 @@ class MissingMemory:
         there: (layers,) frames in a row with it, up to the latest.
         missing: (layers,) frames without a layer that is expected, 0 otherwise.
         since: (layers,) the step of the first of them.
-        any_missing: Whether one is.
+        unused: (layers,) whether the latest frame says that it requires a gradient and got none.
+        occasional: Kinds of layers of which one was unused and came back; see `kind_of`.
+        any_missing: Whether a layer is missing.
     """
 
     def __init__(self) -> None:
         self.there: IndexArray = np.zeros(0, dtype=np.int64)
         self.missing: IndexArray = np.zeros(0, dtype=np.int64)
         self.since: IndexArray = np.zeros(0, dtype=np.int64)
+        self.unused: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.occasional: set[str] = set()
         self.any_missing = False
+        self._any_unused = False
 
-    def follow(self, frame: Frame) -> None:
+    def follow(self, frame: Frame, names: Sequence[str]) -> None:
         """Take in a frame; one that lacks ranks or shards says nothing."""
         present = frame.present
         if len(present) > len(self.there):
-            for name in ("there", "missing", "since"):
+            for name in _COUNTS:
                 setattr(self, name, grown(getattr(self, name), len(present), 0))
+            self.unused = np.pad(self.unused, (0, len(present) - len(self.unused)))
         if frame.num_partial or frame.coverage < 1.0:
             return
-        if not self.any_missing and np.count_nonzero(present) == len(present):  # nearly always
+        is_quiet = not self.any_missing and not self._any_unused
+        if is_quiet and np.count_nonzero(present) == len(present):  # nearly always
             self.there += 1
             return
+        frozen, unused = frame.idle_layers()
+        back = np.flatnonzero(self.unused & present).tolist()
+        self.occasional |= {kind_of(names[i]) for i in back}
         expected = self.there >= STEADY_FRAMES
-        went = expected & ~present
+        went = expected & ~present & ~frozen
         if not (expected & present).any():
             went[:] = False  # another part of the model is trained from here on
         self.since[went] = frame.step
-        goes_on = ~present & (self.missing > 0) & (self.missing < ACCEPTED_FRAMES)
+        goes_on = ~present & ~frozen & (self.missing > 0) & (self.missing < ACCEPTED_FRAMES)
         self.missing = np.where(went, 1, np.where(goes_on, self.missing + 1, 0))
         self.there = np.where(present, self.there + 1, 0)
+        self.unused = unused
         self._look_again()
+
+    def is_cut_off(self, layer: int, names: Sequence[str]) -> bool:
+        """Tell whether a missing layer is one that every step is known to use."""
+        return bool(self.unused[layer]) and kind_of(names[layer]) not in self.occasional
 
     def _look_again(self) -> None:
         self.any_missing = bool(np.count_nonzero(self.missing))
+        self._any_unused = bool(np.count_nonzero(self.unused))
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `load_state_dict`."""
-        return {name: pack(getattr(self, name)) for name in ("there", "missing", "since")}
+        return {
+            **{name: pack(getattr(self, name)) for name in (*_COUNTS, "unused")},
+            "occasional": sorted(self.occasional),
+        }
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described."""
-        for name in ("there", "missing", "since"):
+        """Take over what `state_dict` described, of an earlier version too."""
+        for name in _COUNTS:
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
+        self.unused = np.zeros(len(self.there), dtype=np.bool_)
+        if "unused" in plain:
+            self.unused = np.array(unpack_flags(plain["unused"]), dtype=np.bool_)
+        self.occasional = set(plain.get("occasional", ()))
         self._look_again()
+
+
+def kind_of(name: str) -> str:
+    """Return what the name of a layer has in common with those that differ in numbers only."""
+    return _NUMBER.sub("#", name)
 
 
 class LayerMissingRule(LayerRule):
     """A layer that had a gradient in each of 32 frames has none for `missing_steps` frames.
 
-    Its parameter was frozen, or the loss no longer depends on it: records do not tell which, as a
-    layer without a gradient is not in them at all. So the severity is `info` by default. Where all
-    layers that were there go at once, another part of the model is trained from then on, and
-    nothing is told. Frames that lack a rank or a shard say nothing.
+    The client says of such a layer whether its parameter was frozen (`requires_grad` off) or still
+    requires a gradient that no backward pass brings. Nothing is told of what was frozen, and an
+    alert whose layers are frozen is over (`resolved_by` is `frozen`). What requires a gradient and
+    has none is detached from the loss, mostly by mistake: that is `severity`. It is
+    `uncertain_severity` where an older client says neither, where the layer left the model or its
+    optimizer, and where a layer of the same name but for its numbers (`experts.3.w`, `experts.7.w`)
+    was unused before and came back: such layers are used in some steps only, as experts are, and
+    blocks under stochastic depth.
+
+    Where all layers that were there go at once, another part of the model is trained from then on,
+    and nothing is told. Frames that lack a rank or a shard say nothing. A layer that is frozen or
+    detached under `zero_grad(set_to_none=False)` keeps a gradient of zeros: that is a matter of the
+    rule `dead_layer`.
 
     It is over when the layer is back, or after 256 frames without it.
     """
@@ -93,21 +138,26 @@ class LayerMissingRule(LayerRule):
     name = "layer_missing"
     follows = ("nonfinite",)
     formula = """
-        a layer that was in each of 32 frames is in none of the `missing_steps` after them; frames
-        with `coverage < 1`, or in which a shard is missing, do not count.
+        a layer that was in each of 32 frames is in none of the `missing_steps` after them, and is
+        not said to be frozen; frames with `coverage < 1`, or in which a shard is missing, do not
+        count.
     """
     tuning = """
-        Where nothing is frozen on purpose set `severity = "warning"`. What is frozen by a schedule
-        is left out by `layers = ["!encoder.*"]`. Raise `missing_steps` where a layer is not used in
-        some steps in a row, as with stochastic depth.
+        A part that the loss leaves out from some step on, as an auxiliary head, is left out by
+        `layers = ["!auxiliary.*"]`. Raise `missing_steps` where a layer is not used in some steps
+        in a row. Where older clients train and nothing is frozen on purpose set
+        `uncertain_severity = "warning"`.
     """
     source = """
-        A heuristic, not measured. 32 frames are the history that norms need as well. The severity
-        is low as layers are mostly frozen on purpose.
+        A heuristic. 32 frames are the history that norms need as well. Of the labelled runs
+        (`scripts/bench alerts`) each in which a module is detached has the warning at the third
+        step, and none has an alert of this rule in which one is frozen, or that is healthy.
     """
 
     missing_steps: Steps = Field(3, description="Frames without a gradient that are too many.")
-    severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")
+    uncertain_severity: Severity = Field(
+        Severity.INFO, description="Severity instead where it may be on purpose."
+    )
 
     def memory(self) -> MissingMemory:
         """Return a new memory."""
@@ -116,21 +166,36 @@ class LayerMissingRule(LayerRule):
     def raised(self, observation: Frame, context: Context) -> BoolArray:
         """Return the layers that are missing, (layers,)."""
         memory = self._memory(context)
-        memory.follow(observation)
+        memory.follow(observation, context.names)
         if not memory.any_missing:
             return np.zeros(len(memory.missing), dtype=np.bool_)
         missing: BoolArray = memory.missing >= self.missing_steps
         return missing
 
     def seen(self, frame: Frame) -> BoolArray:
-        """Return all layers, (layers,): to be absent is what it is about."""
-        return np.ones(len(frame.present), dtype=np.bool_)
+        """Return all layers that are not frozen, (layers,): to be absent is what it is about."""
+        frozen, _ = frame.idle_layers()
+        return ~frozen
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield an evaluation of each group of layers."""
+        for each in super().evaluate(observation, raised, context):
+            severity = partial(self._severity_of, context, each.verdict.raised)
+            yield replace(each, severity=severity)
+
+    def _severity_of(self, context: Context, raised: BoolArray, in_a_row: int) -> Severity:
+        memory = self._memory(context)
+        cut_off = (memory.is_cut_off(i, context.names) for i in np.flatnonzero(raised).tolist())
+        return self.severity if any(cut_off) else self.uncertain_severity
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the step that first lacked a layer, and the first such layer in order."""
         memory = self._memory(context)
         indices = np.flatnonzero(raised)
-        layer = int(indices[np.argmax(memory.missing[indices])])
+        cut_off = [memory.is_cut_off(i, context.names) for i in indices.tolist()]
+        layer = int(indices[np.lexsort((-memory.missing[indices], ~np.array(cut_off)))[0]])
         ranks = ranks_of(frame.parts)
         return Origin(
             step=int(memory.since[layer]),
@@ -142,12 +207,14 @@ class LayerMissingRule(LayerRule):
             threshold=None,
             before=context.window.before(layer, NUM_BEFORE + self.missing_steps)[-NUM_BEFORE:],
             usual=usual_norm(layer, context),
+            detail=UNUSED if memory.unused[layer] else "",
         )
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
         usual = f", usually of norm {origin.usual:.3g}" if origin.usual is not None else ""
-        return f"{place(origin)} has no gradient any more{usual}"
+        detail = f", {origin.detail}" if origin.detail else ""
+        return f"{place(origin)} has no gradient any more{detail}{usual}"
 
     def _memory(self, context: Context) -> MissingMemory:
         memory = context.memory(self.name)

@@ -62,12 +62,15 @@ class ModuleRule(LayerRule):
         held = raised | self.held_layers(observation, context)
         seen = self.seen(observation)
         excess = self.excess_in(observation, context)
+        frozen, _ = observation.idle_layers()
         for group, members in context.groups.items():
             yield Evaluation(
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(raised & members, held & members, seen, observation.present),
+                verdict=Verdict(
+                    raised & members, held & members, seen, observation.present, frozen
+                ),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),

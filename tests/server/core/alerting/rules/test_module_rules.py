@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.memory import Memories
+from gradwatch_server.core.alerting.rules.layer_missing import LayerMissingRule
 
 ONES = (1.0, 1.0, 1.0, 1.0)
 B_OFF = (1.0, 1.0, 0.0, 1.0)
@@ -174,6 +175,109 @@ def test_a_layer_without_a_gradient_is_missing(training: Any) -> None:
     assert alert.origin.usual == pytest.approx(1.0, rel=0.2)
     told = [run.job.stats(0, step, [1.0] * 4) for step in range(44, 47)]
     assert [[a.state.value for a in alerts] for alerts in told] == [[], [], ["resolved"]]
+
+
+FEW = ("a.weight", "a.bias", "c.weight")
+
+
+def without_b(run: Any, steps: range, **idle: tuple[str, ...]) -> list[list[Any]]:
+    """The alerts of some steps without `b.weight`, of which the manifest says what is given."""
+    run.job.declare(0, FEW, manifest_id=2, **idle)
+    return [run.job.stats(0, step, [1.0] * 3, manifest_id=2) for step in steps]
+
+
+def test_a_layer_that_is_detached_is_a_warning_and_says_so(training: Any) -> None:
+    """It requires a gradient: that it has none is a mistake."""
+    run = training()
+    run.healthy(40)
+    told = without_b(run, range(40, 44), unused=("b.weight",))
+
+    assert [len(alerts) for alerts in told] == [0, 0, 1, 0]
+    alert = told[2][0]
+    assert (alert.rule, alert.severity, alert.layers) == ("layer_missing", "warning", ("b.weight",))
+    assert alert.message.startswith(
+        "b.weight has no gradient any more, though it requires one, usually of norm"
+    )
+
+
+def test_a_layer_that_is_frozen_is_not_told(training: Any) -> None:
+    run = training()
+    run.healthy(40)
+
+    assert without_b(run, range(40, 400), frozen=("b.weight",)) == [[]] * 360
+
+
+def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
+    """Of a layer that was detached, and of one that vanished: both say why, after 20 frames."""
+    run = training()
+    run.healthy(40)
+    without_b(run, range(40, 44), unused=("b.weight",))
+    told = without_b(run, range(44, 70), frozen=("b.weight",))
+
+    assert [step for step, alerts in enumerate(told, 44) if alerts] == [63]
+    (over,) = told[19]
+    assert (over.state.value, over.resolved_by) == ("resolved", "frozen")
+    assert over.message.endswith("over at step 63: its layers are frozen")
+
+    run = training()
+    run.healthy(40)
+    for _ in range(12):
+        run.go((1.0, 1.0, 1e-9, 1.0))
+    assert [alert.rule for alert in run.job.alerts] == ["vanishing"]
+    without_b(run, range(52, 90), frozen=("b.weight",))
+    assert [(a.rule, a.resolved_by) for a in run.job.alerts[1:]] == [("vanishing", "frozen")]
+
+
+def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
+    """As experts are: one of them came back, and so another may."""
+    names = ("a.weight", "e.0.weight", "e.1.weight", "c.weight")
+    run = training(names=names)
+    rest = {0: names[:1] + names[2:], 1: names[:2] + names[3:]}
+    for expert, there in rest.items():
+        run.job.declare(0, there, manifest_id=2 + expert, unused=(names[1 + expert],))
+    run.healthy(40)
+    assert run.job.stats(0, 40, [1.0] * 3, manifest_id=2) == []
+    run.step = 40
+    run.healthy(40)
+    told = [run.job.stats(0, step, [1.0] * 3, manifest_id=3) for step in range(81, 84)]
+
+    assert [(a.severity, a.layers) for a in told[2]] == [("info", ("e.1.weight",))]
+
+
+def test_what_was_unused_and_came_back_is_known_after_a_restart(training: Any) -> None:
+    """So is that a layer is missing, and why."""
+    rule = LayerMissingRule()
+    run = training()
+    run.healthy(40)
+    without_b(run, range(40, 42), unused=("b.weight",))
+    memory = run.job.attempt.memories["layer_missing"]
+    again = rule.memory()
+    again.load_state_dict(msgpack.unpackb(msgpack.packb(memory.state_dict())))
+
+    assert again.is_cut_off(2, run.job.names)
+    assert again.missing.tolist() == [0, 0, 2, 0]
+    run.job.stats(0, 42, [1.0] * 4)
+    again.load_state_dict(msgpack.unpackb(msgpack.packb(memory.state_dict())))
+    assert again.occasional == {"b.weight"}
+    old = {name: memory.state_dict()[name] for name in ("there", "missing", "since")}
+    again.load_state_dict(old)
+    assert not again.occasional
+    assert not again.is_cut_off(2, run.job.names)
+
+
+def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart(cluster: Any) -> None:
+    job = cluster(world=2).start()
+    for rank in range(2):
+        job.declare(rank, ("a", "b"), manifest_id=2, unused=("c", "of no manifest"))
+    job.stats(0, 0, [1.0] * 2, manifest_id=2)
+    saved = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()))
+    again = type(job.attempt).from_state_dict("gpt", saved, [])
+
+    (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
+    assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
+    assert again.sessions[0].manifests[1].idle is None
+    (step,) = again.open_frames.state_dict(lambda part: part.idle.unused.tolist())["open"]
+    assert step[4] == [0, 0, [2]]
 
 
 def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> None:

@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "vanishing": warning
         | {"for_steps": 3, "limit": 1e-7, "clear": 2e-7}
         | {"ratio": 0.1, "clear_ratio": 0.3, "ratio_steps": 8},
-        "layer_missing": info | {"missing_steps": 3},
+        "layer_missing": warning | {"missing_steps": 3, "uncertain_severity": "info"},
         "loss": of_run
         | {"for_steps": 1, "severity": "warning"}
         | {"clear_steps": 16, "ratio": 1.5, "deviations": 5.0, "critical_steps": 32},

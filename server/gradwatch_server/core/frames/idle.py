@@ -1,0 +1,71 @@
+"""Idle layers: those that had a gradient and have none, and what ranks say of why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, IndexArray
+from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.core.packing import pack, unpack
+from gradwatch_wire import Manifest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """Layers that one rank had a gradient of, and has none of in the records of a manifest.
+
+    Args:
+        frozen: (frozen,) position in the attempt's layers of those with `requires_grad` off.
+        unused: (unused,) likewise of those with it on, that no backward pass reached.
+    """
+
+    frozen: IndexArray
+    unused: IndexArray
+
+    def __len__(self) -> int:
+        return len(self.frozen) + len(self.unused)
+
+    @classmethod
+    def declare(cls, manifest: Manifest, layers: Layers) -> Self | None:
+        """Return what a manifest says of them, None if nothing of a layer that is known."""
+        found = cls(layers.places(manifest.frozen), layers.places(manifest.unused))
+        return found if len(found) else None
+
+    def state_dict(self) -> list[Any]:
+        """Return plain data for `from_state_dict`."""
+        return [pack(self.frozen), pack(self.unused)]
+
+    @classmethod
+    def from_state_dict(cls, state: list[Any]) -> Self:
+        """Return what `state_dict` described."""
+        return cls(*map(unpack, state))
+
+
+class Part(Protocol):
+    """A record of one rank, as far as this goes."""
+
+    @property
+    def idle(self) -> Idle | None:
+        """What its manifest says of the layers that are not in it."""
+
+
+def idle_layers(parts: Iterable[Part], present: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Return (layers,) which are frozen, and which are unused, of those that no rank reported.
+
+    Where one rank says this and another that, the layer is unused.
+
+    Args:
+        parts: The records of one step.
+        present: (layers,) whether any rank reported it.
+    """
+    frozen, unused = np.zeros_like(present), np.zeros_like(present)
+    for idle in {id(part.idle): part.idle for part in parts}.values():
+        if idle is not None:
+            frozen[idle.frozen] = unused[idle.unused] = True
+    unused &= ~present
+    frozen &= ~present & ~unused
+    return frozen, unused
