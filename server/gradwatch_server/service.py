@@ -23,6 +23,7 @@ from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.tls import check_tls
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
@@ -82,6 +83,7 @@ def serve(
     reloading = RulesReload(settings, reload or (lambda: settings))
     with reloading.listening(), contextlib.ExitStack() as stack:
         clock = Clock()
+        budget_use = BudgetUse(settings.budgets)
         store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
         stack.callback(store.close)
         http_socket = stack.enter_context(_bind(settings.http))
@@ -108,6 +110,7 @@ def serve(
             retention=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
             ),
+            budget_use=budget_use,
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from pydantic_settings import (
 )
 
 from gradwatch_server.addresses import endpoint_host, is_loopback, split_address
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
@@ -26,7 +28,9 @@ DEFAULT_CONFIG = Path("gradwatch.toml")
 class Settings(BaseSettings):
     """Everything that can be set, with its default."""
 
-    model_config = SettingsConfigDict(env_prefix="GRADWATCH_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="GRADWATCH_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
 
     http: str = Field(DEFAULT_HTTP, description="Address of the HTTP API, port 0 for any.")
     ingest: str = Field(
@@ -73,6 +77,11 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Age above which alert events are deleted, not below that of records.",
     )
+    alerts_max_bytes: int = Field(
+        1_073_741_824,
+        ge=1 << 20,
+        description="Size of the alert events above which the oldest are deleted.",
+    )
     runs_max_age_s: float = Field(
         2_592_000.0,
         ge=60.0,
@@ -84,6 +93,9 @@ class Settings(BaseSettings):
         ge=1.0,
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
+    )
+    budgets: Budgets = Field(
+        default_factory=Budgets, description="What peers may use; see docs/operations.md."
     )
     rules: Rules = Field(default_factory=Rules, description="The rules; see docs/alerts.md.")
 
@@ -162,7 +174,10 @@ def _first(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     says = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        return f"setting {key!r} is not known; the settings are {', '.join(Settings.model_fields)}"
+        known: Collection[str] = Settings.model_fields
+        if first["loc"][0] == "budgets":
+            known = Budgets.model_fields
+        return f"setting {key!r} is not known; there are {', '.join(known)}"
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"

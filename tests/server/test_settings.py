@@ -82,6 +82,19 @@ def test_rules_of_file_and_environment_are_put_together(
     assert rules["vanishing"]["limit"] == 1e-7
 
 
+def test_budgets_of_file_and_environment_are_put_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One variable each, before the file."""
+    (folder / "gradwatch.toml").write_text("[budgets]\nruns = 5\nattempts = 20\n")
+    monkeypatch.setenv("GRADWATCH_BUDGETS__RUNS", "6")
+
+    budgets = load_settings(None).budgets
+
+    assert (budgets.runs, budgets.attempts) == (6, 20)
+    assert budgets.sessions_bytes == 64 << 20
+
+
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both halves often share one environment."""
     for name in ("RUN", "ENDPOINT", "DISABLED", "URL"):
@@ -108,6 +121,13 @@ def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch
         ("[rules.exploding]\nlimit = -1", "setting 'rules.exploding.limit': Input should be gr"),
         ("[rules.exploding]\nlimit = 1\nclear = 2", "setting 'rules.exploding': clear (2) must"),
         ("[rules.nonfinite]\nseverity = 'x'", "setting 'rules.nonfinite.severity': "),
+        ("[budgets]\nrunz = 5", "setting 'budgets.runz' is not known; there are runs, runs_per_c"),
+        (
+            "[budgets]\nruns = 0",
+            "setting 'budgets.runs': Input should be greater than or equal to 1",
+        ),
+        ("[budgets]\nruns = 1.5", "setting 'budgets.runs': Input should be a valid integer"),
+        ("[budgets]\nidle_s = nan", "setting 'budgets.idle_s': "),
     ],
 )
 def test_a_bad_file_is_refused_by_the_name_of_the_key(folder: Path, text: str, says: str) -> None:

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry
@@ -38,6 +39,7 @@ class RunningEngine:
                 on_alerts=self.woken.set,
                 on_failure=self.failed.set,
                 retention=settings.pop("retention", None),
+                budget_use=BudgetUse(settings.pop("budgets", None)),
             )
         except BaseException:
             self.close()

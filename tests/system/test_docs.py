@@ -10,12 +10,13 @@ import pytest
 from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
+from gradwatch_server.budgets import BUDGETS, TABLE, Budgets, table
 from gradwatch_server.cli.app import app
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
-from gradwatch_server.core.alerting.rules.documentation import fill
+from gradwatch_server.core.alerting.rules.documentation import between, fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import SEQUENCED, Kind
@@ -47,6 +48,15 @@ def test_the_sections_of_the_rules_are_those_of_the_definitions() -> None:
     page = _page("alerts.md")
 
     assert fill(page) == page
+
+
+def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
+    """If not: scripts/docs writes it."""
+    page = _page("operations.md")
+
+    assert page.count(TABLE) == 1
+    assert between(page, TABLE, "\n" + table()) == page
+    assert all(f"| `{budget.name}` | " in page for budget in BUDGETS)
 
 
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
@@ -94,6 +104,8 @@ def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> No
     ):
         if "[rules" in text:
             assert _settings_of(text, tmp_path).rules != Rules(), text
+        if "[budgets" in text:
+            assert _settings_of(text, tmp_path).budgets != Budgets(), text
 
 
 def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> None:
@@ -121,7 +133,7 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
 def test_every_setting_has_its_line_with_default_and_description(name: str) -> None:
     """In the table of docs/commands.md."""
     field = Settings.model_fields[name]
-    default = "" if name == "rules" else f"`{field.default}`"
+    default = "" if name in ("budgets", "rules") else f"`{field.default}`"
 
     assert re.search(
         rf"^\| `{name}` \| {re.escape(default)} ?\| {re.escape(field.description or '')} \|$",

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
@@ -40,6 +41,7 @@ class EngineCollector(Collector):
         for kind, count in dict(engine.refused).items():
             refused.add_metric([kind], count)
         yield refused
+        yield from _budgets(engine.budget_use)
         yield from engine.metrics.log_write.collect()
         yield from engine.metrics.lag.collect()
         ready = published.fault is None and engine.is_alive()
@@ -62,6 +64,28 @@ def _records(metrics: EngineMetrics, published: PublishedState) -> Iterator[Metr
         "Bytes of the records stored since the start.",
         metrics.stored_bytes,
     )
+
+
+def _budgets(use: BudgetUse) -> Iterator[Metric]:
+    by = ("budget",)
+    limit = GaugeMetricFamily("gradwatch_budget_limit", "What may be used.", labels=by)
+    used = GaugeMetricFamily(
+        "gradwatch_budget_used", "What is used; by the one with most where each has his.", labels=by
+    )
+    evicted = CounterMetricFamily(
+        "gradwatch_budget_evicted", "What went to make room, since the start.", labels=by
+    )
+    refused = CounterMetricFamily(
+        "gradwatch_budget_refused", "What was not taken or had to wait, since the start.", labels=by
+    )
+    for name in use:
+        own = use[name]
+        limit.add_metric([name], use.limit(name))
+        if own.used is not None:
+            used.add_metric([name], own.used)
+        evicted.add_metric([name], own.num_evicted)
+        refused.add_metric([name], own.num_refused)
+    yield from (limit, used, evicted, refused)
 
 
 def _runs(published: PublishedState, now_ns: int) -> Iterator[Metric]:

@@ -18,11 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 class Json(JSONResponse):
-    """JSON with non-finite numbers as the strings `"NaN"`, `"Infinity"`, `"-Infinity"`."""
+    """JSON with non-finite numbers as the strings `"NaN"`, `"Infinity"`, `"-Infinity"`.
+
+    All of it is ASCII: a layer may be called anything, and what `curl` prints goes to a terminal,
+    which acts on U+009B as it does on an escape sequence.
+    """
 
     def render(self, content: Any) -> bytes:
         """Encode plain data."""
-        return json.dumps(jsonable(content), ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(jsonable(content), separators=(",", ":")).encode("ascii")
 
 
 class Problem(Json):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -20,6 +21,9 @@ from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.storage.store import AlertEventReader
+
+MAX_NAMES: Final = 5
+"""Names of runs in an error about one that is not there."""
 
 COMMAND_TIMEOUT_S: Final = 10.0
 """Time that the engine has to do what it was asked for."""
@@ -85,8 +89,7 @@ class ApiState:
         runs = self.published.runs
         view = runs.get(name)
         if view is None:
-            known = ", ".join(sorted(runs)[:5]) or "none yet"
-            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
+            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {_known(runs)}")
         if attempt is None:
             return view
         found = view.of_attempt(attempt)
@@ -107,6 +110,12 @@ class ApiState:
     def summary(self, view: RunView) -> dict[str, Any]:
         """Return a run in short at this moment."""
         return summarize_run(view, self.last_seen, self.now_ns(), self.published.fault)
+
+
+def _known(runs: Mapping[str, RunView]) -> str:
+    """Return some names, and how many more there are."""
+    shown = ", ".join(sorted(runs)[:MAX_NAMES]) or "none yet"
+    return shown if len(runs) <= MAX_NAMES else f"{shown}, and {len(runs) - MAX_NAMES} more"
 
 
 async def _state(request: Request) -> ApiState:

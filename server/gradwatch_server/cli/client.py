@@ -62,14 +62,23 @@ def ask(method: str, url: str, path: str, body: Mapping[str, Any] | None = None)
         raise _not_an_aggregator(url) from error
 
 
-def past_events(url: str, run: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the alert events that are kept, of one run or of all, oldest first.
+def is_known(url: str, run: str) -> bool:
+    """Tell whether the aggregator knows a run.
+
+    Raises:
+        GradwatchError: If the aggregator cannot be reached, or answers with an error.
+    """
+    return any(known["run"] == run for known in get(url, "/runs"))
+
+
+def past_events(url: str, run: str | None, after: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the alert events that are kept after a cursor, of one run or of all, oldest first.
 
     Raises:
         GradwatchError: If the aggregator cannot be reached, or answers with an error.
     """
     query = "" if run is None else f"&run={quote(run, safe='')}"
-    seen = 0
+    seen = after
     while page := get(url, f"/alerts?after={seen}&limit={_PAGE_EVENTS}{query}"):
         yield from page
         seen = page[-1]["cursor"]
@@ -80,16 +89,15 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
 
     Args:
         url: Where the aggregator answers.
-        run: Only events of this run; None for all.
+        run: Only events of this run, which may be yet to come; None for all.
         after: The cursor to begin after; None for the newest.
 
     Raises:
         GradwatchError: If it cannot be reached at the beginning, or answers with an error; or if
             no event has had the cursor *after* yet.
     """
-    address = url.rstrip("/") + (
-        "/alerts/stream" if run is None else run_path(run, "alerts/stream")
-    )
+    query = "" if run is None else f"?run={quote(run, safe='')}"
+    address = f"{url.rstrip('/')}/alerts/stream{query}"
     newest = _newest(url) if after != 0 else 0
     if after is not None and after > newest:
         msg = f"cursor {after} was not given out yet, newest is {newest}"

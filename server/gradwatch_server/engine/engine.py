@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
@@ -53,6 +54,7 @@ class Engine(threading.Thread):
         on_alerts: Callable[[], None],
         on_failure: Callable[[], None],
         retention: RetentionPolicy | None = None,
+        budget_use: BudgetUse | None = None,
         boot_id: bytes | None = None,
         http_url: str = "",
         stopping: threading.Event | None = None,
@@ -69,6 +71,7 @@ class Engine(threading.Thread):
             on_alerts: Called from the engine's thread after alerts were stored.
             on_failure: Called from it if it fails and ends.
             retention: What is kept, and for how long.
+            budget_use: What peers may use, and where it is noted what they do.
             boot_id: Tells this start from others; random without.
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
@@ -81,6 +84,7 @@ class Engine(threading.Thread):
         self.published = PublishedState()
         self.commands = Commands()
         self.metrics = EngineMetrics()
+        self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
         self._http_url = http_url
         self.refused: Mapping[str, int] = ingest.refused

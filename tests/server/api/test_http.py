@@ -392,6 +392,16 @@ def test_unknown_paths_and_methods_are_problems(service: Any) -> None:
     assert response.headers["allow"] == "GET"
 
 
+def test_head_is_get_without_its_body(service: Any) -> None:
+    """Also on a connection that is kept: nothing of the body is taken for the next answer."""
+    with httpx.Client(base_url=service.url, trust_env=False) as client:
+        for path in ("/healthz", "/readyz", "/runs", "/nothing"):
+            head, get = client.head(path), client.get(path)
+            assert head.status_code == get.status_code
+            assert head.headers["content-length"] == str(len(get.content))
+            assert head.content == b""
+
+
 def test_noise_on_the_port_does_no_harm(serve: Any) -> None:
     """Bytes that are no HTTP, endless headers, a body where none is read, half a request."""
     service = serve()

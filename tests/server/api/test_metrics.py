@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gradwatch_server.api.metrics import MAX_LABELLED_RUNS
+from gradwatch_server.budgets import BUDGETS
 from gradwatch_wire import Event, Hello
 
 
@@ -61,6 +62,19 @@ def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any, wait_until
     wait_until(lambda: metrics().get(("gradwatch_refused_total", "malformed")))
 
     assert metrics()["gradwatch_refused_total", "run name"] == 1
+
+
+def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
+    """As it is set, and what was evicted and refused by it."""
+    service = serve(GRADWATCH_BUDGETS__RUNS="7")
+    families = text_string_to_metric_families(service.get("/metrics").text)
+    found = {(s.name, s.labels.get("budget")): s.value for f in families for s in f.samples}
+    names = {budget.name for budget in BUDGETS}
+
+    assert found["gradwatch_budget_limit", "runs"] == 7
+    for metric in ("limit", "evicted_total", "refused_total"):
+        own = {label for name, label in found if name == f"gradwatch_budget_{metric}"}
+        assert own == names, metric
 
 
 def test_runs_ranks_and_alerts_are_counted_by_state(

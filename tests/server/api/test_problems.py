@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from typing import Any
@@ -55,5 +56,14 @@ def test_json_keeps_what_is_not_finite() -> None:
     content = {"a": [math.nan, {"b": -math.inf}], "c": (math.inf, 1.5, None, True, "é")}
 
     assert problems.Json(content).body == (
-        '{"a":["NaN",{"b":"-Infinity"}],"c":["Infinity",1.5,null,true,"é"]}'.encode()
+        b'{"a":["NaN",{"b":"-Infinity"}],"c":["Infinity",1.5,null,true,"\\u00e9"]}'
     )
+
+
+def test_json_has_nothing_that_a_terminal_acts_on() -> None:
+    """A layer may be called anything; U+009B alone begins an escape sequence on some terminals."""
+    name = "".join(map(chr, range(0x2100))) + "\ud800\U0001f600"
+    body = bytes(problems.Json({name: [name]}).body)
+
+    assert {byte for byte in body if not 0x20 <= byte < 0x7F} <= {0x7F}
+    assert json.loads(body) == {name: [name]}

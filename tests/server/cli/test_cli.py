@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -29,10 +30,9 @@ from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, __version__
 from tests.support.aggregator import GRADWATCH
 from tests.support.command import Command, run_command
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
-ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
 
 @pytest.fixture
@@ -130,6 +130,55 @@ def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
     assert "GRADWATCH_*" in error(gradwatch("serve", *ANY_PORTS, GRADWATCH_RULES="{"))
     line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *ANY_PORTS[2:]))
     assert line.startswith("cannot bind the HTTP address a..b:1: ")
+
+
+def test_help_shows_no_default_where_there_is_none(invoke: Any) -> None:
+    """S54: no `[default: ()]`."""
+    shown = invoke("serve", "--help").stdout
+
+    assert "[default: (127.0.0.1:8420)]" in shown
+    assert "()" not in shown
+
+
+FULL_DISK: Final = """
+mount -t tmpfs -o size={size} tmpfs data || exit 77
+[ {filled} = no ] || cat /dev/zero > data/filled 2> /dev/null
+exec "$0" serve --data data "$@"
+"""
+
+
+@pytest.mark.parametrize("filled", ["no", "yes"], ids=["no page fits", "nothing fits"])
+def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
+    """S45: which says to make room; nothing is wrong with the file."""
+    (tmp_path / "data").mkdir()
+    script = FULL_DISK.format(size="64k", filled=filled)
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare(1)")
+    result = subprocess.run(
+        [
+            unshare,
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            GRADWATCH,
+            *ANY_PORTS,
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if result.returncode == 77 or result.stderr.startswith("unshare:"):
+        pytest.skip(f"no file system can be mounted here: {result.stderr}")
+
+    assert "Traceback" not in result.stderr
+    assert error(result) == (
+        f"cannot open the log data/{DATABASE_NAME}: database or disk is full; "
+        "make room on its disk, or choose another directory with --data"
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,18 +358,19 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
 
 @pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
 def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
-    """Of `health` and of `tail`, whatever the name would mean in a URL."""
-    for command in ("health", "tail"):
-        line = error(invoke(command, name, "--url", service.url))
-        assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
-        assert line.isprintable()
+    """Of `health`, whatever the name would mean in a URL; `tail` waits for one that may come."""
+    line = error(invoke("health", name, "--url", service.url))
+    assert line.startswith(f"no run {name!a}; known runs: ") or line == "Not Found"
+    assert line.isprintable()
+    if name != "nope":
+        line = error(invoke("tail", name, "--url", service.url))
+        assert line.startswith(f"run name {name!a} is not ")
 
 
 def test_an_unknown_run_exits_1(gradwatch: Any, service: Any) -> None:
     """As a process, too."""
-    for command in ("health", "tail"):
-        line = error(gradwatch(command, "nope", "--url", service.url))
-        assert line.startswith("no run 'nope'; known runs: ")
+    line = error(gradwatch("health", "nope", "--url", service.url))
+    assert line.startswith("no run 'nope'; known runs: ")
 
 
 @pytest.mark.parametrize(
@@ -475,6 +525,34 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
     )
     assert third.endswith(f"{message} 4 on rank 0\n")
     assert process.end() == (0, "")
+
+
+def test_tail_waits_for_a_run_that_is_not_there_yet(tail: Any, service: Any, peers: Any) -> None:
+    """S54: and says so once, for the name may be a slip."""
+    process = tail("yet-to-come", "--after", "0", "--url", service.url)
+    assert process.process.stderr.readline() == "gradwatch: no run 'yet-to-come' yet\n"
+    other, peer = (peers(service.ingest, run=own).attach() for own in ("not-it", "yet-to-come"))
+    other.steps(0, NAN)
+    peer.steps(0, NAN)
+
+    assert " yet-to-come firing critical nonfinite: " in process.lines(1)[0]
+    assert process.end() == (0, "")
+
+
+def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any) -> None:
+    """S54: all that is kept, or what came after a cursor; of a run without any nothing."""
+    peer = peers(service.ingest, run="of-the-past").attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0)
+    arguments = ("tail", "of-the-past", "--past", "--json", "--url", service.url)
+    told = wait_until(lambda: [*map(json.loads, gradwatch(*arguments).stdout.splitlines())][1:])
+    first, last = [json.loads(line) for line in gradwatch(*arguments).stdout.splitlines()]
+
+    assert [first["state"], last["state"]] == ["firing", "resolved"]
+    assert told == [last]
+    (line,) = gradwatch(*arguments, "--after", str(first["cursor"])).stdout.splitlines()
+    assert json.loads(line) == last
+    nothing = gradwatch("tail", "nobody", "--past", "--url", service.url)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(

@@ -28,7 +28,8 @@ class Hosts:
     """
 
     def __init__(self, bound: str, more: Iterable[str] = ()) -> None:
-        self._names = {bound.lower(), *(name.lower() for name in more)}
+        self._more = {name.lower() for name in more}
+        self._names = {bound.lower(), *self._more}
         self._any_address = bound in ("0.0.0.0", "::")  # noqa: S104 - a comparison
 
     def allows(self, authority: str) -> bool:
@@ -42,6 +43,10 @@ class Hosts:
             return True
         return self._any_address and is_ip_address(host)
 
+    def is_named(self, authority: str) -> bool:
+        """Tell whether an authority without a port is a name given beside our own."""
+        return authority.lower() in self._more
+
 
 def check_host(hosts: Hosts, headers: Headers) -> Problem | None:
     """Refuse a request that does not name one of *hosts*, once."""
@@ -53,10 +58,15 @@ def check_host(hosts: Hosts, headers: Headers) -> Problem | None:
 
 
 def check_origin(hosts: Hosts, method: str, headers: Headers) -> Problem | None:
-    """Refuse a change that the page of another site makes its visitor's browser ask for."""
+    """Refuse a change that the page of another origin makes its visitor's browser ask for.
+
+    Another port of this machine is another origin, too. A proxy may end TLS, so that the scheme is
+    not looked at, and may send a `Host` of its own: its name has to be one of `http_hosts` then.
+    """
     origin = headers.get("origin")
     if method in SAFE_METHODS or origin is None:
         return None
-    if hosts.allows(origin.partition("://")[2]):
+    authority = origin.partition("://")[2]
+    if authority.lower() == headers.get("host", "").lower() or hosts.is_named(authority):
         return None
     return Problem(403, f"pages of {origin[:80]!a} may change nothing here")

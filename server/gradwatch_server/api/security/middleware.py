@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Problem
-from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.access import STREAM_SUFFIX, AccessPolicy
 
 MAX_BODY_BYTES: Final = 65_536
 
@@ -40,7 +40,7 @@ class SecurityMiddleware:
             return
         exchange = _Exchange(receive, send)
         app = self._refusal(scope) or self._app
-        await app(scope, exchange.receive, exchange.send)
+        await app(_as_get(scope), exchange.receive, exchange.send)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)
@@ -49,6 +49,16 @@ class SecurityMiddleware:
             or _check_size(headers)
             or self._policy.check_token(scope, headers)
         )
+
+
+def _as_get(scope: Scope) -> Scope:
+    """Let what is asked for with HEAD be answered as by GET; uvicorn leaves out the body of it.
+
+    But for a stream, whose answer has no end.
+    """
+    if scope["method"] != "HEAD" or scope["path"].endswith(STREAM_SUFFIX):
+        return scope
+    return {**scope, "method": "GET"}
 
 
 def _check_size(headers: Headers) -> Problem | None:

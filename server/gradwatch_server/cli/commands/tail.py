@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from gradwatch_server.cli.client import follow_alerts
+from gradwatch_server.cli.client import follow_alerts, is_known, past_events
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import console, moment
 from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.errors import GradwatchError
+from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
 
 def tail(
@@ -21,16 +24,36 @@ def tail(
     after: Annotated[
         int | None, typer.Option(min=0, help="Begin after this cursor; 0 shows everything kept.")
     ] = None,
+    past: Annotated[bool, typer.Option("--past", help="Print what is kept, and stop.")] = False,
 ) -> None:
-    """Print alerts as they happen, across restarts of the aggregator, until interrupted."""
+    """Print alerts as they happen, across restarts of the aggregator, until interrupted.
+
+    A run need not be there yet. The times are those of the aggregator, in UTC.
+    """
+    _look_for(url, run)
     try:
-        for event in follow_alerts(url, run, after):
+        for event in past_events(url, run, after or 0) if past else follow_alerts(url, run, after):
             if as_json:
                 print(json.dumps(event), flush=True)
             else:
                 console.print(_line(event), soft_wrap=True)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def _look_for(url: str, run: str | None) -> None:
+    """Say that a run is not there yet: its name may be a slip.
+
+    Raises:
+        GradwatchError: If no run can have that name.
+    """
+    if run is None:
+        return
+    if not is_run_name(run):
+        msg = f"run name {run[:80]!a} is not {RUN_NAME_RULE}"
+        raise GradwatchError(msg)
+    if not is_known(url, run):
+        print(f"gradwatch: no run {run!a} yet", file=sys.stderr)
 
 
 def _line(event: dict[str, Any]) -> Text:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
+
+logger = logging.getLogger(__name__)
 
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
@@ -33,6 +37,7 @@ class SQLiteAlertEvents:
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
+        self._told = False  # that an event is damaged
 
     def add(self, events: Sequence[NewAlertEvent]) -> int:
         """Store each change of each alert once; return the newest cursor of all."""
@@ -66,7 +71,10 @@ class SQLiteAlertEvents:
         most: int = PAGE_EVENTS,
         state: str | None = None,
     ) -> list[AlertEvent]:
-        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all."""
+        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all.
+
+        One that is damaged is left out, and the first of them is logged.
+        """
         where = ""
         values: list[int | str] = [cursor]
         if run is not None:
@@ -80,7 +88,22 @@ class SQLiteAlertEvents:
         with self._db.reading() as connection:
             rows = connection.execute(
                 f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
-                " ORDER BY cursor LIMIT ?",
-                (*values, most),
-            ).fetchall()
-        return [AlertEvent(number, name, json.loads(body)) for number, name, body in rows]
+                " ORDER BY cursor",
+                values,
+            )
+            # Not LIMIT: a page that is not full says that there are no more.
+            readable = (event for row in rows if (event := self._read(*row)) is not None)
+            return list(islice(readable, most))
+
+    def _read(self, cursor: int, run: str, body: str) -> AlertEvent | None:
+        try:
+            alert = json.loads(body)
+            if isinstance(alert, dict):
+                return AlertEvent(cursor, run, alert)
+            why = "it is no alert"
+        except (ValueError, TypeError) as error:
+            why = str(error)
+        if not self._told:
+            logger.warning("alert event %d is left out (told once): %s", cursor, why)
+        self._told = True
+        return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
 from gradwatch_server.storage.store import StorageError, StorageFault
 
@@ -83,6 +84,8 @@ class Database:
         return str(self._path or ":memory:")
 
     def _open(self, *, check: bool) -> None:
+        if self._path is not None:
+            create_private(self._path)  # those beside it get its mode from SQLite
         with storage_errors():
             self._connection = sqlite3.connect(
                 self._path or ":memory:", isolation_level=None, check_same_thread=False

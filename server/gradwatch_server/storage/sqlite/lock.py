@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 from typing import IO, Final
 
+from gradwatch_server.storage.sqlite.private_files import PRIVATE_DIRECTORY, create_private
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 LOCK_NAME: Final = "gradwatch.lock"
@@ -33,9 +35,10 @@ class DirectoryLock:
                 "stop it, or choose another directory with --data"
             )
             raise StorageError(msg, StorageFault.LOCKED) from error
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):  # on a full disk nobody reads who it is
+            self._file.truncate(0)
+            # Past the buffer, which would try again when the file is closed.
+            os.write(self._file.fileno(), f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
         """Let another process have the directory."""
@@ -44,7 +47,8 @@ class DirectoryLock:
 
 def _open(directory: Path) -> IO[str]:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        create_private(directory / LOCK_NAME)
         return (directory / LOCK_NAME).open("a+", encoding="ascii")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error

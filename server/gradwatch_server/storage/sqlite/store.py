@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sqlite3
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +11,18 @@ from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import DirectoryLock
 from gradwatch_server.storage.sqlite.log import SQLiteLog
+from gradwatch_server.storage.sqlite.private_files import make_private
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
 from gradwatch_server.storage.store import StorageError, StorageFault
 
-logger = logging.getLogger(__name__)
-
 DATABASE_NAME: Final = "gradwatch.db"
-FIRST_SAFE_SQLITE: Final = (3, 51, 3)
+_ADVICE: Final = {
+    StorageFault.DAMAGED: "; move the file away to start afresh",
+    StorageFault.FULL: "; make room on its disk, or choose another directory with --data",
+    StorageFault.FAILED: "; look after its disk, or choose another directory with --data",
+    StorageFault.BUSY: "; end the program that has it open",
+}
+"""What to do; where nothing is said the error itself does."""
 
 
 class SQLiteStore:
@@ -65,12 +68,12 @@ class SQLiteStore:
     @classmethod
     def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> SQLiteStore:
         try:
-            return cls(Database(path), clock, lock)
+            store = cls(Database(path), clock, lock)
         except StorageError as error:
-            unusable = error.fault is StorageFault.UNUSABLE  # it says what to do
-            advice = "" if unusable else "; move the file away to start afresh"
-            msg = f"cannot open the log {path}: {error}{advice}"
+            msg = f"cannot open the log {path}: {error}{_ADVICE.get(error.fault, '')}"
             raise StorageError(msg, error.fault) from error
+        make_private(path.parent.glob(f"{DATABASE_NAME}*"))  # also those that were set aside
+        return store
 
     @property
     def name(self) -> str:
@@ -120,8 +123,3 @@ def _check_filesystem(directory: Path, *, allow_network_fs: bool) -> None:
             "allow_network_fs"
         )
         raise StorageError(msg, StorageFault.UNUSABLE)
-    if sqlite3.sqlite_version_info < FIRST_SAFE_SQLITE:
-        logger.info(
-            "SQLite %s has the WAL-reset bug, fixed in 3.51.3; our one writer avoids it",
-            sqlite3.sqlite_version,
-        )

@@ -80,3 +80,22 @@ def test_a_strangers_page_may_change_nothing(client: TestClient, problem: Any) -
     own = {"Origin": str(client.base_url)}
     assert client.post("/echo", json={}, headers=own).status_code == 200
     assert client.post("/echo", json={}).status_code == 200
+
+
+def test_a_page_of_another_port_is_a_strangers(make_client: Any, problem: Any) -> None:
+    """S46: another service of this machine is another origin, also to a browser."""
+    client = make_client(more=("gradwatch.example.org",))
+    for origin in ("http://127.0.0.1:9999", "http://localhost:8420", "http://127.0.0.1"):
+        response = client.post("/echo", json={}, headers={"Origin": origin})
+        assert problem(response)[0] == 403
+    other = {"Origin": "https://gradwatch.example.org:3000"}
+    assert problem(client.post("/echo", json={}, headers=other))[0] == 403
+
+
+def test_behind_a_proxy_the_origin_is_its_name(make_client: Any) -> None:
+    """Whether the proxy passes on the `Host` that it was asked by or sends one of its own."""
+    client = make_client(more=("gradwatch.example.org",))
+    origin = {"Origin": "https://gradwatch.example.org"}
+    for host in ("gradwatch.example.org", "127.0.0.1:8420"):
+        response = client.post("/echo", json={}, headers={**origin, "Host": host})
+        assert response.status_code == 200

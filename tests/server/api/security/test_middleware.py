@@ -29,6 +29,26 @@ def test_a_length_that_cannot_be_is_refused(client: TestClient, problem: Any, le
     assert problem(client.get("/runs", headers=headers))[0] == 413
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/runs", "/metrics", "/nothing"])
+def test_head_is_answered_as_get(client: TestClient, path: str) -> None:
+    """S52: with the same status and headers; the server leaves out the body."""
+    head, get = client.head(path), client.get(path)
+
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_a_stream_has_no_head(client: TestClient) -> None:
+    """Its answer has no end."""
+    assert client.head("/alerts/stream").status_code == 405
+
+
+def test_head_needs_the_token_that_get_needs(locked: TestClient, reader: dict[str, str]) -> None:
+    """And no other."""
+    assert locked.head("/runs").status_code == 401
+    assert locked.head("/runs", headers=reader).status_code == 200
+
+
 def test_every_answer_forbids_what_a_browser_might_do_with_it(
     locked: TestClient, reader: dict[str, str]
 ) -> None:

@@ -50,6 +50,24 @@ def test_what_a_reader_cannot_read_is_a_storage_error(store: SQLiteStore) -> Non
     assert caught.value.fault is StorageFault.DAMAGED
 
 
+@pytest.mark.parametrize("body", ['{"id": "a', "", "[1]", b"{\xff}", 7], ids=repr)
+def test_a_damaged_event_costs_itself(
+    store: SQLiteStore, body: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S41: all others are read, a full page is full, and it is told once."""
+    store.alert_events.add(
+        [NewAlertEvent(f"a{n}", "firing", "gpt", f'{{"id": "a{n}"}}') for n in range(6)]
+    )
+    store.db.execute("UPDATE alert_events SET body = ? WHERE cursor IN (1, 3)", (body,))
+
+    for _ in range(2):
+        assert [event.cursor for event in store.alert_events.after(0)] == [2, 4, 5, 6]
+    assert [event.cursor for event in store.alert_events.after(0, most=2)] == [2, 4]
+    assert [event.cursor for event in store.alert_events.after(2, "gpt", most=3)] == [4, 5, 6]
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith("alert event 1 is left out (told once): ")
+
+
 def test_a_cursor_is_never_used_again(store: SQLiteStore) -> None:
     """Not even when the newest events are deleted: a subscriber may have seen them."""
     store.alert_events.add([NewAlertEvent(name, "firing", "gpt", "{}") for name in "ab"])

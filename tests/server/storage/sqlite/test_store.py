@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +83,34 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(GradwatchError, match="not a database; move the file away"):
             open_store(tmp_path)
     assert file.read_bytes() == b"precious" * 1000
+
+
+def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
+    """S44: whatever the umask, also what was set aside: tokens guard over HTTP what is in it."""
+    before = os.umask(0)
+    try:
+        store = open_store(tmp_path / "data")
+        store.log.append([Line(Entry(1, Tick()))])
+        store.reset(StorageError("damaged"))
+        store.log.append([Line(Entry(1, Tick()))])
+    finally:
+        os.umask(before)
+
+    files = list((tmp_path / "data").iterdir())
+    assert {f"{DATABASE_NAME}{own}" for own in ("", "-wal", "-shm")} < {own.name for own in files}
+    assert len(files) >= 5
+    assert {stat.S_IMODE(own.stat().st_mode) for own in files} == {0o600}
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    store.close()
+
+
+def test_files_that_others_could_read_are_closed_to_them(store: SQLiteStore) -> None:
+    """Versions before this one left the mode to the umask."""
+    Path(store.name).chmod(0o644)
+
+    store = reopened(store)
+    assert stat.S_IMODE(Path(store.name).stat().st_mode) == 0o600
+    store.close()
 
 
 def test_a_log_of_another_version_is_refused(store: SQLiteStore) -> None:

@@ -76,14 +76,15 @@ def fill(page: str) -> str:
     if BEGIN not in page or END not in page.partition(BEGIN)[2]:
         msg = f"the page lacks {BEGIN.strip()!r}, or {END.strip()!r} after it"
         raise ValueError(msg)
-    page = _between(page, BEGIN, "".join(f"\n{section(rule)}" for rule in REGISTRY))
+    page = between(page, BEGIN, "".join(f"\n{section(rule)}" for rule in REGISTRY))
     for mark, table in ((RULES, rules_table()), (HINTS_OF_RULES, hints_table())):
         if mark in page:
-            page = _between(page, mark, "\n" + table)
+            page = between(page, mark, "\n" + table)
     return page
 
 
-def _between(page: str, begin: str, text: str) -> str:
+def between(page: str, begin: str, text: str) -> str:
+    """Return the page with a text between a mark and `END`, instead of what is there."""
     before, _, rest = page.partition(begin)
     return before + begin + text + "\n" + END + rest.partition(END)[2]
 

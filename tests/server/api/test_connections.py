@@ -1,0 +1,41 @@
+"""HTTP connections over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from gradwatch_server.api.connections import Connection
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer nothing: nothing is asked."""
+
+
+def test_each_connection_sends_at_once() -> None:
+    """S50: on a socket as the service binds it; else the second write waits 40 ms for the first."""
+
+    async def no_delay() -> int:
+        config = uvicorn.Config(_app, log_config=None)
+        config.load()
+        loop = asyncio.get_running_loop()
+        served: asyncio.Future[socket.socket] = loop.create_future()
+
+        class Watched(Connection):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                served.set_result(transport.get_extra_info("socket"))
+
+        bound = socket.create_server(("127.0.0.1", 0))
+        async with await loop.create_server(lambda: Watched(config, ServerState(), {}), sock=bound):
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            option = (await served).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+            await writer.wait_closed()
+        return int(option)
+
+    assert asyncio.run(no_delay()) != 0
