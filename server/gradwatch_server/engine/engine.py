@@ -113,6 +113,7 @@ class Engine(threading.Thread):
             self.metrics,
             self.boot_id,
             self._housekeeping.beat,
+            self.budget_use,
         )
         self._applier.on_forgotten = self._intake.forget
 
@@ -155,6 +156,7 @@ class Engine(threading.Thread):
 
     def _round(self) -> None:
         batch = Batch()
+        self._intake.next_round(self.clock.now_ns(), batch)
         began_s = 0.0
         for message in self._ingest.receive(POLL_MS):
             began_s = began_s or time.perf_counter()
