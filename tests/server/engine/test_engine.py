@@ -18,6 +18,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.store import Line, StorageError, StorageFault
@@ -131,12 +132,12 @@ def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
 
 
 def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
-    """Nothing is stored; from the boot id it sees that it has to say HELLO."""
+    """Nothing is stored; from the boot id, which is nobody's, it sees that it has to say HELLO."""
     running = start()
     peer = peers(running.endpoint)
     for record in (Beat(), Bye(), Event(name="x", step=0)):
         peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
-        assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=0)
+        assert peer.receive() == Ack(boot_id=NO_BOOT, acked=0)
 
     assert running.published.runs == {}
     assert running.entries() == []
