@@ -125,6 +125,7 @@ class Engine(threading.Thread):
             clock=self.clock,
             retention=self._retention,
             window_steps=window_steps,
+            publish_share=self.budget_use.limits.publish_share,
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
