@@ -64,8 +64,13 @@ class Admission:
 
     def wait(self, message: Message) -> None:
         """Let a HELLO wait for the next round."""
-        if len(self._waiting) < MAX_WAITING:
+        if len(self._waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
             self._waiting.append(message)
+
+    def returns(self, message: Message) -> None:
+        """Note that a session that is known says HELLO again, with its key."""
+        if message.client is not None:
+            self.room.claim(message.envelope.session, message.client.name)
 
     def may_write(self, message: Message) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""

@@ -140,6 +140,7 @@ class Intake:
         """Open the session if it is new; return False if it is refused, or waits."""
         session = message.envelope.session
         if session in self._tracker:
+            self._admission.returns(message)
             self._return(session, hello, now_ns, batch)
         elif self._admission.judge(message, hello, now_ns) is Verdict.ADMITTED:
             self._tracker.open(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gradwatch_server.core.session import Session
@@ -96,6 +96,19 @@ class Occupancy:
         self.num_bytes += place.num_bytes
         if hello.run not in self._client_of:
             self._client_of[hello.run] = client
+            self._runs_of[client] += 1
+
+    def claim(self, session: bytes, client: str) -> None:
+        """Note whose a session is, and its run, that were nobody's since the start."""
+        place = self._places.get(session)
+        if place is None or place.client or not client:
+            return
+        self._places[session] = replace(place, client=client)
+        _lower(self._bytes_of, "", place.num_bytes)
+        self._bytes_of[client] += place.num_bytes
+        if not self._client_of[place.run]:
+            self._client_of[place.run] = client
+            _lower(self._runs_of, "", 1)
             self._runs_of[client] += 1
 
     def remove(self, session: bytes) -> None:

@@ -60,6 +60,11 @@ class Room:
         self._occupancy.add(session, hello, client, begins=begins)
         self._report()
 
+    def claim(self, session: bytes, client: str) -> None:
+        """Note whose a session is that was there at the start."""
+        self._occupancy.claim(session, client)
+        self._report()
+
     def remove(self, session: bytes) -> None:
         """Count a session no more."""
         self._occupancy.remove(session)

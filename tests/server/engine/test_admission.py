@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.engine import housekeeping, intake
-from gradwatch_wire import Ack, Beat, Bye, Event, Hello, Refuse, Welcome
+from gradwatch_wire import Ack, Beat, Bye, Hello, Refuse, Welcome, decode
 from gradwatch_wire.health import RankState
+from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Phase, Session
+from tests.support.records import manifest_of, stats_of
+from tests.support.waiting import PATIENCE_S
 
-MARK = Event(name="mark", step=0)
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """For a socket of the test's own."""
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
 
 
 def forgotten(running: Any) -> list[tuple[str, int]]:
@@ -95,6 +109,41 @@ def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: An
     paused.steps(0, 1.0)
     running.shows("paused", frames=1, attempt=2)
     assert set(running.published.last_seen) == {paused.session}
+
+
+def test_a_client_that_was_evicted_goes_on_by_itself(
+    start: Any, peers: Any, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """Nothing that it sends then is lost, and it is not the first to go once it has sent it."""
+    running = start(budgets=Budgets(runs=1))
+    session = Session(os.urandom(16), Hello(run="paused", rank=0, world=1), Outbox(1 << 20))
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(running.endpoint)
+
+    def send(frames: list[bytes]) -> bool:
+        socket.send_multipart(frames)
+        return True
+
+    def pump(until: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not until():
+            assert time.monotonic() < deadline_s
+            send_due(session, send, time.monotonic())
+            if socket.poll(20):
+                session.receive(decode(socket.recv_multipart()), time.monotonic())
+
+    pump(lambda: session.phase is Phase.OPEN)
+    peers(running.endpoint, run="other").greet()
+    running.shows("other")
+    assert "paused" not in running.published.runs
+    for record in (manifest_of(["a"]), stats_of(0, [1.0])):
+        session.source.append(record, time.time_ns())
+    pump(lambda: session.is_drained)
+    socket.close()
+
+    view = running.shows("paused", frames=1)
+    assert (view.stored, view.lost) == (2, 0)
 
 
 def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
