@@ -29,8 +29,8 @@ class Budgets(BaseModel):
         "all",
         "Runs in memory.",
         why="an empty one takes some 33 kB",
-        at_limit="the least useful run that has ended is forgotten; if all live, a new one is "
-        "refused",
+        at_limit="the least useful is forgotten: without a record, ended without a frame, ended "
+        "longest ago, without a frame yet; if all live and have frames, a new one is refused",
     )
     runs_per_client: int = _budget(
         250,
@@ -38,25 +38,25 @@ class Budgets(BaseModel):
         "client",
         "Runs in memory that sessions of one key opened; without keys nobody can be told apart.",
         why="a quarter of all",
-        at_limit="the least useful of this client's runs that have ended is forgotten; if all "
-        "live, a new one is refused",
+        at_limit="the least useful of this client's runs is forgotten, as with `runs`",
     )
     sessions_bytes: int = _budget(
-        64 * MIB,
+        128 * MIB,
         "bytes",
         "all",
-        "Sessions in memory, by the bytes of their HELLO and what is kept beside it.",
-        why="a usual one takes 4 kB, the largest 35 kB",
-        at_limit="attempts go that ended without a record, then others that ended; if all live, a "
-        "new session is refused",
+        "Sessions in memory: what HELLO says, and what is kept beside it.",
+        why="a usual one takes 4 kB, the largest 35 kB, one that begins an attempt 15 kB more: "
+        "room for 30,000 ranks",
+        at_limit="attempts go that ended without a record, then others as with `runs`; if all "
+        "live, a new session is refused",
         least=64 * KIB,
     )
     sessions_bytes_per_client: int = _budget(
-        16 * MIB,
+        64 * MIB,
         "bytes",
         "client",
         "Sessions in memory that one key opened; without keys nobody can be told apart.",
-        why="a quarter of all",
+        why="half of all",
         at_limit="as with `sessions_bytes`, among this client's runs",
         least=64 * KIB,
     )

@@ -18,7 +18,7 @@ import zmq
 from gradwatch_server.api.security.stream_limit import MAX_STREAMS
 from gradwatch_server.ingest.throttle import BURST
 from gradwatch_server.keys import add_client, make_keys
-from gradwatch_wire import Refuse
+from gradwatch_wire import Bye, Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from tests.support.aggregator import GRADWATCH, Aggregator
 from tests.support.command import Command, run_command
@@ -149,6 +149,34 @@ def test_a_key_writes_its_own_runs_and_no_other(
     assert report["step"] == 0
     assert report["records"]["stored"] == 2
     assert report["records"]["lost"] == 0
+
+
+def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
+    aggregator: Aggregator, environ: dict[str, str], peers: NewPeer, folder: Path
+) -> None:
+    """It is told how many it has; after a restart too, once they have spoken."""
+    add_client(folder, "team-a", ["a-*"])
+    environ |= {"GRADWATCH_KEYS_DIR": str(folder), "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "2"}
+    aggregator.start()
+    team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
+    trains = [peers(aggregator.ingest, key=team, run=f"a-{n}").attach(["w"]) for n in (1, 2)]
+    for peer in trains:
+        peer.stats(0, [1.0])
+        peer.acked()
+    reason = "client 'team-a' has 2 runs that live, as many as budget runs_per_client = 2 allows"
+    for again in (False, True):
+        if again:
+            aggregator.stop()
+            aggregator.start()
+            for peer in trains:
+                peer.greet()
+        third = peers(aggregator.ingest, key=team, run="a-3")
+        assert third.say(third.greeting) == Refuse(reason=reason)
+        peers(aggregator.ingest, key=owner, run=f"b-{again}").attach(["w"])
+
+    trains[0].send(Bye())
+    trains[0].acked()
+    peers(aggregator.ingest, key=team, run="a-3").attach(["w"])
 
 
 def test_a_refused_training_job_trains_on(

@@ -1,29 +1,76 @@
-"""Admission: which peers may write which run, and which HELLOs open a session."""
+"""Admission: which peers may write which run, and which HELLOs open a session.
+
+A HELLO for which there is no room waits until the next round, in which the least useful goes. It is
+refused if nothing may go.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
 from typing import Final
 
-from gradwatch_server.core.sequence import SequenceTracker
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.state import State
+from gradwatch_server.engine.attempt_rate import AttemptRate
+from gradwatch_server.engine.room import Room
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_wire import Hello, Refuse
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
-MAX_HELLO_BYTES: Final = 8_192
-"""A session's HELLO stays in memory for good; those of our client take some 300 bytes."""
+logger = logging.getLogger(__name__)
 
-MAX_SESSIONS: Final = 100_000
-MAX_RUNS: Final = 1_000
+MAX_HELLO_BYTES: Final = 8_192
+"""Those of our client take some 300 bytes."""
+
+MAX_WAITING: Final = 512
+"""HELLOs that wait for the next round; one more is not answered, and its client says it again."""
+
+
+class Verdict(Enum):
+    """What becomes of a HELLO."""
+
+    ADMITTED = "admitted"
+    WAITS = "waits"
+    REFUSED = "refused"
 
 
 class Admission:
     """Refuses what may not come in; each refusal is counted and told to the peer."""
 
-    def __init__(self, ingest: Ingest, state: State, tracker: SequenceTracker) -> None:
+    def __init__(self, ingest: Ingest, state: State, budget_use: BudgetUse) -> None:
+        self.room = Room(state, budget_use)
         self._ingest = ingest
         self._state = state
-        self._tracker = tracker
+        self._use = budget_use
+        self._limits = budget_use.limits
+        self._rate = AttemptRate(self._limits.attempts_per_min)
+        self._waiting: deque[Message] = deque()
+        self._grown = set(state.runs)  # runs that began an attempt
+        self._is_making_room = False
+
+    def next_round(self) -> Iterator[Message]:
+        """Begin a round, and yield what waited for it; what is in its way goes."""
+        self.room.next_round()
+        self._rate.next_round(self._state.runs)
+        while self._grown:
+            self.room.trim(self._grown.pop())
+        self._is_making_room = True
+        for _ in range(len(self._waiting)):
+            yield self._waiting.popleft()
+        self._is_making_room = False
+
+    def wait(self, message: Message) -> None:
+        """Let a HELLO wait for the next round."""
+        if len(self._waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
+            self._waiting.append(message)
+
+    def returns(self, message: Message) -> None:
+        """Note that a session that is known says HELLO again, with its key."""
+        if message.client is not None:
+            self.room.claim(message.envelope.session, message.client.name)
 
     def may_write(self, message: Message) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""
@@ -36,27 +83,68 @@ class Admission:
         self._refuse(message, "owner", reason)
         return False
 
-    def admits(self, message: Message, hello: Hello) -> bool:
-        """Tell whether a HELLO may open a new session; refuse it if not."""
-        refusal = self._refusal(hello, len(message.raw))
-        if refusal is not None:
-            self._refuse(message, *refusal)
-        return refusal is None
+    def judge(self, message: Message, hello: Hello, now_ns: int) -> Verdict:
+        """Say whether a HELLO opens a new session; if not it is refused, or waits."""
+        malformed = _malformed(hello, len(message.raw))
+        if malformed is not None:
+            self._refuse(message, *malformed)
+            return Verdict.REFUSED
+        run = self._state.runs.get(hello.run)
+        is_found = run is not None and run.find(hello) is not None
+        begins = self._rate.begins(hello, is_found=is_found)
+        if begins and self._is_crowded(message, hello.run):
+            return Verdict.REFUSED
+        client = message.client.name if message.client is not None else ""
+        lacking = self.room.lacking(hello, client, begins=begins)
+        if lacking is not None and not self._is_making_room:
+            self.wait(message)
+            return Verdict.WAITS
+        if begins and not self._may_begin(hello, now_ns):
+            return Verdict.WAITS  # until its client says it again
+        if lacking is not None and (lacking := self.room.make(hello, client, begins=begins)):
+            self._use[lacking].num_refused += 1
+            self._refuse(message, lacking, self.room.refusal(lacking, client))
+            return Verdict.REFUSED
+        if not begins:
+            self._rate.join(hello)
+        self.room.add(message.envelope.session, hello, client, begins=begins)
+        return Verdict.ADMITTED
+
+    def _may_begin(self, hello: Hello, now_ns: int) -> bool:
+        """Count an attempt that begins; tell whether it may now."""
+        if self._rate.begin(hello, now_ns):
+            self._grown.add(hello.run)
+            return True
+        self._use["attempts_per_min"].num_refused += 1
+        if self._rate.is_first_told(hello.run):
+            most = self._limits.attempts_per_min
+            says = "run %s begins more than %d attempts a minute: further ones wait (told once)"
+            logger.warning(says, hello.run, most)
+        return False
+
+    def _is_crowded(self, message: Message, name: str) -> bool:
+        """Refuse a further attempt while the oldest lives, which keeps all after it in memory."""
+        run = self._state.runs.get(name)
+        if run is None or len(run.attempts) < self._limits.attempts or not run.attempts[0].lives:
+            return False
+        self._use["attempts"].num_refused += 1
+        reason = (
+            f"run {name!a} has {len(run.attempts)} attempts in memory, of which the oldest still "
+            "lives; give this job a run of its own"
+        )
+        self._refuse(message, "attempts", reason)
+        return True
 
     def _refuse(self, message: Message, kind: str, reason: str) -> None:
         self._ingest.refuse(kind, reason, message.peer)
         self._ingest.reply(message.peer, message.envelope.session, Refuse(reason=reason))
 
-    def _refusal(self, hello: Hello, num_bytes: int) -> tuple[str, str] | None:
-        """Return what kind of HELLO is not taken in, and the reason; None if this one is."""
-        if not is_run_name(hello.run):
-            return "run name", f"run name {hello.run[:40]!a} is not {RUN_NAME_RULE}"
-        if num_bytes > MAX_HELLO_BYTES:
-            reason = f"a HELLO of {num_bytes} bytes, at most {MAX_HELLO_BYTES} are read"
-            return "hello size", reason
-        if hello.run not in self._state.runs and len(self._state.runs) >= MAX_RUNS:
-            return "runs", f"the log holds {MAX_RUNS} runs; start with a new data directory"
-        if len(self._tracker) >= MAX_SESSIONS:
-            reason = f"the log holds {MAX_SESSIONS} sessions; start with a new data directory"
-            return "sessions", reason
-        return None
+
+def _malformed(hello: Hello, num_bytes: int) -> tuple[str, str] | None:
+    """Return what kind of HELLO is not read, and the reason; None if this one is."""
+    if not is_run_name(hello.run):
+        return "run name", f"run name {hello.run[:40]!a} is not {RUN_NAME_RULE}"
+    if num_bytes > MAX_HELLO_BYTES:
+        reason = f"a HELLO of {num_bytes} bytes, at most {MAX_HELLO_BYTES} are read"
+        return "hello size", reason
+    return None

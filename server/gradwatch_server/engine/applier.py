@@ -77,7 +77,7 @@ class Applier:
                 self.publisher.note_changed({own.hello.run for own in known if own is not None})
             case Tick() | Resumed() | RulesSet():
                 self.publisher.note_changed(self.state.runs)
-            case Acknowledged(run=run):
+            case Acknowledged(run=run) | Forgotten(run=run):
                 self.publisher.note_changed({run} & self.state.runs.keys())
             case SilenceAdded() | SilenceRemoved():
                 self._published.silences = tuple(self.state.silences)

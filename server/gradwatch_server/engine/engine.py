@@ -113,6 +113,7 @@ class Engine(threading.Thread):
             self.metrics,
             self.boot_id,
             self._housekeeping.beat,
+            self.budget_use,
         )
         self._applier.on_forgotten = self._intake.forget
 
@@ -124,6 +125,7 @@ class Engine(threading.Thread):
             clock=self.clock,
             retention=self._retention,
             window_steps=window_steps,
+            publish_share=self.budget_use.limits.publish_share,
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
@@ -155,6 +157,7 @@ class Engine(threading.Thread):
 
     def _round(self) -> None:
         batch = Batch()
+        self._intake.next_round(self.clock.now_ns(), batch)
         began_s = 0.0
         for message in self._ingest.receive(POLL_MS):
             began_s = began_s or time.perf_counter()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from gradwatch_server.core.entries import Beats, Lost, Progress, Resumed, Tick
+from gradwatch_server.core.entries import Beats, Forgotten, Lost, Progress, Resumed, Tick
 from gradwatch_server.core.liveness import LOGGED_AFTER_S, SIGN_EVERY_S
+from gradwatch_server.core.session import Session
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.published import PublishedState
@@ -73,13 +75,15 @@ class Housekeeping:
         if now_ns - self._ticked_ns < TICK_NS:
             return
         self._ticked_ns = now_ns
+        gone = _forgotten(batch)
         for session in self._silent(now_ns):
-            batch.add(now_ns, Lost(session))
+            if session.attempt > gone.get(session.hello.run, 0):
+                batch.add(now_ns, Lost(session.id))
         self._add_beats(now_ns, batch)
         if self._is_watching(now_ns):
             self._watched_ns = now_ns
             batch.add(now_ns, Tick())
-        self._add_forgotten(now_ns, batch)
+        self._add_forgotten(now_ns, batch, gone)
 
     def _add_beats(self, now_ns: int, batch: Batch) -> None:
         """Put what was said by sessions that sent nothing else lately into one entry.
@@ -112,20 +116,27 @@ class Housekeeping:
             for session in self._state.sessions.values()
         )
 
-    def _silent(self, now_ns: int) -> list[bytes]:
+    def _silent(self, now_ns: int) -> list[Session]:
         """Return the sessions that gave no sign of life for the session timeout."""
         last_seen = self._published.last_seen
         return [
-            session.id
+            session
             for session in self._state.sessions.values()
             if session.state is RankState.ALIVE
             and now_ns - last_seen.get(session.id, now_ns) > self._session_timeout_ns
         ]
 
-    def _add_forgotten(self, now_ns: int, batch: Batch) -> None:
+    def _add_forgotten(self, now_ns: int, batch: Batch, gone: Mapping[str, int]) -> None:
         if now_ns - self._forgot_ns < FORGET_NS:
             return
         self._forgot_ns = now_ns
         last_seen = self._published.last_seen
         for body in long_ended(self._state, last_seen, now_ns, self._runs_max_age_s):
-            batch.add(now_ns, body)
+            if body.run not in gone:
+                batch.add(now_ns, body)
+
+
+def _forgotten(batch: Batch) -> dict[str, int]:
+    """Return the runs of which something leaves memory in a batch, and up to which attempt."""
+    bodies = (line.entry.body for line in batch.lines)
+    return {body.run: body.attempts for body in bodies if isinstance(body, Forgotten)}

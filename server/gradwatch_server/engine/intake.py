@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from gradwatch_server.core.entries import Gap, Opened, Progress, Received
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.core.entries import Entry, Gap, Opened, Progress, Received
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_server.core.state import State
-from gradwatch_server.engine.admission import Admission
+from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Answer, Batch
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
+from gradwatch_server.storage.store import Line
 from gradwatch_wire import Ack, Beat, Hello
 from gradwatch_wire.health import RankState
+from gradwatch_wire.limits import BOOT_ID_BYTES
 from gradwatch_wire.session.replayed import as_replayed, is_replayed
+
+NO_BOOT: Final = bytes(BOOT_ID_BYTES)
+"""The boot id of no aggregator."""
+
+SILENT_NS: Final = 6_000_000_000
+"""A session that was silent this long may be taken up by another peer: by then ZeroMQ's heartbeat
+has ended a connection that is dead."""
+
+ASK_NS: Final = 500_000_000
+"""How often it is looked whether the peer of a session is still connected."""
 
 
 class Intake:
@@ -30,8 +44,9 @@ class Intake:
         metrics: EngineMetrics,
         boot_id: bytes,
         on_beat: Callable[[Progress], None],
+        budget_use: BudgetUse,
     ) -> None:
-        self.peers: dict[bytes, bytes] = {}  # session -> peer that last spoke for it
+        self.peers: dict[bytes, bytes] = {}  # session -> peer that speaks for it
         self._ingest = ingest
         self._state = state
         self._tracker = tracker
@@ -39,12 +54,24 @@ class Intake:
         self._metrics = metrics
         self._boot_id = boot_id
         self._on_beat = on_beat
-        self._admission = Admission(ingest, state, tracker)
+        self._admission = Admission(ingest, state, budget_use)
+        self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
+
+    def next_round(self, now_ns: int, batch: Batch) -> None:
+        """Begin a batch with what leaves memory, and with the HELLOs that waited for that."""
+        for message in self._admission.next_round():
+            self.take(message, now_ns, batch)
+        gone = [Line(Entry(now_ns, body)) for body in self._admission.room.forgotten()]
+        batch.lines[:0] = gone
 
     def take(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Add to a batch what a message puts into the log, and the answer to it."""
-        if self._admission.may_write(message) and self._dispatch(message, now_ns, batch):
-            session = message.envelope.session
+        session = message.envelope.session
+        if not self._admission.may_write(message) or not self._is_of_its_peer(message, now_ns):
+            return
+        if session in self._admission.room.going:
+            self._turn_away(message)
+        elif self._dispatch(message, now_ns, batch):
             self._published.last_seen[session] = now_ns
             self.peers[session] = message.peer
 
@@ -52,7 +79,42 @@ class Intake:
         """Let a session go that left memory; if it comes back it is not known."""
         self._tracker.forget(session)
         self.peers.pop(session, None)
+        self._asked_ns.pop(session, None)
         self._published.last_seen.pop(session, None)
+        self._admission.room.remove(session)
+
+    def _turn_away(self, message: Message) -> None:
+        """Answer for a session that leaves memory in this round: it may begin anew in the next."""
+        if isinstance(message.envelope.record, Hello):
+            self._admission.wait(message)
+        else:
+            self._say_unknown(message)
+
+    def _say_unknown(self, message: Message) -> None:
+        """Make the client say HELLO: it does at an ACK of another boot id than it knows."""
+        session = message.envelope.session
+        self._ingest.reply(message.peer, session, Ack(boot_id=NO_BOOT, acked=0))
+
+    def _is_of_its_peer(self, message: Message, now_ns: int) -> bool:
+        """Tell whether a message comes from the peer that speaks for its session.
+
+        Another one may once that is gone or silent: so a client connects anew, and what it left on
+        the disk is sent by another process.
+        """
+        session = message.envelope.session
+        peer = self.peers.get(session)
+        if peer is None or peer == message.peer:
+            return True
+        if now_ns - self._published.last_seen.get(session, 0) > SILENT_NS:
+            return True
+        known = self._state.sessions.get(session)
+        if now_ns - self._asked_ns.get(session, 0) > ASK_NS and known is not None:
+            self._asked_ns[session] = now_ns
+            again = Ack(boot_id=self._boot_id, acked=known.acked)  # it has had this one
+            if not self._ingest.reply(peer, session, again):
+                return True
+        self._ingest.refuse("another peer", "a session that a connected peer speaks for")
+        return False
 
     def _dispatch(self, message: Message, now_ns: int, batch: Batch) -> bool:
         """Return whether the message shows that its session is alive."""
@@ -60,8 +122,7 @@ class Intake:
         if isinstance(record, Hello):
             return self._greet(message, record, now_ns, batch)
         if session not in self._tracker:
-            # A new log, or one that lost this session: the client says HELLO at a new boot id.
-            self._ingest.reply(message.peer, session, Ack(boot_id=self._boot_id, acked=0))
+            self._say_unknown(message)  # a new log, one that lost it, or it left memory
             return False
         if isinstance(record, Beat):
             self._revive(session, now_ns, batch)
@@ -76,11 +137,12 @@ class Intake:
         return True
 
     def _greet(self, message: Message, hello: Hello, now_ns: int, batch: Batch) -> bool:
-        """Open the session if it is new; return False if it was refused."""
+        """Open the session if it is new; return False if it is refused, or waits."""
         session = message.envelope.session
         if session in self._tracker:
+            self._admission.returns(message)
             self._return(session, hello, now_ns, batch)
-        elif self._admission.admits(message, hello):
+        elif self._admission.judge(message, hello, now_ns) is Verdict.ADMITTED:
             self._tracker.open(session)
             batch.add(now_ns, Opened(session, hello), message.raw)
         else:

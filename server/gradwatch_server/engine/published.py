@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +16,9 @@ from gradwatch_server.engine.unmatched import UnmatchedRules
 
 PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
+
+MAX_PAUSE_NS: Final = 2_000_000_000
+"""However much they cost, they are made this often: probes and people look at them."""
 
 
 @dataclass(slots=True)
@@ -45,9 +49,18 @@ class PublishedState:
 class Publisher:
     """Makes new snapshots of the runs that changed."""
 
-    def __init__(self, published: PublishedState) -> None:
+    def __init__(self, published: PublishedState, share: float = 1.0) -> None:
+        """Publish nothing yet.
+
+        Args:
+            published: What readers see.
+            share: The part of the time that making snapshots may take.
+        """
         self._published = published
+        self._share = share
+        self._pause_ns = PUBLISH_NS
         self._changed: set[str] = set()
+        self._removed: set[str] = set()
         self._published_ns = 0
         self._unmatched = UnmatchedRules()
 
@@ -56,23 +69,29 @@ class Publisher:
         self._changed.update(runs)
 
     def remove(self, run: str) -> None:
-        """Take back what was published of a run that left memory."""
+        """Take back what was published of a run that left memory, at the next time."""
         self._changed.discard(run)
+        self._removed.add(run)
         self._unmatched.remove(run)
-        rest = {name: view for name, view in self._published.runs.items() if name != run}
-        self._published.runs = MappingProxyType(rest)
 
     def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
         """Publish what changed, unless it was done just before."""
         self._published.rules = state.rules
-        if not self._changed or (now_ns - self._published_ns < PUBLISH_NS and not force):
+        if not (self._changed or self._removed):
             return
-        before = self._published.runs
+        if now_ns - self._published_ns < self._pause_ns and not force:
+            return
+        began_s = time.perf_counter()
+        runs = self._published.runs
+        before = {name: view for name, view in runs.items() if name not in self._removed}
         views = {
             name: view_run(state.runs[name], state.rules, before.get(name))
             for name in self._changed
         }
-        self._published.runs = MappingProxyType({**self._published.runs, **views})
+        self._published.runs = MappingProxyType(before | views)
         self._unmatched.look(views.values(), state.rules)
         self._changed.clear()
+        self._removed.clear()
         self._published_ns = now_ns
+        took_ns = (time.perf_counter() - began_s) * 1e9
+        self._pause_ns = max(PUBLISH_NS, round(min(took_ns / self._share, MAX_PAUSE_NS)))

@@ -24,6 +24,7 @@ def recover(
     clock: Clock,
     retention: RetentionPolicy,
     window_steps: int,
+    publish_share: float = 1.0,
 ) -> Applier:
     """Read the newest checkpoint and the log after it; begin anew if the store is damaged.
 
@@ -34,7 +35,7 @@ def recover(
     def read() -> Applier:
         checkpointer = Checkpointer(store, retention, clock)
         state = checkpointer.restore(window_steps)
-        applier = Applier(state, checkpointer, Publisher(published), published)
+        applier = Applier(state, checkpointer, Publisher(published, publish_share), published)
         published.cursor = _catch_up(applier, store, rules, clock)
         published.silences = tuple(state.silences)
         return applier

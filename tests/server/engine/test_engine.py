@@ -18,7 +18,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.engine import admission
+from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.store import Line, StorageError, StorageFault
@@ -132,12 +132,12 @@ def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
 
 
 def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
-    """Nothing is stored; from the boot id it sees that it has to say HELLO."""
+    """Nothing is stored; from the boot id, which is nobody's, it sees that it has to say HELLO."""
     running = start()
     peer = peers(running.endpoint)
     for record in (Beat(), Bye(), Event(name="x", step=0)):
         peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
-        assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=0)
+        assert peer.receive() == Ack(boot_id=NO_BOOT, acked=0)
 
     assert running.published.runs == {}
     assert running.entries() == []
@@ -188,29 +188,6 @@ def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
     assert isinstance(answer, Refuse)
     assert "at most 8192 are read" in answer.reason
     assert running.ingest.refused == {"hello size": 1}
-
-
-def test_runs_and_sessions_are_bounded(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beyond the bound a new one is refused; those that are known go on."""
-    monkeypatch.setattr(admission, "MAX_RUNS", 2)
-    monkeypatch.setattr(admission, "MAX_SESSIONS", 3)
-    running = start()
-    known = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
-    running.shows("two")
-
-    third = peers(running.endpoint, run="three").say(Hello(run="three", rank=0, world=1))
-    assert isinstance(third, Refuse)
-    assert third.reason == "the log holds 2 runs; start with a new data directory"
-    peers(running.endpoint, run="two").attach()
-    fourth = peers(running.endpoint, run="two").say(Hello(run="two", rank=0, world=1))
-    assert isinstance(fourth, Refuse)
-    assert fourth.reason == "the log holds 3 sessions; start with a new data directory"
-
-    known[0].greet()
-    known[0].steps(0, 1.0)
-    assert running.ingest.refused == {"runs": 1, "sessions": 1}
 
 
 def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
 from gradwatch_server.core.entries import Entry, Opened
 from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.published import PUBLISH_NS, PublishedState, Publisher
 from gradwatch_wire import Hello
 
@@ -48,8 +52,8 @@ def test_snapshots_are_made_at_most_so_often(state: State) -> None:
     assert set(published.runs) == {"one", "two"}
 
 
-def test_a_run_that_left_memory_is_taken_back_at_once(state: State) -> None:
-    """Also one that changed just before: there is nothing left to make a snapshot of."""
+def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: State) -> None:
+    """There is nothing left to make a snapshot of."""
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -60,3 +64,52 @@ def test_a_run_that_left_memory_is_taken_back_at_once(state: State) -> None:
     publisher.publish(state, 2 * PUBLISH_NS)
 
     assert set(published.runs) == {"two"}
+
+
+def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: State) -> None:
+    """Also one that begins anew before they are made; a mapping that a reader took stays."""
+    published = PublishedState()
+    publisher = Publisher(published)
+    publisher.note_changed(["one", "two"])
+    publisher.publish(state, PUBLISH_NS)
+    before = published.runs
+    publisher.remove("one")
+    publisher.remove("two")
+    publisher.note_changed(["two"])
+    publisher.publish(state, 2 * PUBLISH_NS)
+
+    assert set(before) == {"one", "two"}
+    assert set(published.runs) == {"two"}
+    publisher.publish(state, 3 * PUBLISH_NS)
+    assert set(published.runs) == {"two"}
+
+
+def test_snapshots_take_only_their_share_of_the_time(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes 20 ms is made every 200 ms with a tenth; however long it takes, every 2 s."""
+    clock_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
+
+    def slow(cost_s: float) -> None:
+        def view(*arguments: Any) -> Any:
+            clock_s[0] += cost_s
+            return view_run(*arguments)
+
+        monkeypatch.setattr("gradwatch_server.engine.published.view_run", view)
+
+    published = PublishedState()
+    publisher = Publisher(published, share=0.1)
+
+    def publishes(now_ms: int) -> bool:
+        before = published.runs
+        publisher.note_changed(["one"])
+        publisher.publish(state, now_ms * 1_000_000)
+        return published.runs is not before
+
+    slow(0.02)
+    assert [publishes(now_ms) for now_ms in (1_000, 1_060, 1_190, 1_210)] == [
+        *(True, False, False, True)
+    ]
+    slow(60.0)
+    assert [publishes(now_ms) for now_ms in (1_500, 3_400, 3_600)] == [True, False, True]

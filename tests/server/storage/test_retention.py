@@ -11,13 +11,13 @@ import pytest
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.state import State
-from gradwatch_server.engine import admission, housekeeping
+from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
 from gradwatch_server.storage.retention import Retention, RetentionPolicy, long_ended
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
-from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Refuse, encode
+from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
 
 SECOND = 1_000_000_000
 SESSION = bytes(range(16))
@@ -196,18 +196,13 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
     start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves memory for good; its alert events stay, and its name may be used again."""
-    monkeypatch.setattr(admission, "MAX_RUNS", 1)
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
     running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
     peer = peers(running.endpoint).attach()
     peer.steps(0, float("nan"))
-    refused = peers(running.endpoint, run="next").say(Hello(run="next", rank=0, world=1))
-    assert isinstance(refused, Refuse)
-
     wait_until(lambda: "gpt" not in running.published.runs)
     peers(running.endpoint, run="next").attach()
     running.shows("next")
-    monkeypatch.setattr(admission, "MAX_RUNS", 2)
     assert set(running.published.last_seen) == {running.view("next").ranks[0].session}
     again = peers(running.endpoint).attach()
     again.steps(0, float("nan"))

@@ -1,0 +1,335 @@
+"""Who gets in when there is no room, and who has to go, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from gradwatch_server.budgets import Budgets
+from gradwatch_server.core.entries import Forgotten
+from gradwatch_server.engine import housekeeping, intake
+from gradwatch_wire import Ack, Beat, Bye, Hello, Refuse, Welcome, decode
+from gradwatch_wire.health import RankState
+from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Phase, Session
+from tests.support.records import manifest_of, stats_of
+from tests.support.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """For a socket of the test's own."""
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def forgotten(running: Any) -> list[tuple[str, int]]:
+    bodies = (entry.body for entry in running.entries())
+    return [(body.run, body.attempts) for body in bodies if isinstance(body, Forgotten)]
+
+
+def sweep(peer: Any, count: int) -> None:
+    """Attach to many runs, and leave it at that."""
+    for number in range(count):
+        peer.session = os.urandom(16)
+        peer.greeting = Hello(run=f"sweep-{number}", rank=0, world=1)
+        peer.greet()
+
+
+def test_a_sweep_of_names_shuts_nobody_out(
+    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its runs go for the next; what trains and what ended with frames stays (S20)."""
+    running = start(budgets=Budgets(runs=8))
+    trains, ended = (peers(running.endpoint, run=run).attach() for run in ("trains", "ended"))
+    for peer in (trains, ended):
+        peer.steps(0, 1.0)
+    ended.send(Bye())
+    ended.acked()
+    sweep(peers(running.endpoint), 40)
+    fresh = peers(running.endpoint, run="fresh").attach()
+    fresh.steps(0, 1.0)
+    trains.steps(1, 1.0)
+
+    running.shows("fresh", frames=1)
+    running.shows("trains", frames=2)
+    assert "ended" in running.published.runs
+    assert len(running.published.runs) == 8
+    use = running.engine.budget_use["runs"]
+    assert (use.used, use.num_refused) == (8, 0)
+    assert use.num_evicted == len(forgotten(running)) == 35
+    assert caplog.text.count("left memory to make room") == 1
+    assert running.published.num_apply_errors == 0
+
+
+def test_a_run_is_refused_only_where_all_train(start: Any, peers: Any) -> None:
+    """It is told how many there are; once one has ended, that one goes."""
+    running = start(budgets=Budgets(runs=2))
+    trains = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
+    for peer in trains:
+        peer.steps(0, 1.0)
+        running.shows(peer.greeting.run, frames=1)
+
+    third = peers(running.endpoint, run="three")
+    reason = "2 runs live, as many as budget runs = 2 allows"
+    assert third.say(third.greeting) == Refuse(reason=reason)
+    assert running.engine.budget_use["runs"].num_refused == 1
+    assert running.ingest.refused == {"runs": 1}
+
+    trains[0].send(Bye())
+    trains[0].acked()
+    third.attach()
+    running.shows("three")
+    assert forgotten(running) == [("one", 1)]
+    trains[1].steps(1, 1.0)
+
+
+def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: Any) -> None:
+    """Its client is told that it is not known, says HELLO, and sends from there on."""
+    running = start(budgets=Budgets(runs=1))
+    paused = peers(running.endpoint, run="paused")
+    paused.greet()
+    other = peers(running.endpoint, run="other").attach()
+    running.shows("other")
+    assert "paused" not in running.published.runs
+
+    answer = paused.say(Beat(last_step=3))
+    assert answer == Ack(boot_id=intake.NO_BOOT, acked=0)
+    other.send(Bye())
+    other.acked()
+    assert paused.greet().acked == 0
+    paused.declare()
+    paused.steps(0, 1.0)
+    running.shows("paused", frames=1, attempt=2)
+    assert set(running.published.last_seen) == {paused.session}
+
+
+def test_a_client_that_was_evicted_goes_on_by_itself(
+    start: Any, peers: Any, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """Nothing that it sends then is lost, and it is not the first to go once it has sent it."""
+    running = start(budgets=Budgets(runs=1))
+    session = Session(os.urandom(16), Hello(run="paused", rank=0, world=1), Outbox(1 << 20))
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(running.endpoint)
+
+    def send(frames: list[bytes]) -> bool:
+        socket.send_multipart(frames)
+        return True
+
+    def pump(until: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not until():
+            assert time.monotonic() < deadline_s
+            send_due(session, send, time.monotonic())
+            if socket.poll(20):
+                session.receive(decode(socket.recv_multipart()), time.monotonic())
+
+    pump(lambda: session.phase is Phase.OPEN)
+    peers(running.endpoint, run="other").greet()
+    running.shows("other")
+    assert "paused" not in running.published.runs
+    for record in (manifest_of(["a"]), stats_of(0, [1.0])):
+        session.source.append(record, time.time_ns())
+    pump(lambda: session.is_drained)
+    socket.close()
+
+    view = running.shows("paused", frames=1)
+    assert (view.stored, view.lost) == (2, 0)
+
+
+def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
+    """They are entries of the log."""
+    running = start(budgets=Budgets(runs=3))
+    sweep(peers(running.endpoint), 7)
+    running.shows("sweep-6")
+    before = set(running.published.runs)
+
+    running = start(endpoint=running.endpoint, budgets=Budgets(runs=3))
+
+    assert set(running.published.runs) == before
+    assert running.engine.budget_use["runs"].used == 3
+
+
+def test_sessions_are_bounded_by_their_bytes(start: Any, peers: Any) -> None:
+    """What is empty goes for those that send something (S21)."""
+    running = start(budgets=Budgets(sessions_bytes=1 << 19))
+    trains = peers(running.endpoint, run="trains").attach()
+    trains.steps(0, 1.0)
+    wide = {f"part-{number}": "\U0001f600" + "x" * 200 for number in range(30)}
+    peer = peers(running.endpoint)
+    for number in range(60):
+        peer.session = os.urandom(16)
+        peer.greeting = Hello(run=f"wide-{number % 4}", rank=0, world=1, versions=wide)
+        peer.greet()
+    trains.steps(1, 1.0)
+
+    running.shows("trains", frames=2)
+    use = running.engine.budget_use["sessions_bytes"]
+    assert 0 < use.used <= 1 << 19
+    assert use.num_evicted > 10
+    assert len(running.engine._state.sessions) < 20
+    assert running.published.num_apply_errors == 0
+
+
+def test_a_job_that_is_too_large_does_not_evict_itself(start: Any, peers: Any) -> None:
+    """The ranks that there is no room for are refused."""
+    running = start(budgets=Budgets(sessions_bytes=1 << 16))
+    peer = peers(running.endpoint)
+    answers = []
+    for rank in range(20):
+        peer.session = os.urandom(16)
+        answers.append(peer.say(Hello(run="large", rank=rank, world=20)))
+
+    kinds = [type(answer) for answer in answers]
+    assert kinds == sorted(kinds, key=lambda kind: kind is Refuse)
+    assert kinds.count(Welcome) > 10
+    assert isinstance(answers[-1], Refuse)
+    assert "of budget sessions_bytes = 65536" in answers[-1].reason
+    assert forgotten(running) == []
+
+
+def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
+    """Older ones leave memory while it goes on; numbers go on too (S28)."""
+    running = start(budgets=Budgets(attempts=16))
+    peer = peers(running.endpoint)
+    for job in range(40):
+        peer.session, peer.seq = os.urandom(16), 0
+        peer.greeting = Hello(run="crash", rank=0, world=1, job=str(job))
+        peer.greet()
+        peer.send(Bye(reason="exception"))
+        peer.acked()
+    peers(running.endpoint, run="crash", job="last").attach().steps(0, 1.0)
+
+    view = running.shows("crash", attempt=41, frames=1)
+    assert [own.number for own in view.attempts] == list(range(26, 42))
+    assert running.engine.budget_use["attempts"].used == 17
+    assert len(running.engine._intake.peers) == 16
+    assert running.published.num_apply_errors == 0
+
+
+def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, peers: Any) -> None:
+    """The looping job is told to use another name."""
+    running = start(budgets=Budgets(attempts=16))
+    trains = peers(running.endpoint, run="shared", job="long").attach()
+    peer = peers(running.endpoint)
+    for job in range(16):
+        peer.session, peer.seq = os.urandom(16), 0
+        answer = peer.say(Hello(run="shared", rank=0, world=1, job=str(job)))
+        if isinstance(answer, Welcome):
+            peer.send(Bye(reason="exception"))
+            peer.acked()
+
+    assert isinstance(answer, Refuse)
+    assert "give this job a run of its own" in answer.reason
+    trains.steps(0, 1.0)
+    running.shows("shared", frames=1, attempt=1)
+
+
+def test_a_run_begins_only_so_many_attempts_a_minute(
+    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then a HELLO is not answered; ranks of an attempt that is there, and other runs, are."""
+    running = start(budgets=Budgets(attempts_per_min=3))
+    crash = peers(running.endpoint)
+    for job in range(3):
+        crash.session = os.urandom(16)
+        crash.greeting = Hello(run="crash", rank=0, world=2, job=str(job))
+        crash.greet()
+    crash.session = os.urandom(16)
+    for _ in range(2):
+        crash.send_as(0, 0, Hello(run="crash", rank=0, world=2, job="3"))
+    assert crash.is_silent(0.3)
+
+    peers(running.endpoint, run="crash", rank=1, world=2, job="2").greet()
+    peers(running.endpoint, run="other").greet()
+    assert running.shows("crash").attempt == 3
+    assert running.engine.budget_use["attempts_per_min"].num_refused == 2
+    assert caplog.text.count("begins more than 3 attempts a minute") == 1
+
+
+def test_ranks_that_attach_at_once_begin_one_attempt(start: Any, peers: Any) -> None:
+    """Although none is in the state while the others come."""
+    running = start(budgets=Budgets(attempts_per_min=1))
+    ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
+    for peer in ranks:
+        peer.send_as(0, 0, peer.greeting)
+    for peer in ranks:
+        assert isinstance(peer.receive(), Welcome)
+
+    assert len(running.shows().attempts) == 1
+
+
+def test_nobody_ends_the_session_of_another(start: Any, peers: Any) -> None:
+    """Not with its id, while it is connected; what it sends next is stored (S32)."""
+    running = start()
+    victim = peers(running.endpoint).attach()
+    victim.steps(0, 1.0)
+    thief = peers(running.endpoint, run="thief")
+    thief.session = victim.session
+    thief.send_as(victim.seq + 1, 1, Bye())
+    thief.send_as(0, 0, Beat())
+    thief.send_as(0, 0, victim.greeting)
+    assert thief.is_silent(0.3)
+    victim.steps(1, 1.0)
+
+    view = running.shows(frames=2, stored=3)
+    assert view.ranks[0].state is RankState.ALIVE
+    assert running.ingest.refused == {"another peer": 3}
+
+
+def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
+    start: Any, peers: Any, wait_until: Any
+) -> None:
+    """At once: ZeroMQ knows that nobody is there."""
+    running = start()
+    first = peers(running.endpoint).attach()
+    first.close()
+    second = peers(running.endpoint)
+    second.session, second.seq = first.session, first.seq
+    second.greet()
+    second.steps(0, 1.0)
+
+    running.shows(frames=1, stored=2)
+
+
+def test_a_session_that_was_silent_may_be_taken_up(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then a connection that is dead has been ended, and this one may be stopped."""
+    monkeypatch.setattr(intake, "SILENT_NS", 200_000_000)
+    running = start()
+    first = peers(running.endpoint).attach()
+    second = peers(running.endpoint)
+    second.session, second.seq = first.session, first.seq
+    assert first.is_silent(0.3)
+    second.steps(0, 1.0)
+
+    running.shows(frames=1, stored=2)
+
+
+def test_what_is_evicted_is_not_lost_or_forgotten_a_second_time(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its session times out in the round in which it goes."""
+    monkeypatch.setattr(housekeeping, "TICK_NS", 0)
+    monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
+    running = start(budgets=Budgets(runs=2), session_timeout_s=1.0)
+    peer = peers(running.endpoint)
+    sweep(peer, 2)
+    silent = dict(running.published.last_seen)
+    for number in range(2, 30):
+        running.published.last_seen |= dict.fromkeys(silent, 0)
+        peer.session = os.urandom(16)
+        peer.greeting = Hello(run=f"sweep-{number}", rank=0, world=1)
+        peer.greet()
+
+    assert running.published.num_apply_errors == 0
