@@ -30,7 +30,7 @@ from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, Store
+from gradwatch_server.storage.store import Line, StorageError, Store
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,10 @@ class Engine(threading.Thread):
                 self._round()
             if not self._withheld:
                 self._checkpointer.finish(self._state)
+        except StorageError as error:  # one that no waiting mends
+            logger.error("%s", error)
+            self.published.fault = str(error)
+            self._on_failure()
         except Exception:
             logger.exception("the engine failed and stops")
             self.published.fault = "the engine failed; see the log"
@@ -150,6 +154,7 @@ class Engine(threading.Thread):
             self._publish()
 
     def _round(self) -> None:
+        self._store.check()
         batch = Batch()
         began_s = 0.0
         for message in self._ingest.receive(POLL_MS):

@@ -30,6 +30,7 @@ class StorageFault(Enum):
     BUSY = "busy"  # somebody else uses it just now: the same call may succeed soon
     LOCKED = "locked"  # another writer has it for as long as it runs
     UNUSABLE = "unusable"  # the place cannot be used at all, or is of a newer version
+    GONE = "gone"  # its place was removed or replaced under it: it has to be opened anew
     FAILED = "failed"  # anything else, an I/O error for one: the same call may succeed later
 
 
@@ -44,6 +45,19 @@ class StorageError(GradwatchError):
     def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
         super().__init__(message)
         self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a store does not have any more of what it had.
+
+    Args:
+        text: What was found, and what to do.
+        entries: How many entries of the log are missing at the least.
+    """
+
+    text: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +296,22 @@ class Store(Protocol):
     def vacuum(self, num_bytes: int) -> bool:
         """Give about so much free space back to the system; return whether there was any."""
 
+    def check(self) -> None:
+        """Make sure that the store is where it was opened; called between any two batches.
+
+        Raises:
+            StorageError: If what is written could not be found again.
+        """
+
+    def find_loss(self) -> Loss | None:
+        """Say what is missing of what the store had; None if nothing is known to be.
+
+        To be asked once, when log and saved state have been read. No place in the log that an
+        entry had, and no cursor of an alert event, is given again.
+        """
+
     def reset(self, why: StorageError) -> None:
-        """Keep what is damaged under another name and go on with an empty store."""
+        """Keep what is damaged under another name and go on with what can be read of it."""
 
     def close(self) -> None:
         """Let the store go, so that another writer may have it."""

@@ -38,6 +38,7 @@ class SQLiteAlertEvents:
         self._db = db
         self._clock = clock
         self._told = False  # that an event is damaged
+        self._last_cursor: int | None = None
 
     def add(self, events: Sequence[NewAlertEvent]) -> int:
         """Store each change of each alert once; return the newest cursor of all."""
@@ -47,7 +48,29 @@ class SQLiteAlertEvents:
             with self._db.transaction():
                 self._db.executemany(_ADD.strip(), rows)
         (newest,) = self._db.row(_NEWEST)
+        self._last_cursor = max(int(newest), self._last_cursor or 0)
         return int(newest)
+
+    @property
+    def last_cursor(self) -> int:
+        """The newest cursor that was given, also if its event is not there any more."""
+        if self._last_cursor is None:
+            row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'alert_events'")
+            self._last_cursor = int(row[0]) if row is not None else 0
+        return self._last_cursor
+
+    def skip_to(self, cursor: int) -> None:
+        """Give no event a cursor up to this one: readers took them for read."""
+        if cursor <= self.last_cursor:
+            return
+        with self._db.transaction():
+            self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'alert_events'")
+            self._db.execute("INSERT INTO sqlite_sequence VALUES ('alert_events', ?)", (cursor,))
+        self._last_cursor = cursor
+
+    def reset(self) -> None:
+        """Look anew at which cursor is the newest."""
+        self._last_cursor = None
 
     def trim(self, before_ns: int, most: int) -> bool:
         """Delete up to *most* of the events stored before a time, but not the newest of all."""

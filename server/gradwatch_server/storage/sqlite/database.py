@@ -7,6 +7,7 @@ writes. Whatever SQLite raises leaves here as a `StorageError`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import sqlite3
 import time
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME
+from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,8 @@ class Database:
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._presence = Presence(())
+        self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
         unclean = path is not None and path.exists() and _num_bytes(_side(path, "-wal")) > 0
         try:
@@ -84,6 +89,7 @@ class Database:
         return str(self._path or ":memory:")
 
     def _open(self, *, check: bool) -> None:
+        self._presence = Presence(())
         if self._path is not None:
             create_private(self._path)  # those beside it get its mode from SQLite
         with storage_errors():
@@ -98,9 +104,16 @@ class Database:
             if check:
                 self._check()
             self._migrate()
+            self._note_presence()
         except BaseException:
             self.close()
             raise
+
+    def _note_presence(self) -> None:
+        if self._path is not None:
+            self.number("user_version")  # a read, after which the WAL is there
+            files = (self._path, _side(self._path, "-wal"), self._path.with_name(LOCK_NAME))
+            self._presence = Presence(files)
 
     def _check(self) -> None:
         """Look for damage in a time that does not grow with the file."""
@@ -128,6 +141,11 @@ class Database:
         if 0 < version < SCHEMA_VERSION:
             text = "brought %s from schema version %d to %d"
             logger.info(text, self.name, version, SCHEMA_VERSION)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not closed yet."""
+        return self._connection is not None
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -173,10 +191,15 @@ class Database:
         try:
             self.execute("BEGIN IMMEDIATE")
             yield
+            self.check_present()
             self.execute("COMMIT")
         except BaseException:
             self.rollback()
             raise
+
+    def check_present(self) -> None:
+        """Raise a `StorageError` if the file is not any more where it was opened."""
+        self._presence.check()
 
     def rollback(self) -> None:
         """Undo what is not committed, unless SQLite has done so itself, as on a full disk."""
@@ -235,7 +258,12 @@ class Database:
     def close(self) -> None:
         """Write the WAL back and close the file."""
         if self._connection is not None:
-            self._connection.close()
+            if self._path is None or self._presence.has(self._path):
+                self._connection.close()
+            else:
+                # SQLite would delete the WAL by its name, and that may be another aggregator's by
+                # now. Kept for as long as the process runs; the interpreter does not close it.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
         self._connection = None
 
 
@@ -250,6 +278,8 @@ class ReadOnlyDatabase(Database):
         """
         self._path = path
         self._connection = None
+        self._presence = Presence(())
+        self.loss = None
         if not path.is_file():
             msg = f"there is no {path}; give the aggregator's data directory with --data"
             raise StorageError(msg, StorageFault.UNUSABLE)
