@@ -197,6 +197,9 @@ class Log(Protocol):
         that, it is an error: a log that ended early would be taken for the truth.
         """
 
+    def runs(self) -> set[str]:
+        """Return the names of the runs of which there is a HELLO, reading all of the log."""
+
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
 

@@ -9,17 +9,20 @@ from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.checksums import is_good_event, of_event
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
 
 logger = logging.getLogger(__name__)
 
+_COLUMNS: Final = "cursor, alert_id, state, run, body, checksum"
+
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
 # Not OR IGNORE, which takes a cursor away for each event that it ignores.
 _ADD: Final = """
-    INSERT INTO alert_events (alert_id, state, run, body, stored_ns)
-    SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS
+    INSERT INTO alert_events (alert_id, state, run, body, stored_ns, checksum)
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS
         (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)
 """
 
@@ -44,7 +47,8 @@ class SQLiteAlertEvents:
         """Store each change of each alert once; return the newest cursor of all."""
         if events:
             now_ns = self._clock.now_ns()
-            rows = [(own.alert_id, own.change, own.run, own.body, now_ns) for own in events]
+            facts = [(own.alert_id, own.change, own.run, own.body) for own in events]
+            rows = [(*own, now_ns, of_event(*own)) for own in facts]
             with self._db.transaction():
                 self._db.executemany(_ADD.strip(), rows)
         (newest,) = self._db.row(_NEWEST)
@@ -110,7 +114,7 @@ class SQLiteAlertEvents:
             )
         with self._db.reading() as connection:
             rows = connection.execute(
-                f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
+                f"SELECT {_COLUMNS} FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor",
                 values,
             )
@@ -118,12 +122,17 @@ class SQLiteAlertEvents:
             readable = (event for row in rows if (event := self._read(*row)) is not None)
             return list(islice(readable, most))
 
-    def _read(self, cursor: int, run: str, body: str) -> AlertEvent | None:
+    def _read(
+        self, cursor: int, alert_id: str, change: str, run: str, body: str, checksum: int | None
+    ) -> AlertEvent | None:
         try:
             alert = json.loads(body)
-            if isinstance(alert, dict):
+            if not is_good_event(alert_id, change, run, body, checksum):
+                why = "its checksum is another one"
+            elif not isinstance(alert, dict):
+                why = "it is no alert"
+            else:
                 return AlertEvent(cursor, run, alert)
-            why = "it is no alert"
         except (ValueError, TypeError) as error:
             why = str(error)
         if not self._told:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
-from gradwatch_server.core.entries import Entry
+from gradwatch_server.core.entries import Entry, Opened
 from gradwatch_server.storage.encoding import (
     HEAD_KINDS,
     SESSION_HEAD_KINDS,
@@ -14,8 +15,10 @@ from gradwatch_server.storage.encoding import (
     decode_entry,
     encode_entry,
 )
+from gradwatch_server.storage.sqlite.checksums import check_entry, of_entry
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.store import EntrySize, Line
+from gradwatch_wire import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +50,11 @@ class SQLiteLog:
     def append(self, lines: Sequence[Line]) -> None:
         """Write lines and commit them, all or none; `last_offset` is the last one's then."""
         rows = [
-            (offset, own.received_ns, own.kind, own.session, own.payload)
+            (offset, own.received_ns, own.kind, own.session, own.payload, of_entry(own))
             for offset, own in enumerate(map(encode_entry, lines), self._last_offset + 1)
         ]
         with self._db.transaction():
-            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._last_offset += len(rows)
 
     def entries(self, after: int = 0) -> Iterator[tuple[int, Entry]]:
@@ -60,17 +63,33 @@ class SQLiteLog:
         A row that cannot be read is logged and passed over.
         """
         rows = self._db.rows(
-            "SELECT log_offset, received_ns, kind, session, payload FROM log"
+            "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
             " WHERE log_offset > ? ORDER BY log_offset",
             (after,),
         )
-        for offset, *columns in rows:
+        for offset, *columns, checksum in rows:
             try:
-                entry = decode_entry(EncodedEntry(*columns))
+                encoded = EncodedEntry(*columns)
+                check_entry(encoded, checksum)
+                entry = decode_entry(encoded)
             except Exception as error:  # noqa: BLE001 - a damaged row must not cost the next ones
                 logger.warning("log line %d cannot be read: %s", offset, error)
             else:
                 yield offset, entry
+
+    def runs(self) -> set[str]:
+        """Return the names of the runs of which there is a HELLO."""
+        rows = self._db.rows(
+            "SELECT received_ns, kind, session, payload, checksum FROM log WHERE kind = ?",
+            (int(Kind.HELLO),),
+        )
+        names = set()
+        for *columns, checksum in rows:
+            with contextlib.suppress(Exception):  # `entries` tells of it
+                encoded = EncodedEntry(*columns)
+                check_entry(encoded, checksum)
+                names.add(cast("Opened", decode_entry(encoded).body).hello.run)
+        return names
 
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*."""

@@ -50,7 +50,7 @@ class SQLiteStore:
         self._noted_s = 0.0
         self._compared = False  # with what was noted, which is to stand until then
         try:
-            self._log = SQLiteLog(db)
+            self._log = _log_of(db)
         except StorageError:
             db.close()
             raise
@@ -76,7 +76,7 @@ class SQLiteStore:
     @classmethod
     def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> SQLiteStore:
         try:
-            store = cls(Database(path), clock, lock)
+            store = cls(Database(path, is_ours=lock.noted != Noted()), clock, lock)
         except StorageError as error:
             msg = f"cannot open the log {path}: {error}{_ADVICE.get(error.fault, '')}"
             raise StorageError(msg, error.fault) from error
@@ -155,6 +155,16 @@ class SQLiteStore:
         self.db.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _log_of(db: Database) -> SQLiteLog:
+    try:
+        return SQLiteLog(db)
+    except StorageError as error:
+        if error.fault is not StorageFault.DAMAGED:
+            raise
+        db.reset(error)
+        return SQLiteLog(db)
 
 
 def _check_filesystem(directory: Path, *, allow_network_fs: bool) -> None:
