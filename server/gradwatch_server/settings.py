@@ -73,6 +73,11 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Age above which alert events are deleted, not below that of records.",
     )
+    alerts_max_bytes: int = Field(
+        1_073_741_824,
+        ge=1 << 20,
+        description="Size of the alert events above which the oldest are deleted.",
+    )
     runs_max_age_s: float = Field(
         2_592_000.0,
         ge=60.0,

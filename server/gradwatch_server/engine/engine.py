@@ -138,6 +138,7 @@ class Engine(threading.Thread):
         """Drain, log, acknowledge, apply, publish, until stopped."""
         try:
             while not self._stopping.is_set():
+                self._store.check()
                 self._round()
             if not self._withheld:
                 self._checkpointer.finish(self._state)
@@ -154,7 +155,6 @@ class Engine(threading.Thread):
             self._publish()
 
     def _round(self) -> None:
-        self._store.check()
         batch = Batch()
         began_s = 0.0
         for message in self._ingest.receive(POLL_MS):

@@ -188,7 +188,7 @@ class Checkpointer:
         if now < self._rest_until_ns:
             return
         try:
-            busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now)
+            busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now, state)
         except StorageError as error:
             self._warn(error)
             self._rest_until_ns = now + 10_000_000_000
@@ -322,14 +322,14 @@ class Checkpointer:
             self._absent.pop()
         return False
 
-    def _trim_due(self, now: int) -> bool:
+    def _trim_due(self, now: int, state: State) -> bool:
         if now < self._trim_ns:
             return False
         if self._gone:
             self._retention.trim_sessions(self._gone)
             self._gone = []
             return True
-        if self._retention.trim(now, self._position.start):
+        if self._retention.trim(now, self._position.start, state):
             return True
         self._trim_ns = now + TRIM_NS
         return False

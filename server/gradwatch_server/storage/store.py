@@ -76,10 +76,27 @@ class EntrySize:
         offset: Its place in the log.
         received_ns: Its time, nanoseconds since the epoch.
         num_bytes: About what it takes in the store.
+        session: The session that it is of, if any.
     """
 
     offset: int
     received_ns: int
+    num_bytes: int
+    session: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventSize:
+    """How much room an alert event takes.
+
+    Args:
+        cursor: Its position.
+        run: Name of the run.
+        num_bytes: About what it takes in the store.
+    """
+
+    cursor: int
+    run: str
     num_bytes: int
 
 
@@ -203,8 +220,12 @@ class Log(Protocol):
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
 
-        They are read one by one: most callers want few.
+        Those that the rest is read with are left out. They are read one by one, for most callers
+        want few.
         """
+
+    def delete(self, offsets: Sequence[int]) -> None:
+        """Delete the entries at these places, but not those that the rest is read with."""
 
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with.
@@ -245,10 +266,19 @@ class AlertEvents(AlertEventReader, Protocol):
         What is stored already keeps its cursor, and takes none away.
         """
 
-    def trim(self, before_ns: int, most: int) -> bool:
-        """Delete up to *most* of the events stored before a time; return whether there were any.
+    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
+        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
+
+    def trim(self, before_ns: int, most: int) -> Sequence[EventSize]:
+        """Delete up to *most* of the events stored before a time; return those that went.
 
         The newest event stays, whatever its age, so that the cursor goes on from it.
+        """
+
+    def trim_run(self, run: str, num_bytes: int, most: int) -> Sequence[EventSize]:
+        """Delete the oldest events of a run until they took so much; return those that went.
+
+        At most *most* of them, and never the newest event of all.
         """
 
 

@@ -590,7 +590,6 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     assert running.published.loss is not None
     assert "1 of its" in running.published.loss.text
     assert 100 < running.view().frames < 200
-    assert running.view().step == 199
     peer.greet()
     peer.steps(200, *[1.0] * 3)
     peers(running.endpoint, run="next").attach()

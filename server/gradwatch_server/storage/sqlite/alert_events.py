@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.checksums import is_good_event, of_event
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, EventSize, NewAlertEvent
 
 logger = logging.getLogger(__name__)
 
 _COLUMNS: Final = "cursor, alert_id, state, run, body, checksum"
+
+_SIZE: Final = "cursor, run, length(body) + length(run) + 100"
+"""Of a row with those of its two indices, about."""
 
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
@@ -27,11 +30,16 @@ _ADD: Final = """
 """
 
 # By cursor: events lie in the order in which they were stored.
-_OLD: Final = """
-    SELECT cursor FROM alert_events
-    WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?
-    ORDER BY cursor LIMIT ?
-"""
+_OLD: Final = (
+    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
+    " WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?"
+    " ORDER BY cursor LIMIT ?"
+)
+
+_OF_RUN: Final = (
+    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
+    " WHERE run = ? AND cursor < (SELECT max(cursor) FROM alert_events) ORDER BY cursor LIMIT ?"
+)
 
 
 class SQLiteAlertEvents:
@@ -76,14 +84,33 @@ class SQLiteAlertEvents:
         """Look anew at which cursor is the newest."""
         self._last_cursor = None
 
-    def trim(self, before_ns: int, most: int) -> bool:
+    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
+        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
+        sql = f"SELECT {_SIZE} FROM alert_events WHERE cursor > ? ORDER BY cursor LIMIT ?"  # noqa: S608 - a literal
+        yield from (EventSize(*row) for row in self._db.rows(sql, (after, most)))
+
+    def trim(self, before_ns: int, most: int) -> list[EventSize]:
         """Delete up to *most* of the events stored before a time, but not the newest of all."""
-        if self._db.row(_OLD, (before_ns, 1)) is None:
-            return False
-        with self._db.transaction():
-            delete = f"DELETE FROM alert_events WHERE cursor IN ({_OLD})"  # noqa: S608 - a literal
-            self._db.execute(delete, (before_ns, most))
-        return True
+        gone = [EventSize(*row) for row in self._db.rows(_OLD, (before_ns, most))]
+        self._delete(gone)
+        return gone
+
+    def trim_run(self, run: str, num_bytes: int, most: int) -> list[EventSize]:
+        """Delete the oldest events of a run until they took so much."""
+        gone: list[EventSize] = []
+        for row in self._db.rows(_OF_RUN, (run, most)):
+            if num_bytes <= 0:
+                break
+            gone.append(EventSize(*row))
+            num_bytes -= gone[-1].num_bytes
+        self._delete(gone)
+        return gone
+
+    def _delete(self, gone: Sequence[EventSize]) -> None:
+        if gone:
+            with self._db.transaction():
+                delete = "DELETE FROM alert_events WHERE cursor = ?"
+                self._db.executemany(delete, [(own.cursor,) for own in gone])
 
     def newest(self) -> int:
         """Return the cursor of the newest event, 0 without any."""

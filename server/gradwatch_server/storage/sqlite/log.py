@@ -22,6 +22,11 @@ from gradwatch_wire import Kind
 
 logger = logging.getLogger(__name__)
 
+ROW_BYTES: Final = 40
+"""About what a row takes beside its payload."""
+
+_HEADS: Final = ", ".join(map(str, HEAD_KINDS))
+
 MAX_VARIABLES: Final = 500
 """Values of one statement; SQLite takes at least 999."""
 
@@ -94,21 +99,24 @@ class SQLiteLog:
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*."""
         rows = self._db.rows(
-            "SELECT log_offset, received_ns, coalesce(length(payload), 0) FROM log"
-            " WHERE log_offset > ? AND log_offset <= ? ORDER BY log_offset LIMIT ?",
+            f"SELECT log_offset, received_ns, coalesce(length(payload), 0) + {ROW_BYTES}, session"  # noqa: S608 - numbers
+            f" FROM log WHERE log_offset > ? AND log_offset <= ? AND kind NOT IN ({_HEADS})"
+            " ORDER BY log_offset LIMIT ?",
             (after, upto, most),
         )
         yield from (EntrySize(*row) for row in rows)
 
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with."""
+        delete = "DELETE FROM log WHERE log_offset > ? AND log_offset <= ? AND kind NOT IN"
         with self._db.transaction():
-            marks = ", ".join("?" * len(HEAD_KINDS))
-            self._db.execute(
-                "DELETE FROM log WHERE log_offset > ? AND log_offset <= ?"  # noqa: S608 - marks only
-                f" AND kind NOT IN ({marks})",
-                (after, upto, *HEAD_KINDS),
-            )
+            self._db.execute(f"{delete} ({_HEADS})", (after, upto))
+
+    def delete(self, offsets: Sequence[int]) -> None:
+        """Delete the entries at these places, but not those that the rest is read with."""
+        delete = f"DELETE FROM log WHERE log_offset = ? AND kind NOT IN ({_HEADS})"  # noqa: S608 - numbers
+        with self._db.transaction():
+            self._db.executemany(delete, [(offset,) for offset in offsets])
 
     def trim_sessions(self, sessions: Sequence[bytes], upto: int) -> None:
         """Delete HELLOs and manifests of sessions up to an offset."""

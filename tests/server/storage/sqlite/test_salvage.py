@@ -28,7 +28,7 @@ from gradwatch_server.storage.store import (
     StorageError,
     StorageFault,
 )
-from gradwatch_wire import Envelope, Stats, encode
+from gradwatch_wire import Envelope, Kind, Stats, encode
 from tests.support.records import stats_of
 
 SESSION = bytes(range(16))
@@ -128,14 +128,22 @@ def test_what_is_only_in_the_wal_is_read_from_there(tmp_path: Path) -> None:
     wal = tmp_path / "killed" / f"{DATABASE_NAME}-wal"
     assert wal.stat().st_size > 50 * PAGE_BYTES
     with PageFile(tmp_path / "killed" / DATABASE_NAME, PAGE_BYTES) as file:
-        offsets = {row.rowid for row in file.rows() if row.values[0] is None and row.values[2] == 3}
+        offsets = {
+            row.rowid
+            for row in file.rows()
+            if row.values[0] is None and row.values[2] == Kind.STATS
+        }
     os.truncate(wal, wal.stat().st_size - 1_000)
     with PageFile(tmp_path / "killed" / DATABASE_NAME, PAGE_BYTES) as file:
         torn = [row.values[0] for row in file.rows()]
 
     with sqlite3.connect(tmp_path / "data" / DATABASE_NAME) as db:
-        expected = {at for (at,) in db.execute("SELECT log_offset FROM log WHERE kind = 3")}
+        expected = {
+            at
+            for (at,) in db.execute("SELECT log_offset FROM log WHERE kind = ?", (int(Kind.STATS),))
+        }
     db.close()
+    assert len(expected) == 120
     assert offsets == expected
     assert "gpt" in torn
     assert "position" in torn
