@@ -16,7 +16,7 @@ from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import SIZES
 from gradwatch_server.storage.store import EntrySize, Store
-from gradwatch_server.storage.usage import OTHERS, decode_usage, encode_usage
+from gradwatch_server.storage.usage import OTHERS, Usage, decode_usage, encode_usage
 from gradwatch_wire.health import RankState
 
 SLICE_ROWS: Final = 2_000
@@ -24,6 +24,9 @@ SLICE_BYTES: Final = 4 << 20
 
 SAVE_ROWS: Final = 50_000
 """Rows that are counted before that is kept; after a crash they are counted again."""
+
+RECOUNT_NS: Final = 3_600_000_000_000
+"""How often all is counted anew, at most, because sessions left memory: that reads the log."""
 
 _LOG, _ALERTS = "log", "alerts"
 
@@ -56,6 +59,8 @@ class Retention:
         self._log = decode_usage(kept, _LOG)
         self._alerts = decode_usage(kept, _ALERTS)
         self._uncounted_saved = 0  # rows counted since that was kept
+        self._is_stale = False  # sessions left memory whose entries were counted by run
+        self._recounted_ns = 0
         self._sweep = _Sweep()
 
     def trim(self, now_ns: int, upto: int, state: State) -> bool:
@@ -70,7 +75,7 @@ class Retention:
             StorageError: If the disk is full or fails; nothing is changed then.
         """
         return (
-            self._count(state)
+            self._count(now_ns, state)
             or self._trim_old(now_ns, upto, state)
             or self._trim_large(upto, state)
             or self._trim_old_alerts(now_ns)
@@ -78,11 +83,13 @@ class Retention:
             or self._store.vacuum(SLICE_BYTES)
         )
 
-    def _count(self, state: State) -> bool:
+    def _count(self, now_ns: int, state: State) -> bool:
         """Count what came in; only where that may come to matter, for it is read again."""
         least = min(self._policy.log_max_bytes, self._policy.alerts_max_bytes)
         if self._store.used_bytes() <= least // 2:
             return False
+        if self._is_stale and now_ns - self._recounted_ns >= RECOUNT_NS:
+            self._log, self._is_stale, self._recounted_ns = Usage(), False, now_ns
         rows = 0
         for entry in self._store.log.sizes(
             self._log.counted, self._store.log.last_offset, SLICE_ROWS
@@ -104,22 +111,22 @@ class Retention:
 
     def _trim_old(self, now_ns: int, upto: int, state: State) -> bool:
         too_old_ns = now_ns - round(self._policy.log_max_age_s * 1e9)
-        slice_ = _Slice()
-        passed: list[EntrySize] = []
+        slice_, rows, passed = _Slice(), 0, self._trimmed
+        future: list[EntrySize] = []
         for entry in self._store.log.sizes(self._trimmed, upto, SLICE_ROWS):
             if slice_.num_bytes > SLICE_BYTES or too_old_ns <= entry.received_ns <= now_ns:
                 break
             # One that is stamped in the future came before the next one that is not.
-            passed.append(entry)
+            future.append(entry)
             if entry.received_ns < too_old_ns:
-                for each in passed:
-                    slice_.take(each, _run_of(each, state))
-                passed = []
-        if not slice_.offsets:
-            return False
-        self._delete(slice_)
-        self._trimmed = slice_.offsets[-1]
-        return True
+                for each in future:
+                    if not each.is_head:  # those go with their session
+                        slice_.take(each, state)
+                rows, passed, future = rows + len(future), entry.offset, []
+        if slice_.offsets:
+            self._delete(slice_)
+        self._trimmed = passed
+        return bool(slice_.offsets) or rows == SLICE_ROWS
 
     def _trim_large(self, upto: int, state: State) -> bool:
         """Trim the oldest records of those runs that have most, one slice of one sweep."""
@@ -137,9 +144,8 @@ class Retention:
         for entry in self._store.log.sizes(sweep.at, upto, SLICE_ROWS):
             rows, at = rows + 1, entry.offset
             run = _run_of(entry, state)
-            if excess.get(run, 0) > 0:
+            if excess.get(run, 0) > 0 and slice_.take(entry, state):
                 excess[run] -= entry.num_bytes
-                slice_.take(entry, run)
                 if slice_.num_bytes >= most:
                     break
         if slice_.offsets:
@@ -189,6 +195,7 @@ class Retention:
             StorageError: If the disk is full or fails; nothing is changed then.
         """
         self._store.log.trim_sessions(sessions, self._trimmed)
+        self._is_stale = True
 
 
 class _Slice:
@@ -202,9 +209,14 @@ class _Slice:
     def offsets(self) -> list[int]:
         return [offset for offset, _, _ in self.rows]
 
-    def take(self, entry: EntrySize, run: str) -> None:
-        self.rows.append((entry.offset, run, entry.num_bytes))
+    def take(self, entry: EntrySize, state: State) -> bool:
+        """Take an entry, unless what is kept cannot be read without it."""
+        is_of_others = entry.session is not None and entry.session not in state.sessions
+        if entry.is_head and not is_of_others:
+            return False
+        self.rows.append((entry.offset, _run_of(entry, state), entry.num_bytes))
         self.num_bytes += entry.num_bytes
+        return True
 
 
 class _Sweep:

@@ -77,12 +77,14 @@ class EntrySize:
         received_ns: Its time, nanoseconds since the epoch.
         num_bytes: About what it takes in the store.
         session: The session that it is of, if any.
+        is_head: Whether others cannot be read without it: a HELLO, a manifest, rules, a silence.
     """
 
     offset: int
     received_ns: int
     num_bytes: int
     session: bytes | None = None
+    is_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +222,11 @@ class Log(Protocol):
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
 
-        Those that the rest is read with are left out. They are read one by one, for most callers
-        want few.
+        They are read one by one: most callers want few.
         """
 
     def delete(self, offsets: Sequence[int]) -> None:
-        """Delete the entries at these places, but not those that the rest is read with."""
+        """Delete the entries at these places, whatever they are."""
 
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with.

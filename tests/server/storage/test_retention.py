@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
+from gradwatch_server.core.entries import Entry, Lost, Opened, Received, RulesSet, Tick
 from gradwatch_server.core.state import State
 from gradwatch_server.engine import admission, housekeeping
 from gradwatch_server.storage import retention as retention_module
@@ -50,10 +50,17 @@ def fill(store: SQLiteStore, make_stats: Any, count: int, layers: int = 1) -> No
     store.log.append(lines)
 
 
+def knowing() -> State:
+    """Return a state that has the session."""
+    state = State()
+    state.apply(Entry(0, Opened(SESSION, Hello(run="gpt", rank=0, world=1))))
+    return state
+
+
 def trim(store: SQLiteStore, now: int, upto: int, state: State | None = None, **policy: Any) -> int:
     """Trim until nothing is left to trim; return the number of slices."""
     retention, slices = Retention(store, RetentionPolicy(**policy)), 0
-    while retention.trim(now, upto, state or State()):
+    while retention.trim(now, upto, state or knowing()):
         slices += 1
         assert slices < 10_000
     return slices
@@ -245,6 +252,21 @@ def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore, make_sta
     trim(store, 0, store.log.last_offset, State(), log_max_bytes=3_000_000)
 
     assert 100 < records_of(store)[NOISY] < before - 100
+
+
+def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) -> None:
+    """However many there were: HELLOs of runs that left memory must not fill the disk."""
+    state = state_with(store, quiet=QUIET)
+    opened = Opened(NOISY, Hello(run="r" * 100, rank=0, world=1, versions={"v": "x" * 400}))
+    for _ in range(10):
+        store.log.append([Line(Entry(0, opened))] * 1_000)
+    store.log.append([Line(Entry(0, RulesSet({})))])
+    trim(store, 0, store.log.last_offset, state, log_max_bytes=2_000_000)
+
+    left = kept(store)
+    assert (left[0], left[-1]) == (1, 10_002)
+    assert 1_000 < len(left) < 5_000
+    assert store.used_bytes() < 3_500_000
 
 
 def test_alert_events_have_a_size_of_their_own(store: SQLiteStore, make_stats: Any) -> None:

@@ -99,12 +99,13 @@ class SQLiteLog:
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*."""
         rows = self._db.rows(
-            f"SELECT log_offset, received_ns, coalesce(length(payload), 0) + {ROW_BYTES}, session"  # noqa: S608 - numbers
-            f" FROM log WHERE log_offset > ? AND log_offset <= ? AND kind NOT IN ({_HEADS})"
-            " ORDER BY log_offset LIMIT ?",
+            "SELECT log_offset, received_ns, coalesce(length(payload), 0), session, kind FROM log"
+            " WHERE log_offset > ? AND log_offset <= ? ORDER BY log_offset LIMIT ?",
             (after, upto, most),
         )
-        yield from (EntrySize(*row) for row in rows)
+        for offset, received_ns, num_bytes, session, kind in rows:
+            is_head = kind in HEAD_KINDS
+            yield EntrySize(offset, received_ns, num_bytes + ROW_BYTES, session, is_head)
 
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with."""
@@ -113,10 +114,10 @@ class SQLiteLog:
             self._db.execute(f"{delete} ({_HEADS})", (after, upto))
 
     def delete(self, offsets: Sequence[int]) -> None:
-        """Delete the entries at these places, but not those that the rest is read with."""
-        delete = f"DELETE FROM log WHERE log_offset = ? AND kind NOT IN ({_HEADS})"  # noqa: S608 - numbers
+        """Delete the entries at these places, whatever they are."""
         with self._db.transaction():
-            self._db.executemany(delete, [(offset,) for offset in offsets])
+            rows = [(offset,) for offset in offsets]
+            self._db.executemany("DELETE FROM log WHERE log_offset = ?", rows)
 
     def trim_sessions(self, sessions: Sequence[bytes], upto: int) -> None:
         """Delete HELLOs and manifests of sessions up to an offset."""
