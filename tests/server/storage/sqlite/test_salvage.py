@@ -278,6 +278,38 @@ def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) 
     store.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["saved_runs", "saved_attempts", "saved_frames", "saved_state"])
+def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(
+    start: Any, peers: Any, table: str
+) -> None:
+    """S43: one bad page of what is saved costs no run, and no alert is told twice."""
+    running = start()
+    for run in ("one", "two", "three"):
+        peers(running.endpoint, run=run).attach().steps(0, *[1.0] * 10, float("nan"), *[1.0] * 9)
+        running.shows(run, frames=20)
+    events = running.events()
+    running.close()
+    with sqlite3.connect(running.path) as db:
+        (page,) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)
+        ).fetchone()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    overwrite(running.path, (page - 1) * PAGE_BYTES, b"\xff" * PAGE_BYTES)
+
+    for is_damaged in (True, False):  # and a start after it has it all as well
+        running = start()
+        assert (running.published.loss is not None) == is_damaged
+        assert running.published.num_apply_errors == 0
+        for run in ("one", "two", "three"):
+            view = running.view(run)
+            assert view is not None
+            assert (view.frames, view.stored) == (20, 21)
+        assert running.events() == events
+        running.close()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MB."""
