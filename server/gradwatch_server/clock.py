@@ -14,6 +14,15 @@ def _steady_ns() -> int:
     return time.clock_gettime_ns(_STEADY)
 
 
+MAX_AHEAD_NS: Final = 86_400 * 10**9
+"""How far ahead of the system's clock times may go on. What is further is a log whose clock was
+wrong, which must not stamp everything after it for years."""
+
+FIRST_NS: Final = 1_767_225_600 * 10**9
+"""2026-01-01, before the first version: a system's clock that is behind it was not set yet, as on
+machines without a battery, and then the log is right."""
+
+
 class Clock:
     """When somebody sets the system's clock, ranks must not look lost and frames not late."""
 
@@ -35,9 +44,16 @@ class Clock:
         """Return nanoseconds since the epoch, never less than before."""
         return self._offset_ns + self._steady_ns()
 
-    def catch_up(self, past_ns: int) -> None:
+    def catch_up(self, past_ns: int) -> bool:
         """Go on from *past_ns* where the system's clock was set back since then.
 
         Otherwise everything would wait until the latest time that is in the log.
+
+        Returns:
+            False if that is more than `MAX_AHEAD_NS` ahead of a clock that was set: it stays then.
         """
-        self._offset_ns += max(0, past_ns - self.now_ns())
+        now_ns = self.now_ns()
+        if now_ns >= FIRST_NS and past_ns - now_ns > MAX_AHEAD_NS:
+            return False
+        self._offset_ns += max(0, past_ns - now_ns)
+        return True

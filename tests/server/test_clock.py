@@ -40,6 +40,26 @@ def test_it_does_not_fall_behind_what_the_log_says() -> None:
     assert past_ns <= clock.now_ns() < past_ns + HOUR_NS / 2
 
 
+def test_it_does_not_follow_a_log_of_another_century() -> None:
+    """S48: a log that was stamped 2100 would stamp everything after it so."""
+    clock = Clock()
+    now = clock.now_ns()
+
+    assert not clock.catch_up(now + 25 * HOUR_NS)
+    assert now <= clock.now_ns() < now + HOUR_NS / 2
+    assert clock.catch_up(now + 23 * HOUR_NS)
+    assert now + 23 * HOUR_NS <= clock.now_ns()
+
+
+def test_it_follows_the_log_while_the_system_clock_is_not_set() -> None:
+    """A machine without a battery begins in 1970."""
+    clock = Clock(wall_ns=lambda: 5 * HOUR_NS)
+    log_ns = 1_800_000_000 * 10**9
+
+    assert clock.catch_up(log_ns)
+    assert log_ns <= clock.now_ns() < log_ns + HOUR_NS
+
+
 def test_it_does_not_wait_for_what_is_long_ago() -> None:
     """It was set forward, or nobody was here for an hour."""
     clock = Clock()

@@ -48,6 +48,11 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(
             "gradwatch_ready", "1 if records are taken in and stored, as /readyz.", int(ready)
         )
+        yield GaugeMetricFamily(
+            "gradwatch_entries_missing",
+            "Entries of the log that this start found missing, at the least.",
+            published.loss.entries if published.loss is not None else 0,
+        )
         yield from _runs(published, engine.clock.now_ns())
 
 

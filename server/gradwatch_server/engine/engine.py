@@ -31,7 +31,7 @@ from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, Store
+from gradwatch_server.storage.store import Line, StorageError, Store
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
 logger = logging.getLogger(__name__)
@@ -144,9 +144,14 @@ class Engine(threading.Thread):
         """Drain, log, acknowledge, apply, publish, until stopped."""
         try:
             while not self._stopping.is_set():
+                self._store.check()
                 self._round()
             if not self._withheld:
                 self._checkpointer.finish(self._state)
+        except StorageError as error:  # one that no waiting mends
+            logger.error("%s", error)
+            self.published.fault = str(error)
+            self._on_failure()
         except Exception:
             logger.exception("the engine failed and stops")
             self.published.fault = "the engine failed; see the log"

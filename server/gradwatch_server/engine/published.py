@@ -13,6 +13,7 @@ from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_run
 from gradwatch_server.engine.unmatched import UnmatchedRules
+from gradwatch_server.storage.store import Loss
 
 PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
@@ -31,6 +32,8 @@ class PublishedState:
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
         silences: Those that there are, also some that ended.
         fault: Why nothing is taken in just now, None if all is well.
+        loss: What the store was found to have lost at the start, None if nothing.
+        started_ns: When this start had read the log, nanoseconds since the epoch.
         cursor: That of the newest alert event.
         num_duplicates: Records that came again, since the start.
         num_apply_errors: Entries that could not be applied, since the start.
@@ -41,6 +44,8 @@ class PublishedState:
     last_seen: dict[bytes, int] = field(default_factory=dict)
     silences: tuple[Silence, ...] = ()
     fault: str | None = None
+    loss: Loss | None = None
+    started_ns: int = 0
     cursor: int = 0
     num_duplicates: int = 0
     num_apply_errors: int = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.alert import Alert, isotime
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.engine.alert_delivery import alert_event
@@ -14,6 +16,8 @@ from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import Line, StorageError, StorageFault, Store
 from gradwatch_wire.health import RankState
+
+logger = logging.getLogger(__name__)
 
 
 def recover(
@@ -38,6 +42,7 @@ def recover(
         applier = Applier(state, checkpointer, Publisher(published, publish_share), published)
         published.cursor = _catch_up(applier, store, rules, clock)
         published.silences = tuple(state.silences)
+        published.loss = store.find_loss()
         return applier
 
     try:
@@ -51,6 +56,8 @@ def recover(
     except StorageError as error:
         msg = f"cannot use the log {store.name}: {error}"
         raise GradwatchError(msg) from error
+    if published.loss is not None:
+        logger.error("%s", published.loss.text)
     _publish(applier, published, clock)
     return applier
 
@@ -73,9 +80,16 @@ def _catch_up(applier: Applier, store: Store, rules: Rules, clock: Clock) -> int
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:
     sessions = applier.state.sessions.values()
-    clock.catch_up(max((max(own.last_ns, own.heard_ns) for own in sessions), default=0))
+    newest_ns = max((max(own.last_ns, own.heard_ns) for own in sessions), default=0)
+    if not clock.catch_up(newest_ns):
+        logger.warning(
+            "the log has entries of %s, which the system's clock is far behind; times go on from "
+            "%s, by the system's clock, and those of the entries stay",
+            isotime(newest_ns),
+            isotime(clock.now_ns()),
+        )
     # While the aggregator was down no rank could reach it, which makes none of them lost.
-    now_ns = clock.now_ns()
+    published.started_ns = now_ns = clock.now_ns()
     alive = (session.id for session in sessions if session.state is RankState.ALIVE)
     published.last_seen = dict.fromkeys(alive, now_ns)
     applier.publisher.note_changed(applier.state.runs)

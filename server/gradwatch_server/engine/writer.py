@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.storage.store import StorageError
+from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,16 @@ def retry_write(
         published: Where the fault is shown while it lasts.
         stopping: Ends the attempts.
         on_fault: Called once when the first attempt failed.
+
+    Raises:
+        StorageError: If the store is gone, which no waiting mends.
     """
     while True:
         try:
             write()
         except StorageError as error:
+            if error.fault is StorageFault.GONE:
+                raise
             if published.fault is None:
                 logger.error("the log cannot be written, nothing is acknowledged: %s", error)
                 on_fault()

@@ -24,7 +24,9 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import (
+    SALVAGED,
     Change,
+    Checkpoint,
     Position,
     encode_change,
     encode_forgotten,
@@ -94,6 +96,7 @@ class Checkpointer:
         self._rest_until_ns = 0
         self._trim_ns = 0
         self._failed = False
+        self._salvaged = False  # what is saved was read from a damaged store, and may lack runs
 
     def restore(self, window_steps: int) -> State:
         """Return the state of the newest good checkpoint; `tail` gives what is to be applied.
@@ -111,6 +114,7 @@ class Checkpointer:
                 attempt.active_alerts.silences = state.silences
             if run.name not in saved.resized:
                 self._saved[run.name] = _saved_of(run)
+        saved.damaged += self._lacking(saved)
         behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
         rules = {} if saved.damaged else saved.position.rules
         silences = () if saved.damaged else saved.position.silences
@@ -127,6 +131,14 @@ class Checkpointer:
         state.silences.replace(silences)
         self._silences = [(self._position.start, state.silences.state_dict())]
         return state
+
+    def _lacking(self, saved: Checkpoint) -> list[str]:
+        """Return the runs that a damaged store had, as far as the log has them."""
+        if not self._store.state.part(SALVAGED):
+            return []
+        self._salvaged = True
+        known = {*saved.runs, *saved.forgotten, *saved.damaged}
+        return sorted(self._store.log.runs() - known)
 
     def tail(self, state: State) -> Iterator[tuple[int, Entry, Sequence[str]]]:
         """Yield what is to be applied with its place, and the runs that are ahead of it already."""
@@ -176,7 +188,7 @@ class Checkpointer:
         if now < self._rest_until_ns:
             return
         try:
-            busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now)
+            busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now, state)
         except StorageError as error:
             self._warn(error)
             self._rest_until_ns = now + 10_000_000_000
@@ -230,8 +242,11 @@ class Checkpointer:
         forgotten = self._forgotten_at(position, state)
         if forgotten != self._forgotten:
             parts |= encode_forgotten(forgotten)
+        if self._salvaged:
+            parts |= {SALVAGED: b""}
         self._store.state.save(parts, runs)
         self._forgotten = forgotten
+        self._salvaged = False
         self._note_saved(saved, position, state)
 
     def _longest_unsaved(self, state: State) -> list[RunSave]:
@@ -307,14 +322,14 @@ class Checkpointer:
             self._absent.pop()
         return False
 
-    def _trim_due(self, now: int) -> bool:
+    def _trim_due(self, now: int, state: State) -> bool:
         if now < self._trim_ns:
             return False
         if self._gone:
             self._retention.trim_sessions(self._gone)
             self._gone = []
             return True
-        if self._retention.trim(now, self._position.start):
+        if self._retention.trim(now, self._position.start, state):
             return True
         self._trim_ns = now + TRIM_NS
         return False

@@ -35,6 +35,19 @@ _CHECKSUM_BYTES: Final = 4
 _POSITION: Final = "position"
 _FORGOTTEN: Final = "forgotten"
 
+PARTS: Final = (_POSITION, _FORGOTTEN)
+"""The parts of the saved state that are of no run."""
+
+SALVAGED: Final = "salvaged"
+"""A part that says, if it is not empty, that all the rest was read from a damaged store: what is
+saved may lack runs."""
+
+SIZES: Final = "sizes"
+"""A part in which retention keeps what takes how much room."""
+
+OWN_PARTS: Final = (SALVAGED, SIZES)
+"""Those that say something of the store itself, and nothing of another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Position:

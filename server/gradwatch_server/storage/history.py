@@ -37,8 +37,11 @@ class History(Protocol):
     def span(self) -> tuple[int, int]:
         """Return the places of the oldest and the newest entry of the log, (0, 0) without any."""
 
-    def page(self, after: int, most: int) -> list[tuple[int, EncodedEntry]]:
-        """Return up to *most* entries after an offset with theirs, oldest first."""
+    def page(self, after: int, most: int) -> list[tuple[int, EncodedEntry | None]]:
+        """Return up to *most* entries after an offset with theirs, oldest first.
+
+        None stands for one that is not what was written.
+        """
 
     def close(self) -> None:
         """Let it go."""
@@ -78,7 +81,10 @@ class RunHistory:
             after = page[-1][0]
             on_progress(after - first + 1, max(last, after) - first + 1)
 
-    def _wanted(self, offset: int, encoded: EncodedEntry) -> Entry | None:
+    def _wanted(self, offset: int, encoded: EncodedEntry | None) -> Entry | None:
+        if encoded is None:
+            logger.warning("log line %d is damaged", offset)
+            return None
         # To decode a record costs most: those of other runs are left as they are.
         of_others = encoded.session is not None and encoded.session not in self.sessions
         if of_others and encoded.kind != Kind.HELLO:

@@ -30,6 +30,7 @@ class StorageFault(Enum):
     BUSY = "busy"  # somebody else uses it just now: the same call may succeed soon
     LOCKED = "locked"  # another writer has it for as long as it runs
     UNUSABLE = "unusable"  # the place cannot be used at all, or is of a newer version
+    GONE = "gone"  # its place was removed or replaced under it: it has to be opened anew
     FAILED = "failed"  # anything else, an I/O error for one: the same call may succeed later
 
 
@@ -44,6 +45,19 @@ class StorageError(GradwatchError):
     def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
         super().__init__(message)
         self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a store does not have any more of what it had.
+
+    Args:
+        text: What was found, and what to do.
+        entries: How many entries of the log are missing at the least.
+    """
+
+    text: str
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +76,29 @@ class EntrySize:
         offset: Its place in the log.
         received_ns: Its time, nanoseconds since the epoch.
         num_bytes: About what it takes in the store.
+        session: The session that it is of, if any.
+        is_head: Whether others cannot be read without it: a HELLO, a manifest, rules, a silence.
     """
 
     offset: int
     received_ns: int
+    num_bytes: int
+    session: bytes | None = None
+    is_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EventSize:
+    """How much room an alert event takes.
+
+    Args:
+        cursor: Its position.
+        run: Name of the run.
+        num_bytes: About what it takes in the store.
+    """
+
+    cursor: int
+    run: str
     num_bytes: int
 
 
@@ -183,11 +216,17 @@ class Log(Protocol):
         that, it is an error: a log that ended early would be taken for the truth.
         """
 
+    def runs(self) -> set[str]:
+        """Return the names of the runs of which there is a HELLO, reading all of the log."""
+
     def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
         """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
 
         They are read one by one: most callers want few.
         """
+
+    def delete(self, offsets: Sequence[int]) -> None:
+        """Delete the entries at these places, whatever they are."""
 
     def trim(self, after: int, upto: int) -> None:
         """Delete the entries in `(after, upto]`, but not those that the rest is read with.
@@ -228,10 +267,19 @@ class AlertEvents(AlertEventReader, Protocol):
         What is stored already keeps its cursor, and takes none away.
         """
 
-    def trim(self, before_ns: int, most: int) -> bool:
-        """Delete up to *most* of the events stored before a time; return whether there were any.
+    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
+        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
+
+    def trim(self, before_ns: int, most: int) -> Sequence[EventSize]:
+        """Delete up to *most* of the events stored before a time; return those that went.
 
         The newest event stays, whatever its age, so that the cursor goes on from it.
+        """
+
+    def trim_run(self, run: str, num_bytes: int, most: int) -> Sequence[EventSize]:
+        """Delete the oldest events of a run until they took so much; return those that went.
+
+        At most *most* of them, and never the newest event of all.
         """
 
 
@@ -282,8 +330,22 @@ class Store(Protocol):
     def vacuum(self, num_bytes: int) -> bool:
         """Give about so much free space back to the system; return whether there was any."""
 
+    def check(self) -> None:
+        """Make sure that the store is where it was opened; called between any two batches.
+
+        Raises:
+            StorageError: If what is written could not be found again.
+        """
+
+    def find_loss(self) -> Loss | None:
+        """Say what is missing of what the store had; None if nothing is known to be.
+
+        To be asked once, when log and saved state have been read. No place in the log that an
+        entry had, and no cursor of an alert event, is given again.
+        """
+
     def reset(self, why: StorageError) -> None:
-        """Keep what is damaged under another name and go on with an empty store."""
+        """Keep what is damaged under another name and go on with what can be read of it."""
 
     def close(self) -> None:
         """Let the store go, so that another writer may have it."""

@@ -544,7 +544,7 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
 def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Under a dated name, nothing of it lost; clients send again what they still have."""
+    """Under a dated name, nothing of it lost; what can be read is there, and the rest is told."""
     running = start(retention=RetentionPolicy(checkpoint_s=1e9))
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
     for step in range(200):
@@ -563,7 +563,12 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     assert kept.read_bytes()[100 : len(data)] == data[100:]  # after the header, which counts opens
     assert "is damaged" in caplog.text
     assert kept.name in caplog.text
-    assert (dict(running.published.runs), running.published.fault) == ({}, None)
+    assert running.published.fault is None
+    assert running.published.loss is not None
+    assert "1 of its" in running.published.loss.text
+    assert 100 < running.view().frames < 200
+    peer.greet()
+    peer.steps(200, *[1.0] * 3)
     peers(running.endpoint, run="next").attach()
     assert running.shows("next", stored=1)
 

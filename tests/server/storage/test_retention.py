@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
+from gradwatch_server.core.entries import Entry, Lost, Opened, Received, RulesSet, Tick
 from gradwatch_server.core.state import State
 from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
@@ -17,7 +18,8 @@ from gradwatch_server.storage.retention import Retention, RetentionPolicy, long_
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
-from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
+from gradwatch_server.storage.usage import Usage, decode_usage, encode_usage
+from gradwatch_wire import Column, Envelope, Hello, Kind, Manifest, Record, encode
 
 SECOND = 1_000_000_000
 SESSION = bytes(range(16))
@@ -48,10 +50,17 @@ def fill(store: SQLiteStore, make_stats: Any, count: int, layers: int = 1) -> No
     store.log.append(lines)
 
 
-def trim(store: SQLiteStore, now: int, upto: int, **policy: Any) -> int:
+def knowing() -> State:
+    """Return a state that has the session."""
+    state = State()
+    state.apply(Entry(0, Opened(SESSION, Hello(run="gpt", rank=0, world=1))))
+    return state
+
+
+def trim(store: SQLiteStore, now: int, upto: int, state: State | None = None, **policy: Any) -> int:
     """Trim until nothing is left to trim; return the number of slices."""
     retention, slices = Retention(store, RetentionPolicy(**policy)), 0
-    while retention.trim(now, upto):
+    while retention.trim(now, upto, state or knowing()):
         slices += 1
         assert slices < 10_000
     return slices
@@ -142,7 +151,7 @@ def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore, make_stats
     other = bytes(16)
     store.log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
     retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
-    while retention.trim(10**6 * SECOND, store.log.last_offset):
+    while retention.trim(10**6 * SECOND, store.log.last_offset, State()):
         pass
     assert kept(store) == [1, 2, 13]
     retention.trim_sessions([*(number.to_bytes(16, "big") for number in range(1, 1_200)), SESSION])
@@ -157,12 +166,171 @@ def test_a_full_disk_while_trimming_changes_nothing(store: SQLiteStore, make_sta
     retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
     store.db.execute("PRAGMA query_only=1")
     with pytest.raises(StorageError):
-        retention.trim(10**6 * SECOND, store.log.last_offset)
+        retention.trim(10**6 * SECOND, store.log.last_offset, State())
     store.db.execute("PRAGMA query_only=0")
     assert kept(store) == before
 
-    assert retention.trim(10**6 * SECOND, store.log.last_offset)
+    assert retention.trim(10**6 * SECOND, store.log.last_offset, State())
     assert kept(store) == [1, 2]
+
+
+NOISY, QUIET, THIRD = (bytes([number] * 16) for number in (7, 8, 9))
+
+
+def state_with(store: SQLiteStore, **sessions: bytes) -> State:
+    """Say HELLO for runs of these names."""
+    state = State()
+    for run, session in sessions.items():
+        entry = Entry(0, Opened(session, Hello(run=run, rank=0, world=1)))
+        store.log.append([Line(entry)])
+        state.apply(entry)
+    return state
+
+
+def records_of(store: SQLiteStore) -> Counter[bytes]:
+    rows = store.db.execute(
+        "SELECT session, count(*) FROM log WHERE kind = ? GROUP BY session", (int(Kind.STATS),)
+    )
+    return Counter(dict(rows))
+
+
+def test_a_noisy_run_pays_for_itself(
+    store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S25: the records of the run that has most go, its oldest first; quiet runs keep theirs,
+    although they are the oldest of all; over a restart, too."""
+    monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
+    state = state_with(store, noisy=NOISY, quiet=QUIET, third=THIRD)
+
+    def send(session: bytes, first: int, count: int, layers: int) -> None:
+        records = [make_stats(step, [1.0] * layers) for step in range(first, first + count)]
+        store.log.append(
+            [
+                line(own, first + number, first + number, session)
+                for number, own in enumerate(records)
+            ]
+        )
+
+    send(QUIET, 0, 300, 100)
+    for number in range(20):
+        send(NOISY, number * 50, 50, 1_500)
+        send(THIRD, number * 5, 5, 1_000)
+        trim(store, 0, store.log.last_offset, state, log_max_bytes=4_000_000)
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    kept = records_of(store)
+    assert (kept[QUIET], kept[THIRD]) == (300, 100)
+    assert 100 < kept[NOISY] < 500
+    newest = store.db.execute(
+        "SELECT received_ns FROM log WHERE session = ? AND kind = ? ORDER BY log_offset",
+        (NOISY, int(Kind.STATS)),
+    ).fetchall()
+    assert newest == [(step,) for step in range(1_000 - len(newest), 1_000)]
+    assert store.used_bytes() < 5_500_000
+
+
+def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore, make_stats: Any) -> None:
+    """The oldest of each."""
+    state = state_with(store, noisy=NOISY, quiet=QUIET)
+    for step in range(400):
+        lines = [line(make_stats(step, [1.0] * 1_000), step, step, own) for own in (NOISY, QUIET)]
+        store.log.append(lines)
+    trim(store, 0, store.log.last_offset, state, log_max_bytes=3_000_000)
+
+    kept = records_of(store)
+    assert 100 < kept[NOISY] < 250
+    assert abs(kept[NOISY] - kept[QUIET]) <= 2
+
+
+def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore, make_stats: Any) -> None:
+    """Records of runs that were forgotten since they were counted."""
+    state = state_with(store, noisy=NOISY)
+    store.log.append([line(make_stats(n, [1.0] * 1_000), n, n, NOISY) for n in range(700)])
+    trim(store, 0, store.log.last_offset, state, log_max_bytes=5_000_000)
+    before = records_of(store)[NOISY]
+    assert 300 < before < 650
+    trim(store, 0, store.log.last_offset, State(), log_max_bytes=3_000_000)
+
+    assert 100 < records_of(store)[NOISY] < before - 100
+
+
+def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) -> None:
+    """However many there were: HELLOs of runs that left memory must not fill the disk."""
+    state = state_with(store, quiet=QUIET)
+    opened = Opened(NOISY, Hello(run="r" * 100, rank=0, world=1, versions={"v": "x" * 400}))
+    for _ in range(10):
+        store.log.append([Line(Entry(0, opened))] * 1_000)
+    store.log.append([Line(Entry(0, RulesSet({})))])
+    trim(store, 0, store.log.last_offset, state, log_max_bytes=2_000_000)
+
+    left = kept(store)
+    assert (left[0], left[-1]) == (1, 10_002)
+    assert 1_000 < len(left) < 5_000
+    assert store.used_bytes() < 3_500_000
+
+
+def test_alert_events_have_a_size_of_their_own(store: SQLiteStore, make_stats: Any) -> None:
+    """S25: those of the run that has most go, and no record for them."""
+    state = state_with(store, noisy=NOISY, quiet=QUIET)
+    store.log.append([line(make_stats(n, [1.0] * 100), n, n, QUIET) for n in range(300)])
+    quiet = [NewAlertEvent(f"q{n}", "firing", "quiet", "{}") for n in range(50)]
+    store.alert_events.add(quiet)
+    for number in range(30):
+        body = f'{{"x": "{"x" * 20_000}"}}'
+        noisy = [NewAlertEvent(f"{number} {n}", "firing", "noisy", body) for n in range(20)]
+        store.alert_events.add(noisy)
+        trim(
+            *(store, 0, store.log.last_offset, state),
+            log_max_bytes=3_000_000,
+            alerts_max_bytes=2_000_000,
+        )
+
+    assert records_of(store)[QUIET] == 300
+    events = dict(store.db.execute("SELECT run, count(*) FROM alert_events GROUP BY run"))
+    assert events["quiet"] == 50
+    assert 50 < events["noisy"] <= 100
+    assert store.alert_events.newest() == 650
+
+
+def test_records_that_were_stamped_in_the_future_go_with_their_neighbours(
+    store: SQLiteStore, make_stats: Any
+) -> None:
+    """S48: a clock that was wrong for a while must not stop the trimming for good."""
+    times = [1, 2, 4 * 10**9, 4 * 10**9, 3, 4 * 10**9, 400]
+    store.log.append([line(make_stats(n, [1.0]), n, at * SECOND) for n, at in enumerate(times)])
+    trim(store, 420 * SECOND, 7, log_max_age_s=60.0)
+
+    assert kept(store) == [6, 7]
+
+
+def test_the_usage_is_that_of_the_last_start_and_what_came_since(store: SQLiteStore) -> None:
+    """Kept with what was trimmed, and begun anew if it is damaged."""
+    usages = {"log": Usage(7, {"a": 5, "": 1}), "alerts": Usage(3, {"b": 2})}
+    body = encode_usage(usages)
+
+    assert {name: decode_usage(body, name) for name in usages} == usages
+    for broken in (None, b"", body[:-1], bytes([body[0] ^ 1]) + body[1:]):
+        assert decode_usage(broken, "log") == Usage()
+    assert decode_usage(body, "new") == Usage()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "too_much", "excess"),
+    [
+        ({"a": 10, "b": 4, "c": 1}, 3, {"a": 3}),
+        ({"a": 10, "b": 4, "c": 1}, 6, {"a": 6}),
+        ({"a": 10, "b": 4, "c": 1}, 8, {"a": 7, "b": 1}),
+        ({"a": 10, "b": 4, "c": 1}, 14, {"a": 10, "b": 4, "c": 1}),
+        ({"a": 10, "b": 4, "c": 1}, 100, {"a": 10, "b": 4, "c": 1}),
+        ({"a": 5, "b": 5}, 4, {"a": 2, "b": 2}),
+        ({}, 5, {}),
+    ],
+)
+def test_who_has_most_is_cut_first(
+    sizes: dict[str, int], too_much: int, excess: dict[str, int]
+) -> None:
+    """Down to one level; who is below it keeps everything."""
+    assert Usage(0, sizes).excess(too_much) == excess
 
 
 def state_of(*bodies: Any) -> State:

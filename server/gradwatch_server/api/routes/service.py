@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -9,6 +11,9 @@ from gradwatch_server.api.metrics import CONTENT_TYPE
 from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.state import Api
 from gradwatch_wire import __version__
+
+TOLD_NS: Final = 3_600_000_000_000
+"""How long `/readyz` tells what the start found missing."""
 
 router = APIRouter()
 
@@ -25,7 +30,13 @@ async def readyz(api: Api) -> dict[str, str] | Problem:
         return Problem(503, fault)
     if not api.engine.is_alive():
         return Problem(503, "the engine is not running")
-    return {"status": "ready"}
+    return {"status": "ready"} | _lost(api)
+
+
+def _lost(api: Api) -> dict[str, str]:
+    """Return what the start found missing, for an hour: an operator is to see it."""
+    loss, since_ns = api.published.loss, api.now_ns() - api.published.started_ns
+    return {"lost": loss.text} if loss is not None and since_ns < TOLD_NS else {}
 
 
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")

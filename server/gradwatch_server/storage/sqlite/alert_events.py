@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.sqlite.checksums import is_good_event, of_event
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, EventSize, NewAlertEvent
 
 logger = logging.getLogger(__name__)
+
+_COLUMNS: Final = "cursor, alert_id, state, run, body, checksum"
+
+_SIZE: Final = "cursor, run, length(body) + length(run) + 100"
+"""Of a row with those of its two indices, about."""
 
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
 # Not OR IGNORE, which takes a cursor away for each event that it ignores.
 _ADD: Final = """
-    INSERT INTO alert_events (alert_id, state, run, body, stored_ns)
-    SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS
+    INSERT INTO alert_events (alert_id, state, run, body, stored_ns, checksum)
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS
         (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)
 """
 
 # By cursor: events lie in the order in which they were stored.
-_OLD: Final = """
-    SELECT cursor FROM alert_events
-    WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?
-    ORDER BY cursor LIMIT ?
-"""
+_OLD: Final = (
+    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
+    " WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?"
+    " ORDER BY cursor LIMIT ?"
+)
+
+_OF_RUN: Final = (
+    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
+    " WHERE run = ? AND cursor < (SELECT max(cursor) FROM alert_events) ORDER BY cursor LIMIT ?"
+)
 
 
 class SQLiteAlertEvents:
@@ -38,25 +49,68 @@ class SQLiteAlertEvents:
         self._db = db
         self._clock = clock
         self._told = False  # that an event is damaged
+        self._last_cursor: int | None = None
 
     def add(self, events: Sequence[NewAlertEvent]) -> int:
         """Store each change of each alert once; return the newest cursor of all."""
         if events:
             now_ns = self._clock.now_ns()
-            rows = [(own.alert_id, own.change, own.run, own.body, now_ns) for own in events]
+            facts = [(own.alert_id, own.change, own.run, own.body) for own in events]
+            rows = [(*own, now_ns, of_event(*own)) for own in facts]
             with self._db.transaction():
                 self._db.executemany(_ADD.strip(), rows)
         (newest,) = self._db.row(_NEWEST)
+        self._last_cursor = max(int(newest), self._last_cursor or 0)
         return int(newest)
 
-    def trim(self, before_ns: int, most: int) -> bool:
-        """Delete up to *most* of the events stored before a time, but not the newest of all."""
-        if self._db.row(_OLD, (before_ns, 1)) is None:
-            return False
+    @property
+    def last_cursor(self) -> int:
+        """The newest cursor that was given, also if its event is not there any more."""
+        if self._last_cursor is None:
+            row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'alert_events'")
+            self._last_cursor = int(row[0]) if row is not None else 0
+        return self._last_cursor
+
+    def skip_to(self, cursor: int) -> None:
+        """Give no event a cursor up to this one: readers took them for read."""
+        if cursor <= self.last_cursor:
+            return
         with self._db.transaction():
-            delete = f"DELETE FROM alert_events WHERE cursor IN ({_OLD})"  # noqa: S608 - a literal
-            self._db.execute(delete, (before_ns, most))
-        return True
+            self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'alert_events'")
+            self._db.execute("INSERT INTO sqlite_sequence VALUES ('alert_events', ?)", (cursor,))
+        self._last_cursor = cursor
+
+    def reset(self) -> None:
+        """Look anew at which cursor is the newest."""
+        self._last_cursor = None
+
+    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
+        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
+        sql = f"SELECT {_SIZE} FROM alert_events WHERE cursor > ? ORDER BY cursor LIMIT ?"  # noqa: S608 - a literal
+        yield from (EventSize(*row) for row in self._db.rows(sql, (after, most)))
+
+    def trim(self, before_ns: int, most: int) -> list[EventSize]:
+        """Delete up to *most* of the events stored before a time, but not the newest of all."""
+        gone = [EventSize(*row) for row in self._db.rows(_OLD, (before_ns, most))]
+        self._delete(gone)
+        return gone
+
+    def trim_run(self, run: str, num_bytes: int, most: int) -> list[EventSize]:
+        """Delete the oldest events of a run until they took so much."""
+        gone: list[EventSize] = []
+        for row in self._db.rows(_OF_RUN, (run, most)):
+            if num_bytes <= 0:
+                break
+            gone.append(EventSize(*row))
+            num_bytes -= gone[-1].num_bytes
+        self._delete(gone)
+        return gone
+
+    def _delete(self, gone: Sequence[EventSize]) -> None:
+        if gone:
+            with self._db.transaction():
+                delete = "DELETE FROM alert_events WHERE cursor = ?"
+                self._db.executemany(delete, [(own.cursor,) for own in gone])
 
     def newest(self) -> int:
         """Return the cursor of the newest event, 0 without any."""
@@ -87,7 +141,7 @@ class SQLiteAlertEvents:
             )
         with self._db.reading() as connection:
             rows = connection.execute(
-                f"SELECT cursor, run, body FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
+                f"SELECT {_COLUMNS} FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor",
                 values,
             )
@@ -95,12 +149,17 @@ class SQLiteAlertEvents:
             readable = (event for row in rows if (event := self._read(*row)) is not None)
             return list(islice(readable, most))
 
-    def _read(self, cursor: int, run: str, body: str) -> AlertEvent | None:
+    def _read(
+        self, cursor: int, alert_id: str, change: str, run: str, body: str, checksum: int | None
+    ) -> AlertEvent | None:
         try:
             alert = json.loads(body)
-            if isinstance(alert, dict):
+            if not is_good_event(alert_id, change, run, body, checksum):
+                why = "its checksum is another one"
+            elif not isinstance(alert, dict):
+                why = "it is no alert"
+            else:
                 return AlertEvent(cursor, run, alert)
-            why = "it is no alert"
         except (ValueError, TypeError) as error:
             why = str(error)
         if not self._told:

@@ -7,6 +7,7 @@ writes. Whatever SQLite raises leaves here as a `StorageError`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import sqlite3
 import time
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME
+from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
+from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.private_files import create_private
+from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
 from gradwatch_server.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -50,33 +55,40 @@ _PRAGMAS: Final = (
     f"busy_timeout={round(BUSY_S * 1_000)}",
 )
 
+_NEW: Final = ".new"
+"""What a file is called until all is in it that could be read of a damaged one."""
+
 _SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
 class Database:
     """The connection that writes. One thread at a time may use it."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open or create the file; after an unclean stop check it, and replace it if damaged.
+    def __init__(self, path: Path | None, *, is_ours: bool = False) -> None:
+        """Open or create the file and check it; go on with what can be read of a damaged one.
 
         Args:
             path: The file; None for a database in memory, which lives as long as this object.
+            is_ours: Whether there is known to have been a file of ours. What is not, such as a
+                file of another kind, is left alone.
 
         Raises:
             StorageError: If it cannot be used, or a newer version of gradwatch wrote it.
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._presence = Presence(())
+        self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
-        unclean = path is not None and path.exists() and _num_bytes(_side(path, "-wal")) > 0
+        there = path is not None and _take_up(path)
+        unclean = path is not None and there and _num_bytes(_side(path, "-wal")) > 0
+        is_ours = path is not None and (is_ours or unclean or _has_our_header(path))
         try:
-            self._open(check=unclean)
+            self._open(check=there)
         except StorageError as error:
-            # What was never ours, such as a file of another kind, is left alone.
-            if path is None or not unclean or error.fault is not StorageFault.DAMAGED:
+            if path is None or not is_ours or error.fault is not StorageFault.DAMAGED:
                 raise
-            quarantine(path, error)
-            self._open(check=False)
+            self._rebuild(path, error)
 
     @property
     def name(self) -> str:
@@ -84,12 +96,14 @@ class Database:
         return str(self._path or ":memory:")
 
     def _open(self, *, check: bool) -> None:
+        self._presence = Presence(())
         if self._path is not None:
             create_private(self._path)  # those beside it get its mode from SQLite
         with storage_errors():
             self._connection = sqlite3.connect(
                 self._path or ":memory:", isolation_level=None, check_same_thread=False
             )
+            self._connection.text_factory = _text
         try:
             for pragma in _PRAGMAS:
                 self.execute(f"PRAGMA {pragma}")
@@ -98,9 +112,16 @@ class Database:
             if check:
                 self._check()
             self._migrate()
+            self._note_presence()
         except BaseException:
             self.close()
             raise
+
+    def _note_presence(self) -> None:
+        if self._path is not None:
+            self.number("user_version")  # a read, after which the WAL is there
+            files = (self._path, _side(self._path, "-wal"), self._path.with_name(LOCK_NAME))
+            self._presence = Presence(files)
 
     def _check(self) -> None:
         """Look for damage in a time that does not grow with the file."""
@@ -110,7 +131,7 @@ class Database:
         (found,) = self.row(f"PRAGMA quick_check({what})")
         if found != "ok":
             raise StorageError(" ".join(str(found).split())[:200], StorageFault.DAMAGED)
-        logger.info("checked after an unclean stop: ok, %.2f s", time.monotonic() - began_s)
+        logger.debug("checked: ok, %.2f s", time.monotonic() - began_s)
 
     def _migrate(self) -> None:
         version = self.number("user_version")
@@ -128,6 +149,11 @@ class Database:
         if 0 < version < SCHEMA_VERSION:
             text = "brought %s from schema version %d to %d"
             logger.info(text, self.name, version, SCHEMA_VERSION)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not closed yet."""
+        return self._connection is not None
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -173,10 +199,15 @@ class Database:
         try:
             self.execute("BEGIN IMMEDIATE")
             yield
+            self.check_present()
             self.execute("COMMIT")
         except BaseException:
             self.rollback()
             raise
+
+    def check_present(self) -> None:
+        """Raise a `StorageError` if the file is not any more where it was opened."""
+        self._presence.check()
 
     def rollback(self) -> None:
         """Undo what is not committed, unless SQLite has done so itself, as on a full disk."""
@@ -209,6 +240,7 @@ class Database:
         ):
             # Two writers are what the WAL-reset bug needs.
             connection.execute("PRAGMA query_only=1")
+            connection.text_factory = _text
             yield connection
 
     def used_bytes(self) -> int:
@@ -226,16 +258,51 @@ class Database:
         return True
 
     def reset(self, why: object) -> None:
-        """Keep the file under another name, and begin an empty one."""
+        """Keep the file under another name, and go on with what can be read of it."""
         self.close()
-        if self._path is not None:
-            quarantine(self._path, why)
+        if self._path is None:
+            self._open(check=False)
+        else:
+            self._rebuild(self._path, why)
+
+    def _rebuild(self, path: Path, why: object) -> None:
+        """Make a new file of what can be read of the damaged one, and put it in its place.
+
+        A process that is killed meanwhile leaves the damaged one where it is.
+        """
+        logger.error("the log %s is damaged (%s): what can be read is taken over", path, why)
+        try:
+            salvaged, kept = self._put_in_place(path)
+        except OSError as error:
+            msg = f"it is damaged ({why}), and no other can be put in its place: {error}"
+            raise StorageError(msg) from error
+        text = f"the log {path} was damaged ({why}) and is kept as {kept.name}; {salvaged.text}"
+        self.loss = Loss(text, salvaged.bad_rows)
         self._open(check=False)
+
+    @staticmethod
+    def _put_in_place(path: Path) -> tuple[Salvaged, Path]:
+        new = _side(path, _NEW)
+        for suffix in ("", *_SIDE_FILES):
+            _side(new, suffix).unlink(missing_ok=True)
+        fresh = Database(new)
+        try:
+            salvaged = salvage(path, fresh.connection, PAGE_BYTES)
+        finally:
+            fresh.close()
+        kept = quarantine(path)
+        _move(new, path)
+        return salvaged, kept
 
     def close(self) -> None:
         """Write the WAL back and close the file."""
         if self._connection is not None:
-            self._connection.close()
+            if self._path is None or self._presence.has(self._path):
+                self._connection.close()
+            else:
+                # SQLite would delete the WAL by its name, and that may be another aggregator's by
+                # now. Kept for as long as the process runs; the interpreter does not close it.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
         self._connection = None
 
 
@@ -250,6 +317,8 @@ class ReadOnlyDatabase(Database):
         """
         self._path = path
         self._connection = None
+        self._presence = Presence(())
+        self.loss = None
         if not path.is_file():
             msg = f"there is no {path}; give the aggregator's data directory with --data"
             raise StorageError(msg, StorageFault.UNUSABLE)
@@ -257,6 +326,7 @@ class ReadOnlyDatabase(Database):
         try:
             with storage_errors():
                 self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+                self._connection.text_factory = _text
             self.execute("PRAGMA query_only=1")
             version = self.number("user_version")
         except StorageError as error:
@@ -272,19 +342,55 @@ class ReadOnlyDatabase(Database):
             raise StorageError(msg, StorageFault.UNUSABLE)
 
 
-def quarantine(path: Path, why: object) -> None:
-    """Rename a damaged file, and those beside it, so that a new one can take its place."""
+def quarantine(path: Path) -> Path:
+    """Rename a damaged file, and those beside it, so that a new one can take its place.
+
+    Returns:
+        What it is called now.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = path.with_name(f"{path.name}.damaged-{stamp}")
     number = 0
     while kept.exists():
         number += 1
         kept = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
-    path.rename(kept)
-    for suffix in _SIDE_FILES:
+    _move(path, kept)
+    return kept
+
+
+def _move(path: Path, to: Path) -> None:
+    """Rename a file with those beside it; itself last, for it is what one looks for."""
+    for suffix in (*_SIDE_FILES, ""):
         with contextlib.suppress(FileNotFoundError):
-            _side(path, suffix).rename(_side(kept, suffix))
-    logger.error("the log %s is damaged (%s): kept as %s, begun anew", path, why, kept.name)
+            _side(path, suffix).rename(_side(to, suffix))
+
+
+def _take_up(path: Path) -> bool:
+    """Tell whether there is a file; one whose process was killed while it was put there is."""
+    new = _side(path, _NEW)
+    if not path.exists() and new.exists():
+        _move(new, path)
+    return path.exists()
+
+
+def _has_our_header(path: Path) -> bool:
+    """Tell whether a file begins as those do that versions up to this one wrote."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except OSError:
+        return False
+    version, incremental = header[60:64], header[64:68]
+    return (
+        header.startswith(MAGIC)
+        and 1 <= int.from_bytes(version, "big") <= SCHEMA_VERSION
+        and incremental == b"\0\0\0\1"
+    )
+
+
+def _text(stored: bytes) -> str:
+    """Return a text also where a damaged row has none: its checksum tells, not a failed query."""
+    return stored.decode("utf-8", "replace")
 
 
 def _side(path: Path, suffix: str) -> Path:

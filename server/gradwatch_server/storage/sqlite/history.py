@@ -7,6 +7,7 @@ from pathlib import Path
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
+from gradwatch_server.storage.sqlite.checksums import is_good_entry
 from gradwatch_server.storage.sqlite.database import ReadOnlyDatabase
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
@@ -46,14 +47,15 @@ class SQLiteHistory:
         first, last = self._db.row(found)
         return int(first), int(last)
 
-    def page(self, after: int, most: int) -> list[tuple[int, EncodedEntry]]:
-        """Return up to *most* entries after an offset with theirs, oldest first."""
+    def page(self, after: int, most: int) -> list[tuple[int, EncodedEntry | None]]:
+        """Return up to *most* entries after an offset with theirs; None for a damaged one."""
         rows = self._db.rows(
-            "SELECT log_offset, received_ns, kind, session, payload FROM log"
+            "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
             " WHERE log_offset > ? ORDER BY log_offset LIMIT ?",
             (after, most),
         )
-        return [(offset, EncodedEntry(*columns)) for offset, *columns in rows]
+        found = [(offset, EncodedEntry(*columns), checksum) for offset, *columns, checksum in rows]
+        return [(at, entry if is_good_entry(entry, own) else None) for at, entry, own in found]
 
     def close(self) -> None:
         """Close the file."""

@@ -5,17 +5,41 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from gradwatch_server.storage.sqlite.private_files import PRIVATE_DIRECTORY, create_private
+from gradwatch_server.storage.sqlite.private_files import PRIVATE, PRIVATE_DIRECTORY
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 LOCK_NAME: Final = "gradwatch.lock"
 
+_NOTED: Final = re.compile(rb"log (\d{1,18}) alerts (\d{1,18})\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """How far a store was when that was last noted beside it.
+
+    Args:
+        offset: Place of the newest entry of its log.
+        cursor: That of its newest alert event.
+    """
+
+    offset: int = 0
+    cursor: int = 0
+
 
 class DirectoryLock:
-    """A held lock. The file beside the data has the pid of its holder, for people who look."""
+    """A held lock.
+
+    The file beside the data has the pid of its holder, for people who look, and how far the store
+    is: a store that is found empty would not tell that there was one.
+
+    Attributes:
+        noted: How far the store was when somebody last had it; zeros if that is not known.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Make the directory if there is none, and lock it.
@@ -24,32 +48,46 @@ class DirectoryLock:
             StorageError: If it cannot be used, or another process has it.
         """
         self._file = _open(directory)
+        found = self._file.read(200)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._file.seek(0)
-            owner = self._file.read().strip() or "unknown"
+            owner = found.partition(b"\n")[0].decode("ascii", "replace").strip() or "unknown"
             self._file.close()
             msg = (
                 f"the data directory {directory} is in use by another aggregator (pid {owner}); "
                 "stop it, or choose another directory with --data"
             )
             raise StorageError(msg, StorageFault.LOCKED) from error
-        with contextlib.suppress(OSError):  # on a full disk nobody reads who it is
-            self._file.truncate(0)
-            # Past the buffer, which would try again when the file is closed.
-            os.write(self._file.fileno(), f"{os.getpid()}\n".encode())
+        match = _NOTED.search(found)
+        self.noted = Noted(*map(int, match.groups())) if match is not None else Noted()
+        self._write(self.noted)
+
+    def note(self, noted: Noted) -> None:
+        """Note how far the store is; nothing waits for the disk."""
+        if noted != self.noted:
+            self._write(noted)
+
+    def _write(self, noted: Noted) -> None:
+        text = f"{os.getpid()}\n"
+        if noted != Noted():
+            text += f"log {noted.offset} alerts {noted.cursor}\n"
+        with contextlib.suppress(OSError):  # on a full disk nobody reads it
+            # In place and shortened afterwards, so that a full disk takes nothing from it.
+            os.pwrite(self._file.fileno(), text.encode(), 0)
+            os.ftruncate(self._file.fileno(), len(text))
+        self.noted = noted
 
     def release(self) -> None:
         """Let another process have the directory."""
         self._file.close()
 
 
-def _open(directory: Path) -> IO[str]:
+def _open(directory: Path) -> IO[bytes]:
     try:
         directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        create_private(directory / LOCK_NAME)
-        return (directory / LOCK_NAME).open("a+", encoding="ascii")
+        number = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        return os.fdopen(number, "r+b", buffering=0)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
         msg = f"cannot use the data directory {directory}: {why}; choose one with --data"

@@ -41,6 +41,10 @@ MIGRATIONS: Final = (
         PRIMARY KEY (run, attempt, chunk)
     );
     """,
+    """
+    ALTER TABLE log ADD COLUMN checksum INTEGER;
+    ALTER TABLE alert_events ADD COLUMN checksum INTEGER
+    """,
 )
 """What makes version n + 1 of version n. Version 0 is an empty file, or one of our first days."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 from typing import Final
 
@@ -9,13 +11,17 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.filesystem import network_type
-from gradwatch_server.storage.sqlite.lock import DirectoryLock
+from gradwatch_server.storage.sqlite.lock import DirectoryLock, Noted
 from gradwatch_server.storage.sqlite.log import SQLiteLog
 from gradwatch_server.storage.sqlite.private_files import make_private
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 DATABASE_NAME: Final = "gradwatch.db"
+
+NOTE_S: Final = 1.0
+"""How often it is noted beside the file how far it is."""
+
 _ADVICE: Final = {
     StorageFault.DAMAGED: "; move the file away to start afresh",
     StorageFault.FULL: "; make room on its disk, or choose another directory with --data",
@@ -41,8 +47,10 @@ class SQLiteStore:
         """
         self.db = db
         self._lock = lock
+        self._noted_s = 0.0
+        self._compared = False  # with what was noted, which is to stand until then
         try:
-            self._log = SQLiteLog(db)
+            self._log = _log_of(db)
         except StorageError:
             db.close()
             raise
@@ -68,7 +76,7 @@ class SQLiteStore:
     @classmethod
     def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> SQLiteStore:
         try:
-            store = cls(Database(path), clock, lock)
+            store = cls(Database(path, is_ours=lock.noted != Noted()), clock, lock)
         except StorageError as error:
             msg = f"cannot open the log {path}: {error}{_ADVICE.get(error.fault, '')}"
             raise StorageError(msg, error.fault) from error
@@ -103,16 +111,60 @@ class SQLiteStore:
         """Give about so much free space back to the file system; return whether there was any."""
         return self.db.vacuum(num_bytes)
 
+    def check(self) -> None:
+        """Raise a `StorageError` if the file was removed or replaced; note how far it is."""
+        self.db.check_present()
+        if time.monotonic() - self._noted_s >= NOTE_S:
+            self._note()
+
+    def _note(self) -> None:
+        if self._lock is not None and self._compared:
+            self._noted_s = time.monotonic()
+            self._lock.note(Noted(self._log.last_offset, self._alert_events.last_cursor))
+
+    def find_loss(self) -> Loss | None:
+        """Compare log and alert events with what was noted beside them when they were last used."""
+        noted = self._lock.noted if self._lock is not None else Noted()
+        last = self._log.last_offset
+        self._compared = True
+        self._alert_events.skip_to(noted.cursor)
+        if last >= noted.offset:
+            return self.db.loss
+        missing = noted.offset - last
+        found = f"ends at entry {last}" if last else "is empty"
+        text = (
+            f"the log {self.name} {found}, and had {noted.offset} entries or more when it was last "
+            f"used: the newest {missing} are lost, unless a copy of the file and its -wal can be "
+            "put back while the aggregator is stopped"
+        )
+        if self.db.loss is not None:
+            text = f"{self.db.loss.text}; {text}"
+        return Loss(text, missing)
+
     def reset(self, why: StorageError) -> None:
-        """Keep a damaged file under another name and go on with a new one."""
+        """Keep a damaged file under another name and go on with what can be read of it."""
         self.db.reset(why)
         self._log.reset()
+        self._alert_events.reset()
 
     def close(self) -> None:
         """Close the file and let the directory go."""
+        if self.db.is_open:
+            with contextlib.suppress(StorageError):
+                self._note()
         self.db.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _log_of(db: Database) -> SQLiteLog:
+    try:
+        return SQLiteLog(db)
+    except StorageError as error:
+        if error.fault is not StorageFault.DAMAGED:
+            raise
+        db.reset(error)
+        return SQLiteLog(db)
 
 
 def _check_filesystem(directory: Path, *, allow_network_fs: bool) -> None:

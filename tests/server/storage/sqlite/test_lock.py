@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, Noted
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 HOLDER = """
@@ -67,6 +67,22 @@ def test_the_directory_is_free_once_it_is_released(tmp_path: Path) -> None:
     DirectoryLock(tmp_path / "new").release()
 
     assert (tmp_path / "new" / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+
+
+def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> None:
+    """Also when nothing was noted in between, and when a longer line was there."""
+    lock = DirectoryLock(tmp_path)
+    assert lock.noted == Noted()
+    lock.note(Noted(123_456, 789))
+    lock.release()
+    DirectoryLock(tmp_path).release()
+    lock = DirectoryLock(tmp_path)
+    assert lock.noted == Noted(123_456, 789)
+    lock.note(Noted(7, 8))
+    lock.release()
+
+    text = (tmp_path / LOCK_NAME).read_text()
+    assert text == f"{os.getpid()}\nlog 7 alerts 8\n"
 
 
 @pytest.mark.parametrize("what", ["a file", "below a file", "a NUL", "read-only"])

@@ -1,0 +1,61 @@
+"""Checksums of rows: SQLite has none, and a flipped bit in a number looks like another number."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from gradwatch_server.storage.encoding import EncodedEntry
+
+_SAVED_BYTES: Final = 4
+
+
+def of_entry(entry: EncodedEntry) -> int:
+    """Return the checksum of an entry of the log."""
+    head = struct.pack("<qq", entry.received_ns, entry.kind)
+    session = entry.session or b""
+    return zlib.crc32(entry.payload or b"", zlib.crc32(head + session))
+
+
+def of_event(alert_id: str, change: str, run: str, body: str) -> int:
+    """Return the checksum of an alert event."""
+    return zlib.crc32("\0".join((alert_id, change, run, body)).encode("utf-8", "surrogatepass"))
+
+
+class ChecksumError(Exception):
+    """A row is not what was written."""
+
+
+def check_entry(entry: EncodedEntry, checksum: object) -> None:
+    """Compare an entry with its checksum, which versions before this one did not write.
+
+    Raises:
+        ChecksumError: If it is not what was written.
+        Exception: Of other kinds if not even its types are right.
+    """
+    if checksum is not None and of_entry(entry) != checksum:
+        msg = "its checksum is another one"
+        raise ChecksumError(msg)
+
+
+def is_good_entry(entry: EncodedEntry, checksum: object) -> bool:
+    """Tell the same without an error."""
+    try:
+        check_entry(entry, checksum)
+    except (ChecksumError, TypeError, struct.error):
+        return False
+    return True
+
+
+def is_good_event(alert_id: str, change: str, run: str, body: str, checksum: object) -> bool:
+    """Tell whether an alert event is what was written."""
+    try:
+        return checksum is None or of_event(alert_id, change, run, body) == checksum
+    except TypeError:
+        return False
+
+
+def is_good_state(body: bytes) -> bool:
+    """Tell whether what was saved of the state is what was written."""
+    return zlib.crc32(body[_SAVED_BYTES:]) == int.from_bytes(body[:_SAVED_BYTES], "little")

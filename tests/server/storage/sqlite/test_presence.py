@@ -1,0 +1,214 @@
+"""A data directory that goes away under a running aggregator, or that lost what it had before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME
+from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
+from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
+from tests.support.waiting import PATIENCE_S
+
+TICK = [Line(Entry(1, Tick()))]
+
+
+def replace(directory: Path) -> None:
+    directory.rename(directory.with_name("elsewhere"))
+    directory.mkdir()
+
+
+def restore(directory: Path) -> None:
+    """Put a copy in its place, as a backup tool does."""
+    directory.rename(directory.with_name("elsewhere"))
+    shutil.copytree(directory.with_name("elsewhere"), directory)
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "removed": shutil.rmtree,
+    "replaced": replace,
+    "restored": restore,
+    "database removed": lambda directory: (directory / DATABASE_NAME).unlink(),
+    "WAL removed": lambda directory: (directory / f"{DATABASE_NAME}-wal").unlink(),
+    "lock removed": lambda directory: (directory / LOCK_NAME).unlink(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_committed_into_files_that_nobody_finds(tmp_path: Path, way: str) -> None:
+    """S40: whatever it is that is not there any more."""
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    store.log.append(TICK)
+    store.check()
+    WAYS[way](tmp_path / "data")
+
+    for write in (
+        store.check,
+        lambda: store.log.append(TICK),
+        lambda: store.alert_events.add([NewAlertEvent("a", "firing", "gpt", "{}")]),
+    ):
+        with pytest.raises(StorageError, match="was removed or replaced") as caught:
+            write()
+        assert caught.value.fault is StorageFault.GONE
+    assert store.log.last_offset == 1
+    store.close()
+
+
+def test_a_store_that_is_gone_takes_nothing_from_the_one_in_its_place(tmp_path: Path) -> None:
+    """SQLite deletes the WAL by its name when it closes a file; it is another's by then."""
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    store.log.append(TICK)
+    replace(tmp_path / "data")
+    other = SQLiteStore.open(tmp_path / "data", Clock())
+    other.log.append(TICK)
+
+    store.close()
+    assert (tmp_path / "data" / f"{DATABASE_NAME}-wal").exists()
+    other.log.append(TICK)
+    assert other.log.last_offset == 2
+    other.close()
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way: str) -> None:
+    """S40: at once, also while nobody sends; with one line that says what to do."""
+    service = serve()
+    peer = peers(service.ingest).attach()
+    peer.steps(0, 1.0, 1.0)
+    acked = peer.seq
+    WAYS[way](service.directory)
+    for step in range(2, 40):
+        peer.stats(step)
+
+    assert service.process.wait(PATIENCE_S) == 1
+    answers = [own for own in peer.received() if getattr(own, "acked", 0) > acked]
+    assert answers == []
+    assert "was removed or replaced while it was in use" in service.errors
+    assert "Traceback" not in service.errors
+
+
+def killed_without_wal(service: Any) -> None:
+    service.stop(signal.SIGKILL)
+    for suffix in ("-wal", "-shm"):
+        (service.directory / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
+
+
+def emptied(service: Any) -> None:
+    service.stop()
+    (service.directory / DATABASE_NAME).write_bytes(b"")
+
+
+def deleted(service: Any) -> None:
+    service.stop()
+    (service.directory / DATABASE_NAME).unlink()
+
+
+@pytest.mark.parametrize("lose", [killed_without_wal, emptied, deleted])
+def test_an_empty_log_where_there_was_one_is_told(
+    serve: Any, peers: Any, wait_until: Any, lose: Callable[[Any], None]
+) -> None:
+    """S42: on the log, by /readyz and in the metrics; alert events do not get old cursors again."""
+    service = serve()
+    peer = peers(service.ingest).attach()
+    peer.steps(0, *[float("nan"), 1.0] * 30)
+    service.shows(peer)
+    cursor = service.json("/healthz")["cursor"]
+    lock = service.directory / LOCK_NAME
+    wait_until(lambda: f"alerts {cursor}" in lock.read_text(), "it is noted")
+    at_least = int(lock.read_text().split()[2])
+    assert (at_least >= 60, cursor >= 1) == (True, True)
+    lose(service)
+    service.start()
+
+    assert service.json("/runs") == []
+    assert f"is empty, and had {at_least}" in service.errors or "ends at entry" in service.errors
+    ready = service.json("/readyz")
+    assert ready["status"] == "ready"
+    assert "lost" in ready["lost"]
+    missing = [
+        line for line in service.get("/metrics").text.splitlines() if "entries_missing " in line
+    ]
+    assert int(float(missing[-1].split()[-1])) >= 60
+    peers(service.ingest, run="next").attach().steps(0, float("nan"))
+    wait_until(lambda: service.json("/healthz")["cursor"] > cursor, "cursors go on")
+    told = service.errors.count("lost")
+    service.stop()
+    service.start()
+    assert service.json("/readyz") == {"status": "ready"}
+    assert service.errors.count("lost") == told
+
+
+def test_what_was_noted_stands_until_somebody_compared_it(tmp_path: Path) -> None:
+    """A start that fails, because a port is taken, is not to forget it."""
+    store = SQLiteStore.open(tmp_path, Clock())
+    assert store.find_loss() is None
+    store.log.append(TICK * 5)
+    store.close()
+    (tmp_path / DATABASE_NAME).unlink()
+    SQLiteStore.open(tmp_path, Clock()).close()
+
+    store = SQLiteStore.open(tmp_path, Clock())
+    loss = store.find_loss()
+    assert loss is not None
+    assert loss.entries == 5
+    store.close()
+
+
+def test_a_clean_start_finds_no_loss(tmp_path: Path) -> None:
+    """Nor one after a kill, nor one of a version that noted nothing."""
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    store.find_loss()
+    store.log.append(TICK * 5)
+    store.check()
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    store.close()
+    for directory in (tmp_path / "data", tmp_path / "killed"):
+        store = SQLiteStore.open(directory, Clock())
+        assert (store.log.last_offset, store.find_loss()) == (5, None)
+        store.close()
+    (tmp_path / "data" / LOCK_NAME).write_text(f"{os.getpid()}\n")
+    store = SQLiteStore.open(tmp_path / "data", Clock())
+    assert store.find_loss() is None
+    store.close()
+
+
+def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
+    serve: Any, peers: Any
+) -> None:
+    """S48: what comes now has the time it is; it is told once, and what was there stays."""
+    service = serve()
+    peer = peers(service.ingest).attach()
+    peer.steps(0, 1.0, 1.0)
+    service.shows(peer)
+    service.stop()
+    with sqlite3.connect(service.directory / DATABASE_NAME) as db:
+        columns = [name for _, name, *_ in db.execute("PRAGMA table_info(log)")]
+        db.execute("UPDATE log SET received_ns = 4100000000000000000")
+        if "checksum" in columns:
+            db.execute("UPDATE log SET checksum = NULL")
+        for table in ("saved_state", "saved_runs", "saved_attempts", "saved_frames"):
+            db.execute(f"DELETE FROM {table}")
+    db.close()
+    service.start()
+    later = peers(service.ingest, run="next").attach()
+    later.steps(0, 1.0, 1.0)
+    service.shows(later)
+
+    times = {own["run"]: own["updated_at"] for own in service.json("/runs")}
+    assert times["gpt"].startswith("2099-")
+    assert times["next"].startswith(time.strftime("%Y-", time.gmtime()))
+    assert service.errors.count("the system's clock is far behind") == 1
+    peer.greet()
+    peer.steps(2, *[1.0] * 5)
+    service.shows(peer)
+    assert service.health("gpt")["step"] == 6
