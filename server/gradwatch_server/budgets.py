@@ -234,9 +234,9 @@ class Budgets(BaseModel):
         10.0,
         "s",
         "address",
-        "Time in which the header of a request has to be there.",
+        "Time in which the header of a request has to be there, the first one from the connection.",
         why="a caller far away needs one",
-        at_limit="the connection is closed",
+        at_limit="it is answered 408, and the connection closed",
         least=0.1,
         most=3_600.0,
     )
@@ -246,7 +246,7 @@ class Budgets(BaseModel):
         "address",
         "Time in which the body of a request has to be there.",
         why="a body is at most 64 KiB",
-        at_limit="the connection is closed",
+        at_limit="it is answered 408, and the connection closed",
         least=0.1,
         most=3_600.0,
     )
@@ -254,7 +254,7 @@ class Budgets(BaseModel):
         30.0,
         "s",
         "address",
-        "Time that a connection is kept without a request.",
+        "Time that a connection is kept without a further request.",
         why="who asks every few seconds keeps it",
         at_limit="the connection is closed",
         least=0.1,
@@ -264,18 +264,19 @@ class Budgets(BaseModel):
         256,
         "count",
         "all",
-        "Alert streams that are open.",
-        why="half of the connections",
-        at_limit="the stream whose reader took nothing for the longest time is closed",
+        "Alert streams that are open, at most half of `http_connections`.",
+        why="the other half is for requests",
+        at_limit="of the address with most streams the one whose reader took nothing for the "
+        "longest time is closed, else the oldest; its reader goes on where it was",
     )
     streams_per_caller: int = _budget(
         64,
         "count",
         "address",
-        "Those of one token, or without keys of one address.",
+        "Those of one address.",
         why="a quarter of all",
         at_limit="of its own streams the one whose reader took nothing for the longest time is "
-        "closed",
+        "closed, else the oldest; its reader goes on where it was",
     )
     stream_write_s: float = _budget(
         30.0,
@@ -300,10 +301,10 @@ class Budgets(BaseModel):
 
     # The aggregator's own log
     log_lines: int = _budget(
-        5,
+        1,
         "count",
-        "peer",
-        "Lines of one kind in the log about one peer, a minute.",
+        "address",
+        "Lines of one kind in the log about one caller of HTTP, a minute.",
         why="one is enough to see it",
         at_limit="they are counted, and told of once a minute",
     )
@@ -311,7 +312,7 @@ class Budgets(BaseModel):
         100,
         "per min",
         "all",
-        "Lines in the log about peers.",
+        "Lines in the log that callers of HTTP cause.",
         why="some 15 MB a day",
         at_limit="they are counted, and told of once a minute",
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +19,7 @@ from starlette.types import ASGIApp
 from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
+from gradwatch_server.api.connection_limits import ConnectionLimits, Listener
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
@@ -29,6 +32,8 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
+from gradwatch_server.log_limits import LogLimits
+from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.history import History
@@ -38,6 +43,9 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
 
+LATER_S = 5
+"""uvicorn ends what is idle so much later than the limits do, which count it."""
+
 GRACE_S = 1
 """How long open requests may take to end at shutdown; the streams end by themselves."""
 
@@ -45,9 +53,21 @@ GRACE_S = 1
 class _Server(uvicorn.Server):
     """Ends the alert streams first: uvicorn waits for open responses before anything else."""
 
-    def __init__(self, config: uvicorn.Config, alert_stream: AlertStream) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        alert_stream: AlertStream,
+        limits: ConnectionLimits,
+        log_limits: LogLimits,
+    ) -> None:
         super().__init__(config)
         self._alert_stream = alert_stream
+        self._limits = limits
+        self._log_limits = log_limits
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._limits.start(self._log_limits.tell)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._alert_stream.close()
@@ -81,12 +101,16 @@ def serve(
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
     reloading = RulesReload(settings, reload or (lambda: settings))
+    raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
         clock = Clock()
         budget_use = BudgetUse(settings.budgets)
+        log_limits = LogLimits(budget_use)
+        stack.enter_context(log_limits.guarding())
+        limits = ConnectionLimits(budget_use)
         store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
         stack.callback(store.close)
-        http_socket = stack.enter_context(_bind(settings.http))
+        http_socket = stack.enter_context(Listener(_bind(settings.http), limits))
         ingest = Ingest(settings.ingest, keys)
         stack.callback(ingest.close)
 
@@ -114,10 +138,17 @@ def serve(
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
-        app = make_app(engine, store.alert_events, alert_stream, stream_tokens)
+        app = make_app(
+            engine,
+            store.alert_events,
+            alert_stream,
+            stream_tokens,
+            limits,
+            partial(read_store, settings.data),
+        )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
-        config = _http_config(settings, SecurityMiddleware(app, policy))
-        server = _Server(config, alert_stream)
+        config = _http_config(settings, SecurityMiddleware(app, policy), limits)
+        server = _Server(config, alert_stream, limits, log_limits)
         stack.enter_context(_quiet_signals(server))
         engine.start()
         stack.callback(engine.stop)
@@ -138,10 +169,13 @@ def _access_policy(
     return AccessPolicy(hosts, tokens, stream_tokens)
 
 
-def _http_config(settings: Settings, app: ASGIApp) -> uvicorn.Config:
+def _http_config(settings: Settings, app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Connection,
+        loop="asyncio",  # which asks the listener for each connection
+        http=Connection.under(limits),
+        ws="none",
+        timeout_keep_alive=math.ceil(limits.idle_s) + LATER_S,
         ssl_certfile=settings.http_tls_cert,
         ssl_keyfile=settings.http_tls_key,
         log_config=None,

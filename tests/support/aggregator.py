@@ -30,6 +30,9 @@ class Aggregator:
         environ: Environment variables on top of those of the tests; may be changed between starts.
     """
 
+    files: tuple[int, int] | None = None
+    """Files it may have open, the limit in force and the highest; None for as many as we."""
+
     def __init__(self, directory: Path, *arguments: str, **environ: str) -> None:
         self.directory = directory
         self.environ = environ
@@ -56,10 +59,11 @@ class Aggregator:
     def start(self) -> None:
         """Start a process and wait until it answers."""
         addresses = ("--http", self.url.partition("//")[2], "--ingest", self.ingest)
+        data = ("--data", str(self.directory))
         self.directory.parent.mkdir(exist_ok=True)
         with self._errors.open("a") as errors:
             self._process = subprocess.Popen(
-                [GRADWATCH, "serve", *addresses, "--data", self.directory, *self._arguments],
+                [*self._limits(), GRADWATCH, "serve", *addresses, *data, *self._arguments],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -69,6 +73,13 @@ class Aggregator:
         announced = self._announced()
         self.url, self.ingest = announced["http"], announced["ingest"]
         wait_until(self.answers, "the aggregator answers")
+
+    def _limits(self) -> list[str]:
+        """Return a command that runs the next one with these limits."""
+        if self.files is None:
+            return []
+        soft, hard = self.files
+        return ["sh", "-c", f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$0" "$@"']
 
     def _announced(self) -> dict[str, str]:
         """Read the lines like `  http    http://...` that it prints once its ports are bound."""

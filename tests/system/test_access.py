@@ -15,12 +15,13 @@ import httpx
 import pytest
 import zmq
 
-from gradwatch_server.api.security.stream_limit import MAX_STREAMS
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.ingest.throttle import BURST
 from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Bye, Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.certificate import make_certificate
 from tests.support.command import Command, run_command
 from tests.support.job import Train
 from tests.support.peer import NewPeer
@@ -293,21 +294,12 @@ def test_tls_is_spoken_with_a_certificate(
     aggregator: Aggregator, environ: dict[str, str], ask: Command, tmp_path: Path
 ) -> None:
     """The commands trust it by GRADWATCH_CA, and nothing is said in the clear."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    environ |= {"GRADWATCH_HTTP_TLS_CERT": str(cert), "GRADWATCH_HTTP_TLS_KEY": str(key)}
+    environ |= make_certificate(tmp_path)
+    cert = environ["GRADWATCH_HTTP_TLS_CERT"]
     aggregator.start()
     url = aggregator.url
 
-    assert ask("runs", "--url", url, GRADWATCH_CA=str(cert)).stdout == "no runs yet\n"
+    assert ask("runs", "--url", url, GRADWATCH_CA=cert).stdout == "no runs yet\n"
     assert "certificate verify failed" in ask("runs", "--url", url).stderr
     with pytest.raises(httpx.TransportError):
         aggregator.get("/healthz")
@@ -315,7 +307,7 @@ def test_tls_is_spoken_with_a_certificate(
         "gradwatch: GRADWATCH_CA: cannot read certificates from none.pem: "
         "No such file or directory\n"
     )
-    key.chmod(0o644)
+    Path(environ["GRADWATCH_HTTP_TLS_KEY"]).chmod(0o644)
     refused = ask("serve", **environ)
     assert (refused.returncode, "the key is open to all" in refused.stderr) == (1, True)
 
@@ -337,27 +329,24 @@ def test_a_browser_listens_with_a_stream_token(locked: Aggregator, tokens: dict[
     assert answer["token"] not in locked.errors
 
 
-def test_streams_beyond_the_limit_are_refused_until_one_ends(aggregator: Aggregator) -> None:
-    """Everything else is answered meanwhile."""
+def test_a_stream_too_many_takes_the_place_of_the_oldest(aggregator: Aggregator) -> None:
+    """S30: who comes is let in, and everything else is answered meanwhile."""
     aggregator.start()
     url = aggregator.url
     with ExitStack() as stack, httpx.Client(timeout=PATIENCE_S) as asker:
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(timeout=PATIENCE_S, limits=limits))
-        for _ in range(MAX_STREAMS):
+        lines = []
+        for _ in range(Budgets().streams_per_caller + 1):
             stream = stack.enter_context(client.stream("GET", f"{url}/alerts/stream"))
             assert stream.status_code == 200
-        refused = asker.get(f"{url}/alerts/stream")
-        assert refused.status_code == 503
-        assert refused.headers["content-type"] == "application/problem+json"
+            lines.append(stream.iter_lines())
+            next(lines[-1])
+
+        assert [line for line in lines[0] if line] == [
+            ": another reader got this place; resume after the last id"
+        ]
         assert asker.get(f"{url}/runs").status_code == 200
-        stream.close()
-
-        def opens() -> bool:
-            with asker.stream("GET", f"{url}/alerts/stream") as response:
-                return response.status_code == 200
-
-        wait_until(opens, "a place is free again")
 
 
 # Texts

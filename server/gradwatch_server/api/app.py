@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
+from starlette.concurrency import run_in_threadpool
 
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
+from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
+from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.storage.store import AlertEventReader
+from gradwatch_server.storage.history import History
+from gradwatch_server.storage.store import AlertEventReader, StorageError, StorageFault
 from gradwatch_wire import __version__
+
+
+def _no_history() -> History:
+    msg = "no store is at hand"
+    raise StorageError(msg, StorageFault.UNUSABLE)
 
 
 def make_app(
@@ -24,8 +36,19 @@ def make_app(
     alert_events: AlertEventReader,
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
+    connection_limits: ConnectionLimits | None = None,
+    open_history: Callable[[], History] = _no_history,
 ) -> FastAPI:
-    """Build the app over a running engine."""
+    """Build the app over a running engine.
+
+    Args:
+        engine: Publishes the snapshots.
+        alert_events: The stored alert events.
+        alert_stream: Follows them.
+        stream_tokens: Makes the tokens that open a stream.
+        connection_limits: Those of the connections that it is served on.
+        open_history: Opens what is stored, for attempts that are shown no more.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -39,17 +62,37 @@ def make_app(
         lifespan=lifespan,
         dependencies=[Depends(refuse_unknown)],
         default_response_class=problems.Json,
+        openapi_url=None,  # a route of ours gives it, which refuses what it does not know
         docs_url=None,  # its page loads scripts from a CDN; /openapi.json has it all
         redoc_url=None,
     )
+    summaries = Summaries(engine)
     app.state.shared = ApiState(
         engine=engine,
         alert_events=alert_events,
         alert_stream=alert_stream,
-        metrics=Metrics(engine),
+        summaries=summaries,
+        metrics=share_metrics(engine, summaries, connection_limits),
         stream_tokens=stream_tokens or StreamTokens(),
+        stream_limit=StreamLimit(
+            engine.budget_use, None if connection_limits is None else connection_limits.most
+        ),
+        earlier_attempts=EarlierAttempts(open_history),
     )
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
     return app
+
+
+def share_metrics(
+    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None
+) -> SharedAnswer[bytes]:
+    """Return what renders `/metrics`, once for all who ask meanwhile."""
+    metrics = Metrics(engine, summaries, limits.refused if limits is not None else {})
+
+    async def render() -> bytes:
+        await summaries.all()
+        return await run_in_threadpool(metrics.render)
+
+    return SharedAnswer(render, lambda: engine.budget_use.limits.answers_share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,13 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gradwatch_server.api.summaries import Summaries, Summary
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.core.views.health import health
-from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_wire.health import AlertState, Phase, RankState, Severity, Status
+from gradwatch_wire.health import Phase, RankState, Severity, Status
 
 MAX_LABELLED_RUNS: Final = 50
 """Runs with numbers of their own, the last active ones: Prometheus keeps each as a time series."""
@@ -28,17 +27,21 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 class EngineCollector(Collector):
     """Makes the metrics of an engine, of what it publishes, and of its port."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, summaries: Summaries, refused: Mapping[str, int]) -> None:
         self._engine = engine
+        self._summaries = summaries
+        self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric as it stands."""
         engine, published = self._engine, self._engine.published
         yield from _records(engine.metrics, published)
         refused = CounterMetricFamily(
-            "gradwatch_refused", "Messages not taken, by the kind of fault.", labels=["kind"]
+            "gradwatch_refused",
+            "Messages and requests not taken, by the kind of fault.",
+            labels=["kind"],
         )
-        for kind, count in dict(engine.refused).items():
+        for kind, count in (dict(engine.refused) | dict(self._refused)).items():
             refused.add_metric([kind], count)
         yield refused
         yield from _budgets(engine.budget_use)
@@ -53,7 +56,7 @@ class EngineCollector(Collector):
             "Entries of the log that this start found missing, at the least.",
             published.loss.entries if published.loss is not None else 0,
         )
-        yield from _runs(published, engine.clock.now_ns())
+        yield from _runs(self._summaries.newest)
 
 
 def _records(metrics: EngineMetrics, published: PublishedState) -> Iterator[Metric]:
@@ -93,37 +96,30 @@ def _budgets(use: BudgetUse) -> Iterator[Metric]:
     yield from (limit, used, evicted, refused)
 
 
-def _runs(published: PublishedState, now_ns: int) -> Iterator[Metric]:
-    views = sorted(published.runs.values(), key=lambda view: view.updated_ns, reverse=True)
-    reports = [health(view, published.last_seen, now_ns, published.fault) for view in views]
+def _runs(runs: Sequence[Summary]) -> Iterator[Metric]:
+    """Yield what there is of the runs, given the last one heard of first."""
     yield _by(
         "gradwatch_runs",
         "Runs by status.",
         "status",
-        Counter(report["status"] for report in reports),
+        Counter(own.status for own in runs),
         Status,
     )
-    ranks = Counter(rank["state"] for report in reports for rank in report["ranks"])
+    ranks: Counter[str] = sum((Counter(own.ranks) for own in runs), Counter())
     yield _by(
         "gradwatch_ranks", "Ranks of the current attempts by state.", "state", ranks, RankState
     )
-    phases = Counter(report["phase"] for report in reports)
+    phases = Counter(own.phase for own in runs)
     yield _by("gradwatch_runs_in_phase", "Runs by phase.", "phase", phases, Phase)
-    firing = Counter(
-        alert["severity"]
-        for report in reports
-        if report["phase"] in (Phase.WAITING, Phase.RUNNING)
-        for alert in report["alerts"]["items"]
-        if alert["state"] == AlertState.FIRING
-    )
+    live = [own.firing for own in runs if own.phase in (Phase.WAITING, Phase.RUNNING)]
     yield _by(
         "gradwatch_alerts_firing",
         "Firing alerts by severity, of runs that have not ended.",
         "severity",
-        firing,
+        sum(map(Counter, live), Counter()),
         Severity,
     )
-    yield from _labelled(views[:MAX_LABELLED_RUNS], reports)
+    yield from _labelled(runs[:MAX_LABELLED_RUNS])
 
 
 def _by(name: str, text: str, label: str, counts: Counter[Any], values: Any) -> Metric:
@@ -133,24 +129,30 @@ def _by(name: str, text: str, label: str, counts: Counter[Any], values: Any) -> 
     return family
 
 
-def _labelled(views: list[RunView], reports: list[dict[str, Any]]) -> Iterator[Metric]:
+def _labelled(runs: Sequence[Summary]) -> Iterator[Metric]:
     newest = f"of the {MAX_LABELLED_RUNS} runs last heard of."
     score = GaugeMetricFamily("gradwatch_run_score", f"Health score {newest}", labels=["run"])
     lost = GaugeMetricFamily("gradwatch_run_records_lost", f"Records lost {newest}", labels=["run"])
-    for view, report in zip(views, reports, strict=False):
-        lost.add_metric([view.name], view.lost)
-        if report["score"]["last"] is not None:
-            score.add_metric([view.name], report["score"]["last"])
+    for own in runs:
+        lost.add_metric([own.view.name], own.view.lost)
+        if own.score is not None:
+            score.add_metric([own.view.name], own.score)
     yield score
     yield lost
 
 
 class Metrics:
-    """All metrics of an engine in a registry of their own."""
+    """All metrics of an engine in a registry of their own.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: Is counted.
+        summaries: Its runs in short.
+        refused: Kind to the number of requests that were none.
+    """
+
+    def __init__(self, engine: Engine, summaries: Summaries, refused: Mapping[str, int]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(engine))
+        self._registry.register(EngineCollector(engine, summaries, refused))
 
     def render(self) -> bytes:
         """Return them in the text format of Prometheus."""

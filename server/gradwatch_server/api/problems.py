@@ -26,7 +26,12 @@ class Json(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Encode plain data."""
-        return json.dumps(jsonable(content), separators=(",", ":")).encode("ascii")
+        return encode(content)
+
+
+def encode(content: Any) -> bytes:
+    """Return plain data as `Json` sends it."""
+    return json.dumps(jsonable(content), separators=(",", ":")).encode("ascii")
 
 
 class Problem(Json):

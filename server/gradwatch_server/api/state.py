@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Query, Request
+from starlette.concurrency import run_in_threadpool
 
 from gradwatch_server.api.alert_stream import AlertStream
-from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.shared_answer import SharedAnswer
+from gradwatch_server.api.summaries import Summaries
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
@@ -20,7 +24,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.storage.store import AlertEventReader
+from gradwatch_server.storage.store import AlertEventReader, StorageError
 
 MAX_NAMES: Final = 5
 """Names of runs in an error about one that is not there."""
@@ -37,17 +41,26 @@ class ApiState:
         engine: Publishes the snapshots.
         alert_events: The stored alert events.
         alert_stream: Follows them.
+        summaries: The runs in short.
         metrics: What the engine counts, for Prometheus.
         stream_tokens: Makes the tokens that open a stream.
-        stream_limit: Counts the open streams.
+        stream_limit: The open streams.
+        earlier_attempts: Those that are in the store only.
     """
 
     engine: Engine
     alert_events: AlertEventReader
     alert_stream: AlertStream
-    metrics: Metrics
+    summaries: Summaries
+    metrics: SharedAnswer[bytes]
     stream_tokens: StreamTokens
-    stream_limit: StreamLimit = field(default_factory=StreamLimit)
+    stream_limit: StreamLimit
+    earlier_attempts: EarlierAttempts
+
+    @property
+    def limits(self) -> Budgets:
+        """What peers may use."""
+        return self.engine.budget_use.limits
 
     @property
     def published(self) -> PublishedState:
@@ -80,28 +93,48 @@ class ApiState:
             detail = "the engine did not answer in time; it is not known whether this was done"
             raise HTTPException(503, self.published.fault or detail) from error
 
-    def run(self, name: str, attempt: int | None = None) -> RunView:
-        """Return a run at its current attempt, or at another one.
+    def run(self, name: str) -> RunView:
+        """Return a run at its current attempt.
 
         Raises:
-            HTTPException: 404, if there is none of this name, or no such attempt is kept.
+            HTTPException: 404, if there is none of this name.
         """
         runs = self.published.runs
         view = runs.get(name)
         if view is None:
             raise HTTPException(404, f"no run {name[:80]!a}; known runs: {_known(runs)}")
-        if attempt is None:
-            return view
-        found = view.of_attempt(attempt)
-        if found is None:
-            kept = ", ".join(str(own.attempt) for own in (*view.others, view))
-            raise HTTPException(404, f"no attempt {attempt} of run {name[:80]!a}; kept are {kept}")
-        return found
+        return view
 
-    def newest_runs(self) -> list[RunView]:
-        """Return all runs, the last active one first."""
-        runs = self.published.runs.values()
-        return sorted(runs, key=lambda view: view.updated_ns, reverse=True)
+    def check_attempt(self, view: RunView, number: int | None) -> None:
+        """Check that a run has an attempt.
+
+        Raises:
+            HTTPException: 404, if it has none, or not any more.
+        """
+        if number in (None, *(own.number for own in view.attempts)):
+            return
+        kept = f"{view.attempts[0].number} to {view.attempts[-1].number}"
+        raise HTTPException(404, f"no attempt {number} of run {view.name!a}; kept are {kept}")
+
+    async def attempt(self, name: str, number: int | None) -> RunView:
+        """Return a run at one of its attempts, the current one if it is None.
+
+        Raises:
+            HTTPException: 404, if there is no such run or attempt; 503 if it cannot be read now.
+        """
+        view = self.run(name)
+        found = view if number is None else view.of_attempt(number)
+        if found is not None or number is None:
+            return found or view
+        self.check_attempt(view, number)
+        what = f"attempt {number} of run {name[:80]!a}"
+        try:
+            found = await run_in_threadpool(self.earlier_attempts.find, view, number)
+        except StorageError as error:
+            raise HTTPException(503, f"{what} cannot be read: {error}") from error
+        if found is None:
+            raise HTTPException(503, f"{what} is not saved yet; ask again in some seconds")
+        return found
 
     def health(self, view: RunView) -> dict[str, Any]:
         """Return the health of a run at this moment."""
@@ -125,3 +158,15 @@ async def _state(request: Request) -> ApiState:
 
 Api = Annotated[ApiState, Depends(_state)]
 """The type of the parameter by which a route gets it."""
+
+Attempt = Annotated[
+    int | None, Query(ge=1, lt=1 << 53, description="An attempt; the current one without.")
+]
+
+
+async def _view(run: str, api: Api, attempt: Attempt = None) -> RunView:
+    return await api.attempt(run, attempt)
+
+
+View = Annotated[RunView, Depends(_view)]
+"""The type of the parameter by which a route gets the attempt of a run that is asked for."""

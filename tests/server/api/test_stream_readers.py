@@ -14,10 +14,10 @@ import pytest
 import uvicorn
 
 from gradwatch_server.api import alert_stream as alert_stream_module
-from gradwatch_server.api import event_stream
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.connections import Connection
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -58,13 +58,12 @@ class Server:
 
 
 @pytest.fixture
-def server(start: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def server(start: Any) -> Iterator[Callable[..., Any]]:
     made: list[Server] = []
 
-    def begin(write_timeout_s: float) -> Any:
-        monkeypatch.setattr(event_stream, "WRITE_TIMEOUT_S", write_timeout_s)
+    def begin(**budgets: Any) -> Any:
         rules = Rules.model_validate({"nonfinite": {"clear_steps": 1}})
-        running = start(rules=rules)
+        running = start(rules=rules, budgets=Budgets(**budgets))
         made.append(Server(running))
         return running, made[-1]
 
@@ -87,7 +86,7 @@ def test_readers_who_never_read_lose_their_place_and_harm_nobody(
     server: Any, peers: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S30: all others see each event once and in order, and each event is encoded once."""
-    running, http = server(write_timeout_s=1.0)
+    running, http = server(stream_write_s=1.0)
     encoded: list[int] = []
     encode = alert_stream_module.encode_event
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gradwatch_server.api.alert_stream import describe_event
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.state import Api
+from gradwatch_server.api.state import Api, Attempt
 from gradwatch_server.engine.alert_commands import Acknowledge
 from gradwatch_wire.health import AlertState
 
@@ -31,9 +31,16 @@ class Acknowledging(BaseModel):
 
 
 @router.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
-async def run_alerts(run: str, api: Api, state: AlertState | None = None) -> Json:
-    alerts = api.run(run).alerts
-    return Json([alert.to_dict() for alert in alerts if state in (None, alert.state)])
+async def run_alerts(
+    run: str, api: Api, attempt: Attempt = None, state: AlertState | None = None
+) -> Json:
+    view = api.run(run)
+    api.check_attempt(view, attempt)
+    # Those of all attempts, as they stand.
+    wanted = [
+        own for own in view.alerts if state in (None, own.state) and attempt in (None, own.attempt)
+    ]
+    return Json([alert.to_dict() for alert in wanted])
 
 
 # No coroutine, so that it runs in a thread: reading the store may wait for the disk.

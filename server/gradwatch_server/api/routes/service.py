@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gradwatch_server.api.metrics import CONTENT_TYPE
-from gradwatch_server.api.problems import Problem
+from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.state import Api
 from gradwatch_wire import __version__
 
@@ -40,5 +40,10 @@ def _lost(api: Api) -> dict[str, str]:
 
 
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
-def metrics_(api: Api) -> Response:
-    return Response(api.metrics.render(), media_type=CONTENT_TYPE)
+async def metrics_(api: Api) -> Response:
+    return Response(await api.metrics.get(), media_type=CONTENT_TYPE)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Json:
+    return Json(request.app.openapi())

@@ -41,4 +41,4 @@ async def run_stream(
 
 def _stream(api: ApiState, last_event_id: int | None, wanted: Wanted) -> EventStream:
     lines = alert_lines(api.alert_stream, api.published.cursor, last_event_id, wanted)
-    return EventStream(lines, api.stream_limit)
+    return EventStream(lines, api.stream_limit, api.limits.stream_write_s)

@@ -21,6 +21,9 @@ PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
 STREAM_SUFFIX: Final = "/alerts/stream"
 """How the paths of alert streams end."""
 
+IS_HEAD: Final = "gradwatch.is_head"
+"""Key in a scope whose request was made with HEAD: only the header of the answer is wanted."""
+
 STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
 """A POST that the read token may make: it changes nothing."""
 
@@ -56,7 +59,7 @@ class AccessPolicy:
         return None
 
     def _has_stream_token(self, scope: Scope) -> bool:
-        if scope["method"] != "GET" or not scope["path"].endswith(STREAM_SUFFIX):
+        if scope["method"] not in ("GET", "HEAD") or not scope["path"].endswith(STREAM_SUFFIX):
             return False
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         return len(given) == 1 and self.stream_tokens.is_valid(given[0])

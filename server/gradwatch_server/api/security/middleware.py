@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Problem
-from gradwatch_server.api.security.access import STREAM_SUFFIX, AccessPolicy
+from gradwatch_server.api.security.access import IS_HEAD, AccessPolicy
 
 MAX_BODY_BYTES: Final = 65_536
 
@@ -54,11 +54,9 @@ class SecurityMiddleware:
 def _as_get(scope: Scope) -> Scope:
     """Let what is asked for with HEAD be answered as by GET; uvicorn leaves out the body of it.
 
-    But for a stream, whose answer has no end.
+    A stream's answer has no end: it looks at `IS_HEAD`.
     """
-    if scope["method"] != "HEAD" or scope["path"].endswith(STREAM_SUFFIX):
-        return scope
-    return {**scope, "method": "GET"}
+    return {**scope, "method": "GET", IS_HEAD: True} if scope["method"] == "HEAD" else scope
 
 
 def _check_size(headers: Headers) -> Problem | None:

@@ -1,25 +1,124 @@
-"""How many alert streams may be open at once: each holds a connection for as long as it likes."""
+"""How many alert streams may be open at once: each holds a connection for as long as it likes.
+
+When all places are taken, the newcomer gets that of the reader who took nothing for the longest
+time, among the streams of the address that has most.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+import time
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
-MAX_STREAMS: Final = 256
+from gradwatch_server.budget_use import BudgetUse
+
+SHARE_OF_CONNECTIONS: Final = 0.5
+"""Streams are at most so many of the connections, so that others can still ask."""
+
+
+class Place:
+    """One open stream.
+
+    Args:
+        caller: The address of its reader.
+        transport: Of its connection, None if it has none of ours.
+        clock_s: The time in seconds.
+    """
+
+    def __init__(
+        self, caller: str, transport: asyncio.Transport | None, clock_s: Callable[[], float]
+    ) -> None:
+        self.caller = caller
+        self.evicted = False
+        self._transport = transport
+        self._clock_s = clock_s
+        self._taken_s = clock_s()
+        self._scope: asyncio.Timeout | None = None
+
+    def hold(self) -> asyncio.Timeout:
+        """Return the scope in which the stream runs: it times out when the place is lost."""
+        self._scope = asyncio.timeout(None)
+        return self._scope
+
+    def untaken(self) -> int:
+        """Return bytes that were sent and not taken, as far as the system knows."""
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        waiting = self._transport.get_write_buffer_size()
+        connected: socket.socket = self._transport.get_extra_info("socket")
+        sent = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+        return waiting + int(struct.unpack("i", sent)[0])
+
+    def look(self) -> None:
+        """Note before something is sent whether all that was sent before is taken."""
+        if not self.untaken():
+            self._taken_s = self._clock_s()
+
+    def idle_s(self) -> float:
+        """Return for how long the reader has taken nothing of what waits for him."""
+        return self._clock_s() - self._taken_s if self.untaken() else 0.0
+
+    def evict(self) -> None:
+        """Take the place away."""
+        self.evicted = True
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
 
 class StreamLimit:
-    """Counts the open streams."""
+    """The open streams, of one event loop.
 
-    def __init__(self, most: int = MAX_STREAMS) -> None:
-        self._num_free = most
+    Args:
+        use: What may be used, and where it is noted what is.
+        num_connections: Connections that there may be.
+        clock_s: The time in seconds; from when does not matter.
+    """
 
-    def acquire(self) -> bool:
-        """Count one more stream; return False if there are as many as may be."""
-        if not self._num_free:
-            return False
-        self._num_free -= 1
-        return True
+    def __init__(
+        self,
+        use: BudgetUse,
+        num_connections: int | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._use = use
+        self._clock_s = clock_s
+        self._places: list[Place] = []  # oldest first
+        self.most = use.limits.streams
+        if num_connections is not None:
+            self.most = max(1, min(self.most, int(num_connections * SHARE_OF_CONNECTIONS)))
 
-    def release(self) -> None:
-        """Count one less."""
-        self._num_free += 1
+    def acquire(self, caller: str, transport: asyncio.Transport | None = None) -> Place:
+        """Return a place for a stream; if there is none left, another one loses his."""
+        of = Counter(place.caller for place in self._places)
+        if of[caller] >= min(self._use.limits.streams_per_caller, self.most):
+            self._evict(caller, "streams_per_caller")
+        elif len(self._places) >= self.most:
+            self._evict(of.most_common(1)[0][0], "streams")
+        place = Place(caller, transport, self._clock_s)
+        self._places.append(place)
+        self._note()
+        return place
+
+    def release(self, place: Place) -> None:
+        """Give a place back, once."""
+        if place in self._places:
+            self._places.remove(place)
+            self._note()
+
+    def _evict(self, caller: str, budget: str) -> None:
+        own = [place for place in self._places if place.caller == caller]
+        gone = max(own, key=Place.idle_s)  # the oldest of those who took all
+        self._places.remove(gone)
+        gone.evict()
+        self._use[budget].num_evicted += 1
+
+    def _note(self) -> None:
+        of = Counter(place.caller for place in self._places)
+        self._use["streams"].used = len(self._places)
+        self._use["streams_per_caller"].used = max(of.values(), default=0)

@@ -21,7 +21,11 @@ def summarize_run(
         now_ns: The time it is, nanoseconds since the epoch.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
-    report = health(view, last_seen, now_ns, fault)
+    return shorten(view, health(view, last_seen, now_ns, fault))
+
+
+def shorten(view: RunView, report: dict[str, Any]) -> dict[str, Any]:
+    """Return what `/runs` lists of the health of a run."""
     keys = ("run", "phase", "status", "attempt", "step", "updated_at", "world", "records")
     return {key: report[key] for key in keys} | {
         "score": report["score"]["last"],

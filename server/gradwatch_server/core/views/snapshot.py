@@ -126,6 +126,12 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
     )
 
 
+def view_attempt(run: Run, number: int, rules: Rules) -> RunView | None:
+    """Copy what readers need of one attempt that is over, None if there is none of this number."""
+    found = next((own for own in run.attempts if own.number == number), None)
+    return None if found is None else _view_attempt(run, found, rules, is_live=False)
+
+
 def _others(run: Run, current: Attempt) -> list[Attempt]:
     """Return the other attempts that are shown: those that live, and the newest."""
     newest = [own for own in run.attempts[-MAX_OTHERS:] if own.retired]

@@ -38,9 +38,13 @@ def test_head_is_answered_as_get(client: TestClient, path: str) -> None:
     assert head.headers["content-type"] == get.headers["content-type"]
 
 
-def test_a_stream_has_no_head(client: TestClient) -> None:
-    """Its answer has no end."""
-    assert client.head("/alerts/stream").status_code == 405
+@pytest.mark.parametrize("path", ["/alerts/stream", "/runs/none/alerts/stream"])
+def test_the_head_of_a_stream_is_that_of_get(client: TestClient, path: str) -> None:
+    """S52: and ends there, although the stream has no end."""
+    head, get = client.head(path), client.get(path)
+
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
 
 
 def test_head_needs_the_token_that_get_needs(locked: TestClient, reader: dict[str, str]) -> None:
