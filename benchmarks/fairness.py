@@ -83,7 +83,7 @@ def run(*, quick: bool = False, only: str = "", write: bool = False) -> None:
     if write:
         text = _markdown(table, notes)
         PAGE.write_text(put_into(PAGE.read_text("utf-8"), text), "utf-8")
-    if any(row.wrongs for row in rows):
+    if not quick and any(row.wrongs for row in rows):
         sys.exit(1)
 
 
