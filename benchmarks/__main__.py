@@ -114,6 +114,16 @@ def reliability(
 
 
 @app.command()
+def fairness(
+    quick: Quick = False,
+    only: Annotated[str, typer.Option(help="Attacks whose name contains this.")] = "",
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """What one peer can do to another: an honest one alone, and beside each attack."""
+    _run("fairness", quick=quick, only=only, write=write)
+
+
+@app.command()
 def recovery(
     quick: Quick = False,
     rounds: Rounds = 5,

@@ -2,6 +2,9 @@
 
 import sys
 
+WITHOUT_SERVER = ("--version", "--help", "replay")
+"""What works where the extra `server` is not installed."""
+
 
 def main() -> None:
     """Run the command line, or exit 1 with the pip line that installs what it needs."""
@@ -10,6 +13,11 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"gradwatch_server", "gradwatch_wire"}:
             raise  # a part of our own: no extra would bring it
+        if sys.argv[1:] and sys.argv[1] in WITHOUT_SERVER:
+            from gradwatch_server.cli import client_extra
+
+            client_extra.main(sys.argv[1:])
+            return
         sys.exit(
             f"gradwatch: the command needs {error.name}, which is not installed; "
             "run: pip install 'gradwatch[server]'"

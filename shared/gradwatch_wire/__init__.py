@@ -3,7 +3,7 @@
 It knows neither torch nor sockets; msgpack is all it needs.
 """
 
-from gradwatch_wire.codec import decode, decode_record, encode, encode_body, join
+from gradwatch_wire.codec import decode, decode_record, encode, encode_body, join, session_of
 from gradwatch_wire.errors import ProtocolError
 from gradwatch_wire.packed_column import Column
 from gradwatch_wire.records import (
@@ -52,4 +52,5 @@ __all__ = [
     "encode",
     "encode_body",
     "join",
+    "session_of",
 ]

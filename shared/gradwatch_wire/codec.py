@@ -36,6 +36,7 @@ VERSION_FRAME: Final = bytes([PROTOCOL_MAJOR])
 _KIND_NAMES: Final = {int(kind): kind.name for kind in Kind}
 
 _ENVELOPE_HEADER: Final = b"\x96"  # msgpack array of 6
+_HEAD_BYTES: Final = 64  # more than the array's header, kind and session take
 
 
 def encode_body(record: Record) -> tuple[Kind, bytes]:
@@ -113,6 +114,21 @@ def decode_record(frame: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
         time_ns=checked_int(time_ns, "envelope.time_ns", 0, MAX_SEQ),
         record=read(Reader(body, _KIND_NAMES[kind])),
     )
+
+
+def session_of(frame: bytes) -> bytes:
+    """Return the session that frame 1 of a message names, whatever else is wrong with it.
+
+    Where none can be read it is 16 zero bytes.
+    """
+    parser = msgpack.Unpacker(max_buffer_size=_HEAD_BYTES, max_bin_len=SESSION_BYTES)
+    parser.feed(frame[:_HEAD_BYTES])
+    try:
+        parser.read_array_header()
+        parser.skip()  # the kind
+        return checked_bytes(parser.unpack(), "envelope.session", SESSION_BYTES)
+    except Exception:  # noqa: BLE001 - as in `_unpack`: the bytes are foreign
+        return bytes(SESSION_BYTES)
 
 
 class _ContainerCount:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gradwatch_server
 import gradwatch_wire
+from gradwatch_wire import Event, Hello, encode_body
+from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.spill_format import pack_header, pack_record
+from gradwatch_wire.session.spilled_session import segment_name, stem_of
+from tests.support.aggregator import Aggregator
 
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(gradwatch_server.__file__).parent
 SHARED = Path(gradwatch_wire.__file__).parents[1]
 
@@ -20,13 +30,16 @@ SHARED = Path(gradwatch_wire.__file__).parents[1]
 RUN_WITHOUT = """
 import sys
 
+MISSING = sys.argv[1].split(",")
+
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in sys.argv[1].split(","):
+        if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
 from gradwatch_server.__main__ import main
+sys.argv[1:] = sys.argv[2:]
 main()
 """
 
@@ -43,8 +56,8 @@ def _python(server: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _run(missing: str, server: Path) -> subprocess.CompletedProcess[str]:
-    return _python(server, "-c", RUN_WITHOUT, missing)
+def _run(missing: str, server: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _python(server, "-c", RUN_WITHOUT, missing, *arguments)
 
 
 @pytest.fixture
@@ -68,6 +81,62 @@ def test_the_command_names_the_missing_extra() -> None:
         "run: pip install 'gradwatch[server]'\n"
     )
     assert (result.returncode, result.stdout) == (1, "")
+
+
+SERVER_EXTRA = ",".join(
+    re.match(r"[\w-]+", needed)[0].replace("-", "_")  # type: ignore[index]  # it begins with a name
+    for needed in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]["server"]
+)
+"""What `pip install 'gradwatch[client]'` does not bring."""
+
+
+def test_the_version_is_told_without_the_server() -> None:
+    result = _run(SERVER_EXTRA, PACKAGE.parent, "--version")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"gradwatch {gradwatch_wire.__version__}\n"
+
+
+def test_the_help_says_what_there_is_without_the_server() -> None:
+    result = _run(SERVER_EXTRA, PACKAGE.parent, "--help")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "replay" in result.stdout
+    assert "All other commands need the aggregator: pip install 'gradwatch[server]'" in " ".join(
+        result.stdout.split()
+    )
+
+
+def test_other_commands_name_the_extra() -> None:
+    result = _run(SERVER_EXTRA, PACKAGE.parent, "health", "r")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.endswith("run: pip install 'gradwatch[server]'\n")
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_left_is_sent_without_the_server(
+    tmp_path: Path, service: Aggregator, wait_until: Callable[..., Any]
+) -> None:
+    """It stands in the log; and what cannot be read is one line."""
+    session = os.urandom(16)
+    path = tmp_path / segment_name(stem_of("left", 0, session), 0)
+    kind, body = encode_body(Event(name="mark", step=3))
+    header = pack_header(session, Hello(run="left", rank=0, world=1))
+    path.write_bytes(header + pack_record(BufferedRecord(1, kind, 0, body)))
+    asked = ("replay", str(path), "--endpoint", service.ingest)
+    result = _run(SERVER_EXTRA, PACKAGE.parent, *asked)
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "left rank 0: 1 records sent, all stored\n"
+    wait_until(lambda: service.health("left")["records"]["stored"] == 1, "the record is shown")
+
+    result = _run(SERVER_EXTRA, PACKAGE.parent, "replay", str(tmp_path / "nothing"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("gradwatch: cannot read")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_missing_package_is_named_whatever_the_server_is(stand_in: Path) -> None:

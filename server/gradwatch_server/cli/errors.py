@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.core.printable import printable
 from gradwatch_wire.health import Severity, Status
 
 console: Final = Console()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from gradwatch_server.addresses import endpoint_host
+from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
@@ -32,6 +33,12 @@ class Replayed(NamedTuple):
 
     source: SpilledSession
     num_sent: int
+
+
+def sent_line(sent: Replayed) -> str:
+    """Return what is printed of a session that was sent."""
+    hello = sent.source.hello
+    return f"{printable(hello.run)} rank {hello.rank}: {sent.num_sent} records sent, all stored"
 
 
 def find_key(path: Path | None) -> ClientKey | None:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradwatch_server.core.alerting.alert import printable
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.printable import printable
 from gradwatch_server.core.views.rules import count_watched, no_layers
 from gradwatch_server.core.views.snapshot import RunView
 

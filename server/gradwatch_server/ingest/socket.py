@@ -15,7 +15,7 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.throttle import Throttle
 from gradwatch_server.ingest.zap import ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, Keys
-from gradwatch_wire import Envelope, ProtocolError, Record, decode, encode
+from gradwatch_wire import Envelope, ProtocolError, Record, Refuse, decode, encode, session_of
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from gradwatch_wire.names import DEFAULT_ENDPOINT
 
@@ -120,6 +120,9 @@ class Ingest:
             # A client of another version is counted apart from what a port scanner sends.
             is_version = error.where == "message.frame 0"
             self.refuse("version" if is_version else "malformed", str(error), peer)
+            if self._throttle.may_tell(peer, now_s):
+                session = session_of(b"".join(frames[1:2]))
+                self.reply(peer, session, Refuse(reason=str(error)))
             return None
 
     def _wait(self, timeout_ms: int) -> bool:

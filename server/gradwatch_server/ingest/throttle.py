@@ -16,6 +16,9 @@ BURST: Final = 64
 REFILL_PER_S: Final = 1.0
 """Bad messages that a peer may send for ever: a fault worth seeing, and no attack."""
 
+TELL_EVERY_S: Final = 1.0
+"""How often a peer is told what is wrong with its messages."""
+
 MUTE_S: Final = 5.0
 MAX_MUTES: Final = 3
 """Times that a peer is muted for `MUTE_S`; the next time is for good."""
@@ -30,6 +33,7 @@ class _Bucket:
     at_s: float
     muted_until_s: float = 0.0
     num_mutes: int = 0
+    told_s: float = float("-inf")
 
 
 class Throttle:
@@ -45,6 +49,14 @@ class Throttle:
         """Tell whether messages of *peer* are not to be read now."""
         bucket = self._peers.get(peer)
         return bucket is not None and now_s < bucket.muted_until_s
+
+    def may_tell(self, peer: bytes, now_s: float) -> bool:
+        """Tell whether a peer whose bad message was counted is to be told of it now."""
+        bucket = self._peers.get(peer)
+        if bucket is None or now_s - bucket.told_s < TELL_EVERY_S:
+            return False
+        bucket.told_s = now_s
+        return True
 
     def count_bad(self, peer: bytes, now_s: float) -> None:
         """Count a bad message of a peer."""

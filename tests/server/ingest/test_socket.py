@@ -20,7 +20,7 @@ from gradwatch_server.ingest.socket import (
     Ingest,
     Message,
 )
-from gradwatch_wire import Ack, Bye, Envelope, Event, encode
+from gradwatch_wire import Ack, Bye, Envelope, Event, Refuse, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from tests.support.ports import has_ipv6
 from tests.support.waiting import wait_until
@@ -264,3 +264,34 @@ def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
             assert len(received(ingest, 1)) == 1
         finally:
             ingest.close()
+
+
+def test_who_sends_a_malformed_message_is_told_once_a_second(
+    ingest: Ingest, dealer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the session that the message names, however wrong the rest of it is."""
+    now_s = [100.0]
+    monkeypatch.setattr("gradwatch_server.ingest.socket.time.monotonic", lambda: now_s[0])
+    peer, other = dealer(), dealer()
+    for _ in range(3):
+        peer.send_multipart([b"\x01", msgpack.packb([8, SESSION, 1, 1, 1, 5])])
+    peer.send_multipart(GOOD)
+    received(ingest, 1)
+    other.send_multipart([b"\x02", b"anything"])
+    other.send_multipart(GOOD)
+    received(ingest, 1)
+
+    told = decode(peer.recv_multipart())
+    assert told.session == SESSION
+    assert told.record == Refuse(reason="expected a map, got int 5, at BYE")
+    assert not peer.poll(100)
+    told = decode(other.recv_multipart())
+    assert told.session == bytes(16)
+    reason = "expected protocol version 1, got version 2, at message.frame 0"
+    assert told.record == Refuse(reason=reason)
+
+    now_s[0] += 1.0
+    peer.send_multipart([b"\x01", b"junk"])
+    peer.send_multipart(GOOD)
+    received(ingest, 1)
+    assert decode(peer.recv_multipart()).session == bytes(16)

@@ -11,7 +11,7 @@ import typer
 
 from gradwatch_server.cli.client import ask
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, By, Comment, Url
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.core.printable import printable
 
 
 def ack(

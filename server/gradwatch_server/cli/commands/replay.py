@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradwatch_server.cli.replay import find_key, replay_files
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.cli.replay import find_key, replay_files, sent_line
 from gradwatch_wire.names import DEFAULT_ENDPOINT
 
 
@@ -26,5 +25,4 @@ def replay(
 ) -> None:
     """Send the records that killed workers left on disk; none is stored twice."""
     for sent in replay_files(files, endpoint, find_key(keys), remove=remove):
-        hello = sent.source.hello
-        print(f"{printable(hello.run)} rank {hello.rank}: {sent.num_sent} records sent, all stored")
+        print(sent_line(sent))

@@ -20,9 +20,9 @@ from gradwatch_server.cli.client import get
 from gradwatch_server.cli.errors import clear_errors
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain
-from gradwatch_server.core.alerting.alert import printable
 from gradwatch_server.core.alerting.comparison import Compared, Incident
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.printable import printable
 from gradwatch_server.service import read_store
 from gradwatch_server.settings import load_settings
 from gradwatch_server.storage.retrial import JudgedAttempt, Retrial, judge_again

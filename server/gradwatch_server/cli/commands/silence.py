@@ -13,7 +13,7 @@ import typer
 
 from gradwatch_server.cli.client import ask, get
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, By, Comment, Url
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -12,7 +12,7 @@ from rich.text import Text
 from gradwatch_server.cli.client import follow_alerts, is_known, past_events
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import console, moment
-from gradwatch_server.core.alerting.alert import printable
+from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 

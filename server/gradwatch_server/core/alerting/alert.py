@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.printable import printable
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
 
@@ -272,11 +273,6 @@ def alert_id(run: str, attempt: int, rule: str, group: str, first_step: int) -> 
     """Return the id that this alert has whenever it is derived again."""
     text = "\0".join((run, str(attempt), rule, group, str(first_step)))
     return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
-
-
-def printable(text: str) -> str:
-    """Return *text* with what a terminal would act on escaped: names come from the wire."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def place(origin: Origin) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst, printable
+from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst
+from gradwatch_server.core.printable import printable
 
 MAX_LISTED: Final = 3
 """Layers that a message lists where it cannot be known which of them was first."""

@@ -8,7 +8,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from gradwatch_server.core.alerting.alert import Alert, alert_id, isotime, printable
+from gradwatch_server.core.alerting.alert import Alert, alert_id, isotime
+from gradwatch_server.core.printable import printable
 
 NAN = math.nan
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place, printable
+from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import layer_kind
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
@@ -17,6 +17,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
+from gradwatch_server.core.printable import printable
 from gradwatch_wire.health import Severity
 
 

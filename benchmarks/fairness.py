@@ -1,0 +1,258 @@
+"""What one peer can do to another: an honest sender and reader, alone and beside each attack.
+
+Each attack has an aggregator of its own, with the honest ones there before it. Their times while
+nothing else happened, over all attacks together, are what those during an attack are divided by:
+both are of one run on one machine.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.attacks import ATTACKS, Refused, Target, attack
+from benchmarks.harness import Aggregator, Worker, aggregator, rss_mb, workers
+from benchmarks.honest import PATIENCE_S, Place, Times, Told, newcomer, work
+from benchmarks.report import console, quantile, show
+from gradwatch_wire import SEQUENCED, decode_record
+
+RUN: Final = "honest"
+CONFIG: Final = "log_max_bytes = 67108864\ncheckpoint_s = 1.0\n"
+"""A log that an attack can fill while it is measured, and entries that may be trimmed at once."""
+
+USUAL_FILES: Final = 1_024
+"""Files that a process may open where nobody changed it (`ulimit -n`)."""
+
+MAX_P99_MS: Final = 250.0
+MAX_RATIO: Final = 5.0
+MAX_MEMORY_MB: Final = 1_000.0
+SHARES: Final = (0.5, 0.99)
+COLUMNS: Final = (
+    *("beside", "ack p50, ms", "ack p99", "/health p50, ms", "/health p99"),
+    *("memory MB", "disk MB", "log lines"),
+)
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reliability.md"
+BEGIN: Final = "<!-- From here on written by scripts/bench fairness --write. -->"
+END: Final = "<!-- To here. -->"
+
+
+@dataclass(slots=True)
+class Row:
+    """What was measured beside one attack."""
+
+    name: str
+    quiet: Times
+    during: Times = field(default_factory=Times)
+    memory_mb: float = 0.0
+    disk_mb: float = 0.0  # of the data, and of the aggregator's own log
+    log_lines: int = 0
+    refused: Refused = field(default_factory=Counter)
+    wrongs: list[str] = field(default_factory=list)  # what happened to the honest
+
+
+def run(*, quick: bool = False, only: str = "", write: bool = False) -> None:
+    """Measure and print; exit 1 if something honest was refused, lost or trimmed."""
+    chosen = [name for name in ATTACKS if only in name]
+    if not chosen:
+        sys.exit(f"--only: no attack is called like {only!r}; there are: {', '.join(ATTACKS)}")
+    if write and (only or quick):
+        sys.exit("--write needs all attacks in full: leave --only and --quick out")
+    quiet_s, attack_s = (0.4, 0.7) if quick else (8.0, 20.0)
+    rows = []
+    for name in chosen:
+        rows.append(_measure(name, quiet_s, attack_s))
+        console.print(f"{name}: {_verdict(rows[-1])}", markup=False, highlight=False)
+    quiet = _quiet(rows)
+    table = [["nothing", *_cells(quiet, quiet), "", "", ""], *(_line(row, quiet) for row in rows)]
+    notes = _notes(rows, attack_s)
+    show("fairness", COLUMNS, table, *notes)
+    if write:
+        text = _markdown(table, notes)
+        PAGE.write_text(put_into(PAGE.read_text("utf-8"), text), "utf-8")
+    if not quick and any(row.wrongs for row in rows):
+        sys.exit(1)
+
+
+def _measure(name: str, quiet_s: float, attack_s: float) -> Row:
+    with _usual_files(), aggregator(CONFIG) as server:
+        target = Target(server.ingest, server.url, name)
+        with (
+            workers(attack, [target]) as (attacker,),
+            workers(work, [Place(server.ingest, server.url, RUN)]) as (honest,),
+        ):
+            assert (attacker.receive(), honest.receive()) == ("ready", "ready")
+            time.sleep(quiet_s)
+            row = Row(name, _times(honest))
+            attacker.tell("go")
+            time.sleep(attack_s)
+            refusal = newcomer(server.ingest, "newcomer", min(PATIENCE_S, 3 * attack_s))
+            row.during, row.memory_mb = _times(honest), rss_mb(server.process.pid)
+            attacker.tell("stop")
+            row.refused += attacker.receive()
+            honest.tell(None)
+            told: Told = honest.receive()
+        if refusal:
+            row.wrongs.append(f"a newcomer was not taken in: {refusal}")
+        row.wrongs += _told_wrongs(told)
+        row.wrongs += _health_wrongs(server, told)
+        row.refused += _counted(server)
+        server.stop(signal.SIGKILL)
+        log = server.errors
+        row.log_lines = len(log.splitlines())
+        row.disk_mb = (_size(server.directory) + len(log)) / 1e6
+        row.wrongs += _log_wrongs(server, told)
+    return row
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
+@contextmanager
+def _usual_files() -> Iterator[None]:
+    """Let the aggregator start with the limit on open files that it usually has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(USUAL_FILES, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _times(honest: Worker) -> Times:
+    honest.tell("cut")
+    times: Times = honest.receive()
+    return times
+
+
+def _told_wrongs(told: Told) -> Iterator[str]:
+    if told.refused:
+        yield f"the sender was refused: {told.refused}"
+    if told.unanswered:
+        yield f"{told.unanswered} requests for /health failed"
+
+
+def _health_wrongs(server: Aggregator, told: Told) -> Iterator[str]:
+    """Ask once the flood is over what the aggregator has, and lost, of the honest run."""
+    deadline = time.monotonic() + PATIENCE_S
+    report = server.find(f"/runs/{RUN}/health")
+    while report and report["phase"] != "ended" and time.monotonic() < deadline:
+        time.sleep(0.1)
+        report = server.find(f"/runs/{RUN}/health")
+    if report is None:
+        yield "the run is not known any more"
+        return
+    records = report["records"]
+    if (records["stored"], records["lost"]) != (told.produced, 0):
+        yield f"of {told.produced} records {records['stored']} stored, {records['lost']} lost"
+    if report["alerts"]["firing"]:
+        yield f"{report['alerts']['firing']} alerts of the honest run"
+
+
+def _log_wrongs(server: Aggregator, told: Told) -> Iterator[str]:
+    kept = 0
+    with sqlite3.connect(server.directory / "gradwatch.db") as log:
+        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
+        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
+        kept = sum(decode_record(payload).session == told.session for (payload,) in rows)
+    log.close()
+    if kept < told.produced:
+        yield f"{told.produced - kept} of {told.produced} records trimmed from the log"
+
+
+def _counted(server: Aggregator) -> Refused:
+    """Return what the aggregator itself counted as refused, by kind or budget."""
+    pattern = r'^gradwatch_(?:budget_)?refused_total\{\w+="([^"]+)"\} ([0-9.e+]+)$'
+    found = re.findall(pattern, server.get("/metrics").text, re.MULTILINE)
+    return Counter({f"counted as {kind}": int(float(count)) for kind, count in found})
+
+
+def _quiet(rows: Sequence[Row]) -> Times:
+    return Times(
+        [time_ms for row in rows for time_ms in row.quiet.acked],
+        [time_ms for row in rows for time_ms in row.quiet.answered],
+    )
+
+
+def _cells(times: Times, quiet: Times) -> list[str]:
+    """Return p50 and p99 of acknowledgements and answers, each with its ratio to quiet."""
+    cells = []
+    for own, base in ((times.acked, quiet.acked), (times.answered, quiet.answered)):
+        for share in SHARES:
+            value = quantile(own, share)
+            cells.append(f"{value:.1f} ({value / quantile(base, share):.1f})")
+    return cells
+
+
+def _line(row: Row, quiet: Times) -> list[str]:
+    rest = [f"{row.memory_mb:.0f}", f"{row.disk_mb:.1f}", f"{row.log_lines:,}"]
+    return [row.name, *_cells(row.during, quiet), *rest]
+
+
+def _verdict(row: Row) -> str:
+    return "; ".join(row.wrongs) or "nothing honest refused, lost or trimmed"
+
+
+def _notes(rows: Sequence[Row], attack_s: float) -> list[str]:
+    about = (
+        "An honest sender of 20 records/s and a reader of /health over one kept connection, 20/s, "
+        f"beside {attack_s:g} s of each attack, whose process is niced. Times are from when each "
+        "was due; in brackets by those beside nothing. Aim: p99 at most "
+        f"{MAX_RATIO:g} times quiet and {MAX_P99_MS:g} ms, memory {MAX_MEMORY_MB:,.0f} MB, nothing "
+        "honest refused, lost or trimmed."
+    )
+    notes = [
+        about,
+        f"The log is bounded to 64 MiB, `ulimit -n` {USUAL_FILES:,}.",
+    ]
+    notes += [f"{row.name}: {_doc(row.name)}" for row in rows]
+    notes += [f"Refused, {row.name}: {_listed(row.refused)}." for row in rows if +row.refused]
+    notes += [f"Wrong, {row.name}: {_verdict(row)}." for row in rows if row.wrongs]
+    return notes
+
+
+def _doc(name: str) -> str:
+    return (ATTACKS[name].__doc__ or "").partition("\n")[0]
+
+
+def _listed(refused: Refused) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in (+refused).most_common())
+
+
+def _markdown(table: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    heading = (
+        f"Made by `scripts/bench fairness --write`: {psutil.cpu_count()} cores "
+        f"({platform.machine()}), Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}, {time.strftime('%Y-%m-%d')}."
+    )
+    lines = [COLUMNS, ("---", *("---:",) * (len(COLUMNS) - 1)), *table]
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([heading, "", *rows, "", *(f"* {note}" for note in notes)])
+
+
+def put_into(page: str, text: str) -> str:
+    """Return a page with the text between its markers.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        msg = f"the page needs a line {BEGIN} and after it a line {END}"
+        raise ValueError(msg)
+    return f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}"

@@ -1,0 +1,66 @@
+"""The fairness benchmark: it runs, and it sees what is refused, lost or trimmed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import fairness
+from benchmarks.attacks import ATTACKS
+from benchmarks.fairness import BEGIN, END, PAGE, put_into
+from benchmarks.harness import aggregator, workers
+from benchmarks.honest import Place, Told, newcomer, work
+
+
+@pytest.mark.slow
+def test_the_honest_are_measured_beside_an_attack() -> None:
+    row = fairness._measure("garbage HTTP", 0.3, 0.5)
+
+    assert row.wrongs == []
+    assert len(row.quiet.acked) >= 4
+    assert len(row.during.answered) >= 4
+    assert row.memory_mb > 10
+    assert row.refused["HTTP 400"] > 0
+
+
+@pytest.mark.slow
+def test_what_is_missing_of_the_honest_run_is_said() -> None:
+    """Records that were sent and are neither counted by the aggregator nor in its log."""
+    with aggregator(fairness.CONFIG) as server:
+        with workers(work, [Place(server.ingest, server.url, fairness.RUN)]) as (honest,):
+            assert honest.receive() == "ready"
+            honest.tell(None)
+            told: Told = honest.receive()
+        assert list(fairness._health_wrongs(server, told)) == []
+        more = replace(told, produced=told.produced + 2)
+        (wrong,) = fairness._health_wrongs(server, more)
+        assert wrong == f"of {more.produced} records {told.produced} stored, 0 lost"
+        server.stop()
+        assert list(fairness._log_wrongs(server, told)) == []
+        (wrong,) = fairness._log_wrongs(server, more)
+        assert wrong == f"2 of {more.produced} records trimmed from the log"
+        (wrong,) = fairness._log_wrongs(server, replace(told, session=os.urandom(16)))
+        assert wrong == f"{told.produced} of {told.produced} records trimmed from the log"
+
+
+@pytest.mark.slow
+def test_a_newcomer_that_is_refused_says_why() -> None:
+    with aggregator() as server:
+        assert newcomer(server.ingest, "fine") == ""
+        assert "run name" in newcomer(server.ingest, "not/fine")
+    assert newcomer(server.ingest, "nobody", 0.2) == "no answer in 0.2 s"
+
+
+def test_every_attack_says_what_it_does() -> None:
+    assert all((one.__doc__ or "").endswith(".") for one in ATTACKS.values())
+
+
+def test_the_page_has_the_place_of_the_table() -> None:
+    page = put_into(PAGE.read_text("utf-8"), "| a |")
+
+    assert f"{BEGIN}\n\n| a |\n\n{END}" in page
+    assert page.count(BEGIN) == 1
+    with pytest.raises(ValueError, match="needs a line"):
+        put_into("# No place", "| a |")
