@@ -29,7 +29,7 @@ def test_the_table_has_a_line_for_each() -> None:
     assert len(lines) == len(BUDGETS) + 2
     shown = {line.split("`")[1]: line.split(" | ")[1] for line in lines[2:]}
     assert shown["runs"] == "1,000"
-    assert shown["sessions_bytes"] == "64 MiB"
+    assert shown["sessions_bytes"] == "128 MiB"
     assert shown["header_s"] == "10 s"
     assert shown["attempts_per_min"] == "60 per min"
     assert shown["work_share"] == "0.5"

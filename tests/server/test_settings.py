@@ -92,7 +92,7 @@ def test_budgets_of_file_and_environment_are_put_together(
     budgets = load_settings(None).budgets
 
     assert (budgets.runs, budgets.attempts) == (6, 20)
-    assert budgets.sessions_bytes == 64 << 20
+    assert budgets.sessions_bytes == 128 << 20
 
 
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,7 @@ def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
 ) -> None:
     """It is told how many it has; after a restart too, once they have spoken."""
     add_client(folder, "team-a", ["a-*"])
+    add_client(folder, "team-c", ["c-*"])
     environ |= {"GRADWATCH_KEYS_DIR": str(folder), "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "2"}
     aggregator.start()
     team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
@@ -175,6 +176,15 @@ def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
         assert third.say(third.greeting) == Refuse(reason=reason)
         peers(aggregator.ingest, key=owner, run=f"b-{again}").attach(["w"])
 
+    others = read_client_key(folder / "team-c.key")
+    train_too = [peers(aggregator.ingest, key=others, run=f"c-{n}").attach(["w"]) for n in (1, 2)]
+    for peer in train_too:
+        peer.stats(0, [1.0])
+        peer.acked()
+    for run in ("c-3", "c-4"):
+        refused = peers(aggregator.ingest, key=others, run=run)
+        assert isinstance(refused.say(refused.greeting), Refuse)
+    assert aggregator.errors.count("refused to client 'team-c' (runs_per_client, told once)") == 1
     trains[0].send(Bye())
     trains[0].acked()
     peers(aggregator.ingest, key=team, run="a-3").attach(["w"])

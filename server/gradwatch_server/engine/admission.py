@@ -50,13 +50,14 @@ class Admission:
         self._waiting: deque[Message] = deque()
         self._grown = set(state.runs)  # runs that began an attempt
         self._is_making_room = False
+        self._told: set[tuple[str, str]] = set()  # kind of refusal and client
 
     def next_round(self) -> Iterator[Message]:
         """Begin a round, and yield what waited for it; what is in its way goes."""
         self.room.next_round()
         self._rate.next_round(self._state.runs)
-        while self._grown:
-            self.room.trim(self._grown.pop())
+        self.room.trim(self._grown)
+        self._grown.clear()
         self._is_making_room = True
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
@@ -136,8 +137,16 @@ class Admission:
         return True
 
     def _refuse(self, message: Message, kind: str, reason: str) -> None:
+        self._tell(message, kind, reason)
         self._ingest.refuse(kind, reason, message.peer)
         self._ingest.reply(message.peer, message.envelope.session, Refuse(reason=reason))
+
+    def _tell(self, message: Message, kind: str, reason: str) -> None:
+        """Log the first refusal of a kind to each client; the first of all the port logs."""
+        client = message.client.name if message.client is not None else ""
+        if self._ingest.refused[kind] and client and (kind, client) not in self._told:
+            logger.warning("refused to client %a (%s, told once): %s", client, kind, reason)
+        self._told.add((kind, client))
 
 
 def _malformed(hello: Hello, num_bytes: int) -> tuple[str, str] | None:

@@ -7,11 +7,12 @@ the log before everything else of the round.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.entries import Forgotten
+from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.eviction import Candidate, Usefulness, candidates, outnumbered
 from gradwatch_server.engine.occupancy import Occupancy, size_of
@@ -70,16 +71,20 @@ class Room:
         self._occupancy.remove(session)
         self._report()
 
-    def trim(self, name: str) -> None:
-        """Let the oldest attempts of a run go if there are too many."""
-        run = self._state.runs.get(name)
-        if run is None:
-            return
-        use = self._use["attempts"]
-        use.used = max(use.used or 0, len(run.attempts))
-        forgotten = outnumbered(run, self._limits.attempts)
-        if forgotten is not None:
-            self._let_go(forgotten, "attempts")
+    def trim(self, names: Collection[str]) -> None:
+        """Let the oldest attempts of runs go that have too many."""
+        runs = self._state.runs
+        for run in (runs[name] for name in names if name in runs):
+            forgotten = outnumbered(run, self._limits.attempts)
+            if forgotten is not None:
+                self._let_go(forgotten, "attempts")
+        if names:
+            counts = (len(run.attempts) - self._num_gone(run) for run in runs.values())
+            self._use["attempts"].used = max(counts, default=0)
+
+    def _num_gone(self, run: Run) -> int:
+        upto = self._gone.get(run.name)
+        return 0 if upto is None else sum(own.number <= upto for own in run.attempts)
 
     def lacking(self, hello: Hello, client: str, *, begins: bool) -> str | None:
         """Return the budget that a new session would exceed, None if there is room.

@@ -11,8 +11,12 @@ import pytest
 import zmq
 
 from gradwatch_server.budgets import Budgets
-from gradwatch_server.core.entries import Forgotten
-from gradwatch_server.engine import housekeeping, intake
+from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened
+from gradwatch_server.core.state import State
+from gradwatch_server.engine import intake
+from gradwatch_server.engine.batch import Batch
+from gradwatch_server.engine.housekeeping import Housekeeping
+from gradwatch_server.engine.published import PublishedState
 from gradwatch_wire import Ack, Beat, Bye, Hello, Refuse, Welcome, decode
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.driver import send_due
@@ -211,7 +215,7 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
 
     view = running.shows("crash", attempt=41, frames=1)
     assert [own.number for own in view.attempts] == list(range(26, 42))
-    assert running.engine.budget_use["attempts"].used == 17
+    assert running.engine.budget_use["attempts"].used == 16
     assert len(running.engine._intake.peers) == 16
     assert running.published.num_apply_errors == 0
 
@@ -287,9 +291,10 @@ def test_nobody_ends_the_session_of_another(start: Any, peers: Any) -> None:
 
 
 def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
-    start: Any, peers: Any, wait_until: Any
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once: ZeroMQ knows that nobody is there."""
+    """Without waiting until it was silent: ZeroMQ knows that nobody is there."""
+    monkeypatch.setattr(intake, "SILENT_NS", 10**18)
     running = start()
     first = peers(running.endpoint).attach()
     first.close()
@@ -316,20 +321,21 @@ def test_a_session_that_was_silent_may_be_taken_up(
     running.shows(frames=1, stored=2)
 
 
-def test_what_is_evicted_is_not_lost_or_forgotten_a_second_time(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When its session times out in the round in which it goes."""
-    monkeypatch.setattr(housekeeping, "TICK_NS", 0)
-    monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
-    running = start(budgets=Budgets(runs=2), session_timeout_s=1.0)
-    peer = peers(running.endpoint)
-    sweep(peer, 2)
-    silent = dict(running.published.last_seen)
-    for number in range(2, 30):
-        running.published.last_seen |= dict.fromkeys(silent, 0)
-        peer.session = os.urandom(16)
-        peer.greeting = Hello(run=f"sweep-{number}", rank=0, world=1)
-        peer.greet()
+def test_what_is_evicted_is_neither_lost_nor_forgotten_in_the_same_round() -> None:
+    """Although its session timed out, and ended long ago."""
+    state, published, batch = State(), PublishedState(), Batch()
+    for number, run in enumerate(("silent", "old")):
+        session = number.to_bytes(16, "big")
+        state.apply(Entry(1, Opened(session, Hello(run=run, rank=0, world=1))))
+        published.last_seen[session] = 1
+    state.apply(Entry(2, Lost(bytes(15) + b"\x01")))
+    housekeeping = Housekeeping(state, published, 0, session_timeout_s=1.0, runs_max_age_s=1.0)
+    for run in state.runs:
+        batch.add(3, Forgotten(run, 1))
+    housekeeping.add(10**12, batch)
 
-    assert running.published.num_apply_errors == 0
+    assert [line.entry.body for line in batch.lines if isinstance(line.entry.body, Lost)] == []
+    assert len([line for line in batch.lines if isinstance(line.entry.body, Forgotten)]) == 2
+    alone = Batch()
+    housekeeping.add(2 * 10**12, alone)
+    assert {type(line.entry.body) for line in alone.lines} >= {Lost, Forgotten}
