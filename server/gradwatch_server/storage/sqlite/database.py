@@ -7,7 +7,6 @@ writes. Whatever SQLite raises leaves here as a `StorageError`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import sqlite3
 import time
@@ -297,12 +296,7 @@ class Database:
     def close(self) -> None:
         """Write the WAL back and close the file."""
         if self._connection is not None:
-            if self._path is None or self._presence.has(self._path):
-                self._connection.close()
-            else:
-                # SQLite would delete the WAL by its name, and that may be another aggregator's by
-                # now. Kept for as long as the process runs; the interpreter does not close it.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection.close()
         self._connection = None
 
 
