@@ -95,6 +95,7 @@ class Checkpointer:
         self._began_ns = clock.now_ns()
         self._rest_until_ns = 0
         self._trim_ns = 0
+        self._trims_first = False
         self._failed = False
         self._salvaged = False  # what is saved was read from a damaged store, and may lack runs
 
@@ -188,7 +189,7 @@ class Checkpointer:
         if now < self._rest_until_ns:
             return
         try:
-            busy = self._save_due(now, state) or self._fill_due(state) or self._trim_due(now, state)
+            busy = self._do_due(now, state)
         except StorageError as error:
             self._warn(error)
             self._rest_until_ns = now + 10_000_000_000
@@ -198,6 +199,17 @@ class Checkpointer:
             tail = self._store.log.last_offset - self._position.start
             share = min(max(SHARE, SHARE * tail / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
+
+    def _do_due(self, now: int, state: State) -> bool:
+        """Save, fill in or trim; in turns, for a busy engine always has something to save."""
+        self._trims_first = not self._trims_first
+        if self._trims_first and self._trim_due(now, state):
+            return True
+        return (
+            self._save_due(now, state)
+            or self._fill_due(state)
+            or (not self._trims_first and self._trim_due(now, state))
+        )
 
     def finish(self, state: State) -> None:
         """Save what there is time for, so that the next start is quick."""

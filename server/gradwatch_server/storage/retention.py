@@ -74,12 +74,15 @@ class Retention:
         Raises:
             StorageError: If the disk is full or fails; nothing is changed then.
         """
+        # Alert events may come in faster than they are counted: those that are counted can go.
+        # How much of the file is the log's is not known before all are.
+        is_counting = self._count(now_ns, state)
         return (
-            self._count(now_ns, state)
-            or self._trim_old(now_ns, upto, state)
-            or self._trim_large(upto, state)
+            self._trim_old(now_ns, upto, state)
+            or (not is_counting and self._trim_large(upto, state))
             or self._trim_old_alerts(now_ns)
             or self._trim_large_alerts()
+            or is_counting
             or self._store.vacuum(SLICE_BYTES)
         )
 
@@ -90,19 +93,22 @@ class Retention:
             return False
         if self._is_stale and now_ns - self._recounted_ns >= RECOUNT_NS:
             self._log, self._is_stale, self._recounted_ns = Usage(), False, now_ns
-        rows = 0
-        for entry in self._store.log.sizes(
-            self._log.counted, self._store.log.last_offset, SLICE_ROWS
-        ):
+        rows = num_bytes = 0
+        last = self._store.log.last_offset
+        for entry in self._store.log.sizes(self._log.counted, last, SLICE_ROWS):
             self._log.add(_run_of(entry, state), entry.num_bytes)
             self._log.counted, rows = entry.offset, rows + 1
+            if (num_bytes := num_bytes + entry.num_bytes) > SLICE_BYTES:
+                break
         for event in self._store.alert_events.sizes(self._alerts.counted, SLICE_ROWS):
             self._alerts.add(event.run, event.num_bytes)
             self._alerts.counted, rows = event.cursor, rows + 1
+            if (num_bytes := num_bytes + event.num_bytes) > SLICE_BYTES:
+                break
         self._uncounted_saved += rows
         if self._uncounted_saved >= SAVE_ROWS:
             self._keep_usage()
-        return rows >= SLICE_ROWS
+        return rows >= SLICE_ROWS or num_bytes > SLICE_BYTES
 
     def _keep_usage(self) -> None:
         body = encode_usage({_LOG: self._log, _ALERTS: self._alerts})
@@ -130,7 +136,11 @@ class Retention:
 
     def _trim_large(self, upto: int, state: State) -> bool:
         """Trim the oldest records of those runs that have most, one slice of one sweep."""
-        used = self._store.used_bytes() - self._alerts.total
+        counted = self._log.total + self._alerts.total
+        if not self._log.total:
+            return False
+        # Pages are not full, and nothing says which of the two leaves them so.
+        used = self._store.used_bytes() * self._log.total // counted
         too_much = used - self._policy.log_max_bytes
         if too_much <= 0:
             return False

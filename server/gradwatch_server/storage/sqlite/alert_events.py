@@ -30,10 +30,9 @@ _ADD: Final = """
 """
 
 # By cursor: events lie in the order in which they were stored.
-_OLD: Final = (
-    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
-    " WHERE cursor < (SELECT max(cursor) FROM alert_events) AND stored_ns < ?"
-    " ORDER BY cursor LIMIT ?"
+_OLDEST: Final = (
+    f"SELECT {_SIZE}, stored_ns FROM alert_events"  # noqa: S608 - a literal
+    " WHERE cursor < (SELECT max(cursor) FROM alert_events) ORDER BY cursor LIMIT ?"
 )
 
 _OF_RUN: Final = (
@@ -91,7 +90,12 @@ class SQLiteAlertEvents:
 
     def trim(self, before_ns: int, most: int) -> list[EventSize]:
         """Delete up to *most* of the events stored before a time, but not the newest of all."""
-        gone = [EventSize(*row) for row in self._db.rows(_OLD, (before_ns, most))]
+        gone = []
+        # They lie in the order in which they were stored, so that the first that stays ends it.
+        for *size, stored_ns in self._db.rows(_OLDEST, (most,)):
+            if stored_ns >= before_ns:
+                break
+            gone.append(EventSize(*size))
         self._delete(gone)
         return gone
 

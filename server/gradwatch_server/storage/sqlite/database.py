@@ -7,7 +7,6 @@ writes. Whatever SQLite raises leaves here as a `StorageError`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import sqlite3
 import time
@@ -253,8 +252,10 @@ class Database:
         page_bytes = self.number("page_size")
         if self.number("freelist_count") * page_bytes <= FREE_SLACK_BYTES:
             return False
-        # Each row of the answer is a page: it is done only as far as it is read.
-        list(self.rows(f"PRAGMA incremental_vacuum({num_bytes // page_bytes})"))
+        with self.transaction():
+            # One page each: Python takes one step of a statement that has no columns.
+            for _ in range(max(num_bytes // page_bytes, 1)):
+                self.execute("PRAGMA incremental_vacuum(1)")
         return True
 
     def reset(self, why: object) -> None:
@@ -297,12 +298,7 @@ class Database:
     def close(self) -> None:
         """Write the WAL back and close the file."""
         if self._connection is not None:
-            if self._path is None or self._presence.has(self._path):
-                self._connection.close()
-            else:
-                # SQLite would delete the WAL by its name, and that may be another aggregator's by
-                # now. Kept for as long as the process runs; the interpreter does not close it.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection.close()
         self._connection = None
 
 

@@ -28,21 +28,18 @@ class Presence:
         Raises:
             StorageError: If one was removed, renamed or replaced.
         """
-        for path in self._files:
-            if not self.has(path):
+        for path, before in self._files.items():
+            try:
+                is_there = _identity(path) == before
+            except OSError:  # nobody says that it is another one
+                is_there = True
+            if not is_there:
                 msg = (
                     f"{path} was removed or replaced while it was in use: what would be written "
                     "now could not be found again, so nothing is taken in; put the data directory "
                     "back as it was, or choose another one with --data, and start again"
                 )
                 raise StorageError(msg, StorageFault.GONE)
-
-    def has(self, path: Path) -> bool:
-        """Tell whether a file is where it was; also if that cannot be told."""
-        try:
-            return path not in self._files or _identity(path) == self._files[path]
-        except OSError:  # nobody says that it is another one
-            return True
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

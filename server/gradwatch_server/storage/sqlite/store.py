@@ -114,7 +114,10 @@ class SQLiteStore:
     def check(self) -> None:
         """Raise a `StorageError` if the file was removed or replaced; note how far it is."""
         self.db.check_present()
-        if time.monotonic() - self._noted_s >= NOTE_S:
+        is_first = (
+            self._log.last_offset > 0 and self._lock is not None and not self._lock.noted.offset
+        )
+        if is_first or time.monotonic() - self._noted_s >= NOTE_S:
             self._note()
 
     def _note(self) -> None:

@@ -65,7 +65,8 @@ def test_nothing_is_committed_into_files_that_nobody_finds(tmp_path: Path, way: 
 
 
 def test_a_store_that_is_gone_takes_nothing_from_the_one_in_its_place(tmp_path: Path) -> None:
-    """SQLite deletes the WAL by its name when it closes a file; it is another's by then."""
+    """SQLite deletes the WAL by its name when it closes a file, and it is another's by then; it
+    looks whether the file has moved."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.log.append(TICK)
     replace(tmp_path / "data")
@@ -79,9 +80,16 @@ def test_a_store_that_is_gone_takes_nothing_from_the_one_in_its_place(tmp_path: 
     other.close()
 
 
+def stops(service: Any) -> None:
+    """Wait until it has ended, and told why."""
+    assert service.process.wait(PATIENCE_S) == 1
+    assert "was removed or replaced while it was in use" in service.errors
+    assert "Traceback" not in service.errors
+
+
 @pytest.mark.parametrize("way", ["removed", "replaced"])
 def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way: str) -> None:
-    """S40: at once, also while nobody sends; with one line that says what to do."""
+    """S40: with one line that says what to do, and without an acknowledgement."""
     service = serve()
     peer = peers(service.ingest).attach()
     peer.steps(0, 1.0, 1.0)
@@ -90,11 +98,16 @@ def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way
     for step in range(2, 40):
         peer.stats(step)
 
-    assert service.process.wait(PATIENCE_S) == 1
-    answers = [own for own in peer.received() if getattr(own, "acked", 0) > acked]
-    assert answers == []
-    assert "was removed or replaced while it was in use" in service.errors
-    assert "Traceback" not in service.errors
+    stops(service)
+    assert [own for own in peer.received() if getattr(own, "acked", 0) > acked] == []
+
+
+def test_it_stops_although_nobody_sends(serve: Any) -> None:
+    """Who comes next is to find one that works."""
+    service = serve()
+    shutil.rmtree(service.directory)
+
+    stops(service)
 
 
 def killed_without_wal(service: Any) -> None:
