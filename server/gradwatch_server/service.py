@@ -9,7 +9,6 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -138,14 +137,7 @@ def serve(
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
-        app = make_app(
-            engine,
-            store.alert_events,
-            alert_stream,
-            stream_tokens,
-            limits,
-            partial(read_store, settings.data),
-        )
+        app = make_app(engine, store.alert_events, alert_stream, stream_tokens, limits)
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
         server = _Server(config, alert_stream, limits, log_limits)

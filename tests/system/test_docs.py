@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import BUDGETS, TABLE, Budgets, table
 from gradwatch_server.cli.app import app
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
@@ -176,6 +177,7 @@ def engine_stub() -> Any:
 
     class Nothing:
         published = None
+        budget_use = BudgetUse()
 
     return Nothing()
 

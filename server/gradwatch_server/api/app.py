@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
@@ -21,14 +20,8 @@ from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.storage.history import History
-from gradwatch_server.storage.store import AlertEventReader, StorageError, StorageFault
+from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
-
-
-def _no_history() -> History:
-    msg = "no store is at hand"
-    raise StorageError(msg, StorageFault.UNUSABLE)
 
 
 def make_app(
@@ -37,7 +30,6 @@ def make_app(
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
-    open_history: Callable[[], History] = _no_history,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -47,7 +39,6 @@ def make_app(
         alert_stream: Follows them.
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
-        open_history: Opens what is stored, for attempts that are shown no more.
     """
 
     @asynccontextmanager
@@ -77,7 +68,6 @@ def make_app(
         stream_limit=StreamLimit(
             engine.budget_use, None if connection_limits is None else connection_limits.most
         ),
-        earlier_attempts=EarlierAttempts(open_history),
     )
     problems.install(app)
     for router in ROUTERS:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import logging
 import socket
+import struct
+import termios
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -63,6 +66,18 @@ class Limited(Protocol):
 
     def unsent(self) -> int:
         """Return bytes of answers that the caller has not taken yet."""
+
+
+def untaken(transport: asyncio.Transport) -> int:
+    """Return bytes that were sent and that the other end did not take, as far as is known.
+
+    What waits in this process goes to the system in lumps, so that what the system has counts too.
+    """
+    if transport.is_closing():
+        return 0
+    connected: socket.socket = transport.get_extra_info("socket")
+    in_system = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int(transport.get_write_buffer_size()) + int(struct.unpack("i", in_system)[0])
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gradwatch_server.api.connection_limits import ConnectionLimits, Held, Phase
+from gradwatch_server.api.connection_limits import ConnectionLimits, Held, Phase, untaken
 from gradwatch_server.api.problems import Problem
 
 CONNECTION: Final = "gradwatch.connection"
@@ -94,7 +94,7 @@ class Connection(H11Protocol):
 
     def unsent(self) -> int:
         """Return bytes of answers that the caller has not taken yet."""
-        return int(self.transport.get_write_buffer_size())
+        return untaken(self.transport)
 
     def expire(self) -> None:
         """End the connection, for the caller took too long; say so if it asked for something."""

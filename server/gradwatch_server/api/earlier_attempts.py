@@ -1,50 +1,70 @@
-"""Attempts that are not in memory as a view any more: read from what a restart would begin with."""
+"""Attempts that no snapshot shows any more: the engine is asked for them.
+
+The store would not do: a quiet run is saved only after some thousand entries of the log.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
+from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_attempt
-from gradwatch_server.storage.checkpoints import load_run
-from gradwatch_server.storage.history import History
+from gradwatch_server.engine.commands import Command, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ShowAttempt:
+    """Somebody wants to see an attempt.
+
+    Args:
+        run: Name of the run.
+        attempt: Number of the attempt.
+    """
+
+    run: str
+    attempt: int
+
+    def __call__(self, _state: State, _now_ns: int) -> Outcome:
+        """Change nothing."""
+        return Outcome(self._show)
+
+    def _show(self, state: State) -> RunView | None:
+        run = state.runs.get(self.run)
+        return None if run is None else view_attempt(run, self.attempt, state.rules)
 
 
 class EarlierAttempts:
-    """Reads them from the store, one at a time, in any thread.
+    """Asks for one at a time, so that readers take the engine little of its time.
 
     Args:
-        open_history: Opens the store for reading.
+        command: Has the engine do something.
     """
 
-    def __init__(self, open_history: Callable[[], History]) -> None:
-        self._open_history = open_history
-        self._reading = threading.Lock()
+    def __init__(self, command: Callable[[Command], Awaitable[Any]]) -> None:
+        self._command = command
+        self._asking = asyncio.Lock()
 
-    def find(self, view: RunView, attempt: int) -> RunView | None:
-        """Return an earlier attempt of a run, None if it is not saved (yet).
+    async def find(self, view: RunView, attempt: int) -> RunView | None:
+        """Return another attempt of a run, None if it is not in memory any more.
 
-        Of its frames nothing is left, but of its ranks, counts and alerts.
+        Of the frames of one that no snapshot shows nothing is left, but of its ranks, counts and
+        alerts.
 
         Args:
             view: The current one.
             attempt: The number of the one that is wanted.
 
         Raises:
-            StorageError: If the store cannot be read.
+            HTTPException: If the engine cannot answer.
         """
-        with self._reading, closing(self._open_history()) as history:
-            run = load_run(history.state, view.name)
-        found = None if run is None else view_attempt(run, attempt, view.rules)
+        found = view.of_attempt(attempt)
         if found is None:
-            return None
-        # Of the run as a whole the newest is known better.
-        return replace(
-            found,
-            attempts=view.attempts,
-            alerts=view.alerts,
-            stored=view.stored,
-            lost=view.lost,
+            async with self._asking:
+                found = await self._command(ShowAttempt(view.name, attempt))
+        # What is of the run as a whole, the current one has as it is now.
+        return found and replace(
+            found, attempts=view.attempts, alerts=view.alerts, stored=view.stored, lost=view.lost
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request
-from starlette.concurrency import run_in_threadpool
 
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
@@ -24,7 +23,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.storage.store import AlertEventReader, StorageError
+from gradwatch_server.storage.store import AlertEventReader
 
 MAX_NAMES: Final = 5
 """Names of runs in an error about one that is not there."""
@@ -45,7 +44,6 @@ class ApiState:
         metrics: What the engine counts, for Prometheus.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
-        earlier_attempts: Those that are in the store only.
     """
 
     engine: Engine
@@ -55,7 +53,11 @@ class ApiState:
     metrics: SharedAnswer[bytes]
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
-    earlier_attempts: EarlierAttempts
+    _earlier_attempts: EarlierAttempts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let earlier attempts be asked of the engine."""
+        object.__setattr__(self, "_earlier_attempts", EarlierAttempts(self.command))
 
     @property
     def limits(self) -> Budgets:
@@ -123,17 +125,12 @@ class ApiState:
             HTTPException: 404, if there is no such run or attempt; 503 if it cannot be read now.
         """
         view = self.run(name)
-        found = view if number is None else view.of_attempt(number)
-        if found is not None or number is None:
-            return found or view
+        if number is None or number == view.attempt:
+            return view
         self.check_attempt(view, number)
-        what = f"attempt {number} of run {name[:80]!a}"
-        try:
-            found = await run_in_threadpool(self.earlier_attempts.find, view, number)
-        except StorageError as error:
-            raise HTTPException(503, f"{what} cannot be read: {error}") from error
-        if found is None:
-            raise HTTPException(503, f"{what} is not saved yet; ask again in some seconds")
+        found = await self._earlier_attempts.find(view, number)
+        if found is None:  # it was forgotten just now
+            raise HTTPException(404, f"no attempt {number} of run {name[:80]!a} any more")
         return found
 
     def health(self, view: RunView) -> dict[str, Any]:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 FILES = 256
 IDLE = 300
+NUM_ANSWERS = 5
 
 GARBAGE = b"\x00garbage\r\n\r\n"
 
@@ -181,21 +182,23 @@ def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start, peers: Any) -> No
     wanted = len(service.get("/runs/gpt").content)
     host, _, port = service.url.partition("//")[2].partition(":")
     with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         slow.connect((host, int(port)))
         slow.settimeout(PATIENCE_S)
-        slow.sendall(b"GET /runs/gpt HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        # More than the system holds for a reader: the rest waits in the process.
+        slow.sendall(NUM_ANSWERS * b"GET /runs/gpt HTTP/1.1\r\nHost: localhost\r\n\r\n")
         got = bytearray()
 
         def read() -> bool:
-            time.sleep(0.004)  # much longer in all than it may be idle
-            more = slow.recv(16_384)
+            time.sleep(0.02)  # much longer in all than it may be idle
+            more = slow.recv(65_536)
             got.extend(more)
             return not more
 
         wait_until(read, "the connection is closed after all was taken")
 
-    assert len(bytes(got).partition(b"\r\n\r\n")[2]) == wanted
+    assert got.count(b"HTTP/1.1 200 ") == NUM_ANSWERS
+    assert len(bytes(got).rpartition(b"\r\n\r\n")[2]) == wanted
 
 
 def test_a_handshake_that_never_ends_is_cut(begin: Start, connect: Connect, tmp_path: Path) -> None:

@@ -7,15 +7,12 @@ time, among the streams of the address that has most.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import socket
-import struct
-import termios
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from gradwatch_server.api.connection_limits import untaken
 from gradwatch_server.budget_use import BudgetUse
 
 SHARE_OF_CONNECTIONS: Final = 0.5
@@ -48,12 +45,7 @@ class Place:
 
     def untaken(self) -> int:
         """Return bytes that were sent and not taken, as far as the system knows."""
-        if self._transport is None or self._transport.is_closing():
-            return 0
-        waiting = self._transport.get_write_buffer_size()
-        connected: socket.socket = self._transport.get_extra_info("socket")
-        sent = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
-        return waiting + int(struct.unpack("i", sent)[0])
+        return 0 if self._transport is None else untaken(self._transport)
 
     def look(self) -> None:
         """Note before something is sent whether all that was sent before is taken."""

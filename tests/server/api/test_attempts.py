@@ -1,0 +1,83 @@
+"""Earlier attempts of a run, by every route below it, also those that no snapshot shows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.views.snapshot import MAX_OTHERS
+from gradwatch_wire import Bye
+
+ATTEMPTS = MAX_OTHERS + 4
+ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts")
+
+
+@pytest.fixture
+def crashing(serve: Any, peers: Any) -> Any:
+    """An aggregator with a run that was begun anew many times, each time on a host of its own."""
+    service = serve()
+    for number in range(1, ATTEMPTS + 1):
+        peer = peers(service.ingest, host=f"node-{number}").attach()
+        peer.steps(0, *[1.0] * number, math.nan)
+        if number < ATTEMPTS:
+            peer.send(Bye(reason="exception"))
+            peer.acked()
+        service.shows(peer)
+    return service
+
+
+@pytest.mark.slow
+def test_every_attempt_can_be_asked_for(crashing: Any, problem: Any) -> None:
+    """S52: by each route; also after a restart."""
+    for _ in range(2):
+        for attempt in (1, 3, ATTEMPTS - 1, ATTEMPTS):
+            ranks = crashing.json(f"/runs/gpt/ranks?attempt={attempt}")
+            assert ranks["attempt"] == attempt
+            (rank,) = ranks["ranks"]
+            assert rank["host"] == f"node-{attempt}"
+            assert rank["last_step"] == attempt
+            assert rank["state"] == ("alive" if attempt == ATTEMPTS else "failed")
+            for route in ROUTES:
+                answer = crashing.json(f"/runs/gpt{route}?attempt={attempt}")
+                shown = answer if isinstance(answer, list) else [answer]
+                assert {own["attempt"] for own in shown} == {attempt}, route
+            whole = crashing.json(f"/runs/gpt?attempt={attempt}")
+            assert len(whole["attempts"]) == ATTEMPTS
+            assert whole["records"]["stored"] == crashing.json("/runs/gpt")["records"]["stored"]
+            assert crashing.json(f"/runs/gpt/health?attempt={attempt}")["first_bad"]["step"] == (
+                attempt
+            )
+        assert crashing.stop() == 0
+        crashing.start()
+
+    for route in ROUTES:
+        refused = problem(crashing.get(f"/runs/gpt{route}?attempt={ATTEMPTS + 1}"))
+        assert refused == (
+            404,
+            f"no attempt {ATTEMPTS + 1} of run 'gpt'; kept are 1 to {ATTEMPTS}",
+        )
+        assert problem(crashing.get(f"/runs/gpt{route}?attempt=0"))[0] == 422
+
+
+@pytest.mark.slow
+def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> None:
+    """With one they are those of it alone."""
+    attempts = [alert["attempt"] for alert in crashing.json("/runs/gpt/alerts")]
+
+    assert set(attempts) == set(range(1, ATTEMPTS + 1))
+    one = crashing.json("/runs/gpt/alerts?attempt=2&state=firing")
+    assert [alert["attempt"] for alert in one] == [2]
+
+
+def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Any, problem: Any) -> None:
+    """S52: nor does the description of the routes itself."""
+    paths = [
+        path.format(run="none")
+        for path, item in service.json("/openapi.json")["paths"].items()
+        if "get" in item
+    ]
+    for path in (*paths, "/openapi.json"):
+        status, detail = problem(service.get(f"{path}?nonsense=1"))
+        assert (status, detail.startswith("query: 'nonsense' is not known here")) == (422, True)
