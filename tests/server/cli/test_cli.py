@@ -602,6 +602,7 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
     service = serve()
     peer = peers(service.ingest).attach()
     peer.steps(0, NAN)
+    wait_until(lambda: service.json("/healthz")["cursor"] == 1, "the alert is stored")
     events: list[dict[str, Any]] = []
     follower = threading.Thread(
         target=lambda: events.extend(itertools.islice(follow_alerts(service.url, None, None), 2))
