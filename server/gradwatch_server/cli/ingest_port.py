@@ -38,6 +38,8 @@ class IngestPortCheck:
         """
         if event == "connection.connect_tcp.complete":
             self._socket = about["return_value"].get_extra_info("socket")
+        elif event == "connection.start_tls.started":
+            self._socket = None  # TLS takes it over, and fails at once with an ingest port
         elif event == "http11.receive_response_headers.started" and self._socket is not None:
             self._look(self._socket)
 
