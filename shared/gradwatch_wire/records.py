@@ -150,8 +150,9 @@ class Stats:
         part: Which of `parts` records of this step this is, from 0 (several optimizers).
         parts: How many records this rank sends per step.
         activations: `<f8`, one per module of the manifest: the largest magnitude in its outputs
-            since the last record, NaN if there was a NaN, else Inf if there was one; `NOT_SEEN` of
-            a module that was not seen to return anything. None: no modules are watched.
+            since the last record, NaN if there was a NaN, else Inf if there was one; -1
+            (`NOT_SEEN`) of a module that was not seen to return anything. Without it no modules
+            are watched.
     """
 
     manifest_id: int
@@ -204,7 +205,7 @@ class Beat:
         last_step: Last collected step, -1 before the first.
         since_s: Seconds since it was collected; before the first, since the attach.
         counters: The client's own counters.
-        training: Whether the model is in training mode, None if it does not say.
+        training: Whether the model is in training mode; absent if it does not say.
     """
 
     last_step: int = -1
@@ -248,7 +249,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """The aggregator will not take this session; the client logs why once and stops sending."""
+    """Why the aggregator does not take a session or a message; the client logs it and stops."""
 
     reason: str
 

@@ -15,6 +15,7 @@ from gradwatch_wire import (
     Envelope,
     Hello,
     Record,
+    Refuse,
     Welcome,
     decode,
     encode,
@@ -150,6 +151,9 @@ class Peer:
 
     def _next_record(self) -> Record | None:
         envelope = decode(self._socket.recv_multipart())
+        if envelope.session == bytes(16):  # an answer to what named no session
+            assert isinstance(envelope.record, Refuse), envelope
+            return None
         assert envelope.session == self.session
         if not isinstance(envelope.record, Alert):
             return envelope.record

@@ -13,9 +13,12 @@ import httpx
 import httpx_sse
 
 from gradwatch_server.cli.credentials import credentials
+from gradwatch_server.cli.ingest_port import IngestPortCheck
 from gradwatch_server.errors import GradwatchError
 
 RECONNECT_S: Final = 1.0
+
+_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 
 _SILENCE_S: Final = 45.0
 """A stream that says nothing this long is connected anew: three times the interval of its pings."""
@@ -48,9 +51,9 @@ def ask(method: str, url: str, path: str, body: Mapping[str, Any] | None = None)
     """
     address = url.rstrip("/") + path
     try:
-        response = httpx.request(
-            method, address, json=body, timeout=15.0, trust_env=False, **credentials()
-        )
+        with httpx.Client(timeout=_TIMEOUT, trust_env=False, **credentials()) as client:
+            extensions = {"trace": IngestPortCheck(url)}
+            response = client.request(method, address, json=body, extensions=extensions)
     except _UNREACHABLE as error:
         raise _no_answer(url, error) from error
     _check(response)
@@ -106,7 +109,7 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
     connected = False
     while True:
         try:
-            with _connect(address, seen) as source:
+            with _connect(url, address, seen) as source:
                 _check(source.response)
                 connected = "event-stream" in source.response.headers.get("content-type", "")
                 for message in source.iter_sse():
@@ -120,13 +123,15 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
 
 
 @contextmanager
-def _connect(address: str, after: int) -> Iterator[httpx_sse.EventSource]:
+def _connect(url: str, address: str, after: int) -> Iterator[httpx_sse.EventSource]:
     """Open the stream of the events after a cursor."""
-    timeout = httpx.Timeout(10.0, read=_SILENCE_S)
+    timeout = httpx.Timeout(10.0, connect=3.0, read=_SILENCE_S)
     headers = {"Last-Event-ID": str(after)}
     with (
         httpx.Client(timeout=timeout, trust_env=False, **credentials()) as client,
-        httpx_sse.connect_sse(client, "GET", address, headers=headers) as source,
+        httpx_sse.connect_sse(
+            client, "GET", address, headers=headers, extensions={"trace": IngestPortCheck(url)}
+        ) as source,
     ):
         yield source
 

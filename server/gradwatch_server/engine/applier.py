@@ -42,6 +42,7 @@ class Applier:
         self.checkpointer = checkpointer
         self.publisher = publisher
         self.on_forgotten: Callable[[bytes], None] = lambda _session: None
+        self.on_entry: Callable[[Entry], None] = lambda _entry: None
         self._published = published
 
     def apply(self, entry: Entry, offset: int, ahead: Sequence[str] = ()) -> list[Alert]:
@@ -63,6 +64,7 @@ class Applier:
             self._published.num_apply_errors += 1
             return []
         self._note_changed(entry)
+        self.on_entry(entry)
         return alerts
 
     def _note_changed(self, entry: Entry) -> None:

@@ -28,6 +28,7 @@ from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover
+from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -116,6 +117,8 @@ class Engine(threading.Thread):
             self.budget_use,
         )
         self._applier.on_forgotten = self._intake.forget
+        run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
+        self._applier.on_entry = run_log.note
 
     def _recover(self, rules: Rules, window_steps: int) -> None:
         self._applier = recover(

@@ -14,6 +14,7 @@ import socket
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,7 +28,7 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
-from gradwatch_wire import Bye, __version__
+from gradwatch_wire import Bye, Column, Stats, __version__
 from tests.support.aggregator import GRADWATCH
 from tests.support.command import Command, run_command
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -345,6 +346,36 @@ def test_health_is_told_and_exits_as_asked(
     }
 
 
+def test_health_shows_what_the_training_gave(gradwatch: Any, service: Any, peers: Any) -> None:
+    """Loss, learning rate, step time, and where the gradients were read (S57)."""
+    peer = peers(service.ingest, run="told").attach(("a",))
+    columns = {"l2": Column.pack("<f8", [1.0])}
+    scalars = {"loss": 2.5, "lr": 3e-4, "step_time_s": 0.25}
+    labels = {"point": "backward"}
+    peer.send(Stats(manifest_id=1, step=0, scalars=scalars, columns=columns, labels=labels))
+    peer.acked()
+    service.reaches("told", 0)
+    silent = peers(service.ingest, run="silent").attach(("a",))
+    silent.send(Stats(manifest_id=1, step=0, columns=columns))
+    silent.acked()
+    service.reaches("silent", 0)
+
+    report = service.health("told")
+    assert (report["lr"], report["step_time_s"]) == (3e-4, 0.25)
+    shown = gradwatch("health", "told", "--url", service.url).stdout
+    split = (line.partition("  ") for line in shown.splitlines())
+    lines = {name: value.strip() for name, _, value in split}
+    assert lines["loss"] == "2.5"
+    assert lines["learning rate"] == "0.0003"
+    assert lines["step time"] == "0.25 s"
+    assert lines["gradients of"] == "the end of the backward pass, before clipping"
+
+    report = service.health("silent")
+    assert (report["lr"], report["step_time_s"]) == (None, None)
+    shown = gradwatch("health", "silent", "--url", service.url).stdout
+    assert shown.count("not given") == 3
+
+
 def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
     gradwatch: Any, service: Any, peers: Any, wait_until: Any
 ) -> None:
@@ -386,6 +417,24 @@ def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
         line = error(invoke(*arguments, "--url", url))
         assert line.startswith(f"no aggregator answers at {url} (")
         assert line.endswith("start one with 'gradwatch serve' or give --url")
+
+
+@pytest.mark.parametrize(
+    "command", [("health", "r"), ("runs",), ("tail",), ("tail", "--after", "0")]
+)
+def test_the_ingest_port_as_url_is_one_line_at_once(
+    gradwatch: Any, service: Any, command: tuple[str, ...]
+) -> None:
+    """It would never answer in HTTP, and the request would wait for its time-out (S54)."""
+    url = service.ingest.replace("tcp://", "http://")
+    began_s = time.monotonic()
+    line = error(gradwatch(*command, "--url", url))
+
+    assert line == (
+        f"{url} is an ingest port, which takes records and answers no questions; "
+        "give the HTTP address with --url, by default port 8420"
+    )
+    assert time.monotonic() - began_s < 8  # a time-out takes ten
 
 
 def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
@@ -565,6 +614,7 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
     service = serve()
     peer = peers(service.ingest).attach()
     peer.steps(0, NAN)
+    wait_until(lambda: service.json("/healthz")["cursor"] == 1, "the alert is stored")
     events: list[dict[str, Any]] = []
     follower = threading.Thread(
         target=lambda: events.extend(itertools.islice(follow_alerts(service.url, None, None), 2))

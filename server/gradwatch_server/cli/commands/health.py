@@ -13,8 +13,16 @@ from gradwatch_server.cli.client import get, run_path
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain, short
 from gradwatch_wire.health import Status
+from gradwatch_wire.names import Point
 
 EXIT_UNHEALTHY: Final = 3
+
+POINTS: Final[dict[str, str]] = {
+    Point.BACKWARD: "the end of the backward pass, before clipping",
+    Point.COLLECT: "the call of collect(), as they are there",
+    Point.OPTIMIZER_STEP: "the optimizer's step, after clipping",
+}
+"""Where in the training step the gradients were read."""
 
 
 def health(
@@ -56,13 +64,26 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("status", coloured(report["status"])),
         *(("", reason) for reason in report["reasons"] if reason not in said_below),
         ("step", report["step"]),
+        ("loss", _given(report["loss"])),
+        ("learning rate", _given(report["lr"])),
+        ("step time", _given(report["step_time_s"], " s")),
         ("score", _listed(score, "last", "mean", "min")),
         ("gradient norm", _listed(norm, "last", "p50", "max")),
+        ("gradients of", _point(report["point"])),
         ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
         ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
         ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),
         ("first bad", _first_bad(report["first_bad"])),
     ]
+
+
+def _given(number: float | str | None, unit: str = "") -> str:
+    """Show a number of the last step, which a training may give or not."""
+    return "not given" if number is None else f"{short(number)}{unit}"
+
+
+def _point(point: str | None) -> str:
+    return "not known, or ranks differ" if point is None else POINTS.get(point, point)
 
 
 def _listed(numbers: dict[str, Any], *keys: str) -> str:

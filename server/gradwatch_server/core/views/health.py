@@ -56,6 +56,8 @@ def health(
         "window": _window(series),
         "gradient_norm": _norms(series),
         "loss": view.frame.loss if view.frame else None,
+        "lr": view.frame.lr if view.frame else None,
+        "step_time_s": view.frame.step_time_s if view.frame else None,
         "has_vanishing": num_layers(HealthShare.VANISHING, flags, view.rules) > 0,
         "has_exploding": num_layers(HealthShare.EXPLODING, flags, view.rules) > 0,
         "layers": layers,

@@ -84,6 +84,7 @@ def test_before_the_first_step_nothing_is_made_up(cluster: Any) -> None:
 
     assert (health["status"], health["reasons"]) == ("unknown", ["no step yet"])
     assert (health["step"], health["loss"], health["first_bad"]) == (None, None, None)
+    assert (health["lr"], health["step_time_s"]) == (None, None)
     assert health["score"] == {"last": None, "mean": None, "min": None}
     assert health["window"] == {
         "steps": 0,

@@ -1,0 +1,192 @@
+"""The log of the process: when runs attach, take their first step, end, crash or collide.
+
+A line each, once, at most `RUN_LINES` an hour of one run and so many a minute of all. They follow
+from the entries of the log of records, and are written when these come in, not when they are read
+again at a start.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from gradwatch_server.core.attempt.attempt import Attempt
+from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened, Received
+from gradwatch_server.core.printable import printable
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.session import EXCEPTION, Session
+from gradwatch_server.core.state import State
+from gradwatch_wire import Bye, Hello, Stats
+from gradwatch_wire.health import RankState
+from gradwatch_wire.session.replayed import is_replayed
+
+logger = logging.getLogger(__name__)
+
+RUN_LINES: Final = 20
+HOUR_NS: Final = 3_600_000_000_000
+MINUTE_NS: Final = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Window:
+    """A number of lines in a time; what is beyond is counted."""
+
+    most: float
+    length_ns: int
+    began_ns: int = 0
+    num_told: int = 0
+    num_held: int = 0
+
+    def turn(self, now_ns: int) -> int:
+        """Begin anew if the time is over, and return how many lines were held back in it."""
+        if now_ns - self.began_ns < self.length_ns:
+            return 0
+        held, self.num_held = self.num_held, 0
+        self.began_ns, self.num_told = now_ns, 0
+        return held
+
+    def takes(self) -> bool:
+        """Count a line; return whether it may be written."""
+        if self.num_told < self.most:
+            self.num_told += 1
+            return True
+        self.num_held += 1
+        return False
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was told of a run."""
+
+    window: _Window = field(default_factory=lambda: _Window(RUN_LINES, HOUR_NS))
+    stepped: int = 0  # the newest attempt of which the first step was told
+    beside: tuple[int, ...] = ()  # the jobs that were told to live side by side
+
+
+class RunLog:
+    """Writes what happens to runs, from each entry after it was applied.
+
+    Args:
+        state: What the entries are applied to, at the end of what was read at the start.
+        lines_per_min: Lines about all runs together.
+    """
+
+    def __init__(self, state: State, lines_per_min: float) -> None:
+        self._state = state
+        self._all = _Window(lines_per_min, MINUTE_NS)
+        self._failed = False
+        sessions = state.sessions.values()
+        self._lost = {own.id for own in sessions if own.state is RankState.LOST}
+        self._told = {name: _Told(stepped=_stepped(run)) for name, run in state.runs.items()}
+
+    def note(self, entry: Entry) -> None:
+        """Write what an entry tells that was just applied; a fault in that costs its line only."""
+        try:
+            self._note(entry)
+        except Exception:
+            if not self._failed:
+                logger.exception("what an entry tells could not be written (told once)")
+            self._failed = True
+
+    def _note(self, entry: Entry) -> None:
+        now_ns = entry.received_ns
+        match entry.body:
+            case Received(envelope):
+                session = self._state.sessions[envelope.session]
+                self._return(session, now_ns)
+                if isinstance(envelope.record, Stats):
+                    self._step(session, envelope.record.step, now_ns)
+                elif isinstance(envelope.record, Bye):
+                    self._leave(session, envelope.record, now_ns)
+            case Opened(session_id, hello) if not is_replayed(hello):
+                session = self._state.sessions[session_id]
+                if not self._return(session, now_ns):
+                    self._attach(session, hello, now_ns)
+            case Lost(session_id):
+                self._lose(self._state.sessions[session_id], now_ns)
+            case Forgotten(name, _):
+                self._lost &= self._state.sessions.keys()
+                if name not in self._state.runs:
+                    self._told.pop(name, None)
+
+    def _attach(self, session: Session, hello: Hello, now_ns: int) -> None:
+        attempt = self._attempt(session)
+        who = f"rank {hello.rank} of {attempt.world} on {printable(hello.host)}, pid {hello.pid}"
+        num = len(attempt.sessions)
+        if num == 1:
+            self._write(session, now_ns, "attached: %s", who)
+        elif num == attempt.world:
+            self._write(session, now_ns, "all %d ranks attached", num)
+
+    def _return(self, session: Session, now_ns: int) -> bool:
+        """Tell of a rank that is heard again; return whether it is one."""
+        if session.id not in self._lost:
+            return False
+        self._lost.discard(session.id)
+        self._write(session, now_ns, "rank %d is heard again", session.hello.rank)
+        return True
+
+    def _step(self, session: Session, step: int, now_ns: int) -> None:
+        told = self._of(session.hello.run)
+        if session.attempt > told.stepped and not session.is_from_files:
+            told.stepped = session.attempt
+            self._write(session, now_ns, "first step: %d", step)
+        run = self._state.runs[session.hello.run]
+        if session.attempt < run.attempts[-1].number:
+            self._collide(session, run, told, now_ns)
+
+    def _collide(self, session: Session, run: Run, told: _Told, now_ns: int) -> None:
+        numbers = tuple(own.number for own in run.live)
+        if len(numbers) > 1 and numbers != told.beside:
+            told.beside = numbers
+            text = "%d live jobs under this name, attempts %s: give each a run name of its own"
+            shown = ", ".join(map(str, numbers))
+            self._write(session, now_ns, text, len(numbers), shown, level=logging.WARNING)
+
+    def _leave(self, session: Session, bye: Bye, now_ns: int) -> None:
+        attempt, rank = self._attempt(session), session.hello.rank
+        if bye.reason == EXCEPTION:
+            text = "rank %d ended with an exception, last step %s"
+            self._write(session, now_ns, text, rank, _last(session), level=logging.WARNING)
+        if attempt.lives:
+            return
+        sessions = attempt.sessions.values()
+        stored, lost = (sum(getattr(s, n) for s in sessions) for n in ("num_stored", "num_lost"))
+        text = "ended: %d of %d ranks, %d records stored, %d lost"
+        self._write(session, now_ns, text, len(sessions), attempt.world, stored, lost)
+
+    def _lose(self, session: Session, now_ns: int) -> None:
+        self._lost.add(session.id)
+        text = "rank %d is lost: no sign of life for %.0f s, last step %s"
+        silent_s = (now_ns - session.heard_ns) / 1e9
+        rank, last = session.hello.rank, _last(session)
+        self._write(session, now_ns, text, rank, silent_s, last, level=logging.WARNING)
+
+    def _attempt(self, session: Session) -> Attempt:
+        return self._state.runs[session.hello.run].attempt_of(session)
+
+    def _of(self, run: str) -> _Told:
+        return self._told.setdefault(run, _Told())
+
+    def _write(
+        self, session: Session, now_ns: int, text: str, *values: object, level: int = logging.INFO
+    ) -> None:
+        name = session.hello.run
+        own = self._of(name).window
+        if held := own.turn(now_ns):
+            logger.info("run %s: %d more lines in the hour before were left out", name, held)
+        if held := self._all.turn(now_ns):
+            logger.info("%d more lines about runs in the minute before were left out", held)
+        if own.takes() and self._all.takes():
+            logger.log(level, "run %s, attempt %d: %s", name, session.attempt, text % values)
+
+
+def _stepped(run: Run) -> int:
+    """Return the newest attempt that has taken a step."""
+    numbers = (own.number for own in run.attempts if own.num_frames or own.waiting)
+    return max(numbers, default=0)
+
+
+def _last(session: Session) -> str:
+    return "none" if session.last_step < 0 else str(session.last_step)
