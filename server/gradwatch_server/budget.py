@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 Unit = Literal["bytes", "s", "count", "per min", "share"]
-Per = Literal["all", "client", "address", "peer", "session", "run", "attempt"]
+Per = Literal["all", "client", "address", "run"]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -25,12 +25,10 @@ class Budget:
         default: What may be used.
         unit: What is counted.
         per: Whose use is counted: `all` is that of all peers together, a `client` has a key of its
-            own, a `peer` is a connection to the ingest port, an `address` is that of a caller of
-            HTTP.
+            own, an `address` is that of a caller of HTTP.
         what: What it is.
         why: Why this default.
         at_limit: What happens at the limit.
-        is_logged: Whether alerts may depend on it: then it is a fact of the log.
     """
 
     name: str
@@ -40,7 +38,6 @@ class Budget:
     what: str
     why: str
     at_limit: str
-    is_logged: bool = False
 
     @classmethod
     def of(cls, name: str, setting: FieldInfo) -> Self:
@@ -68,7 +65,6 @@ def field(
     at_limit: str,
     least: float = 1,
     most: float = 1 << 50,
-    is_logged: bool = False,
 ) -> Any:
     """Declare a budget of a model; the arguments are those of `Budget`, and the bounds allowed."""
     return Field(
@@ -82,6 +78,5 @@ def field(
             "per": per,
             "why": why,
             "at_limit": at_limit,
-            "is_logged": is_logged,
         },
     )

@@ -1,7 +1,7 @@
 """Budgets: how much of each thing peers may take, why, and what happens at the limit.
 
-Whatever a peer can make grow is bounded here, and what is beyond the bound is taken from the one
-who spends it. Settings, metrics and documentation follow from this table.
+Each is something that peers can make grow, and what is beyond it is taken from the one who spends
+it. Settings, metrics and documentation follow from this table.
 """
 
 from __future__ import annotations
@@ -78,136 +78,7 @@ class Budgets(BaseModel):
         at_limit="HELLO is not answered until there is one to spare: the client asks again",
     )
 
-    # What the core keeps of a run
-    manifests_bytes: int = _budget(
-        256 * MIB,
-        "bytes",
-        "all",
-        "Names and shapes of layers that sessions declared.",
-        why="a record is at most 2 MiB",
-        at_limit="the oldest manifest of the session that has most is dropped: its records count "
-        "as unresolved",
-        least=4 * MIB,
-        is_logged=True,
-    )
-    manifests_bytes_per_session: int = _budget(
-        32 * MIB,
-        "bytes",
-        "session",
-        "Those of one session.",
-        why="16 manifests of the largest size",
-        at_limit="its oldest manifest is dropped: its records count as unresolved",
-        least=2 * MIB,
-        is_logged=True,
-    )
-    open_frames_bytes: int = _budget(
-        256 * MIB,
-        "bytes",
-        "all",
-        "Records of frames that wait for other ranks.",
-        why="four attempts at their limit",
-        at_limit="the oldest frame of the attempt that has most closes early: its coverage says so",
-        least=4 * MIB,
-        is_logged=True,
-    )
-    open_frames_bytes_per_attempt: int = _budget(
-        64 * MIB,
-        "bytes",
-        "attempt",
-        "Those of one attempt.",
-        why="30 records of the largest size",
-        at_limit="its oldest frame closes early: its coverage says so",
-        least=2 * MIB,
-        is_logged=True,
-    )
-    window_bytes: int = _budget(
-        256 * MIB,
-        "bytes",
-        "all",
-        "Rolling windows in memory.",
-        why="512 frames of 300 layers take 7.4 MB",
-        at_limit="windows of attempts that ended leave memory, the one unused longest first; they "
-        "are on the disk, and come back when they are asked for",
-        least=16 * MIB,
-    )
-    alert_events: int = _budget(
-        200,
-        "count",
-        "run",
-        "Alert events that a run may have at once.",
-        why="one for each alert that a run is shown with, twice over",
-        at_limit="the alert stays as it is, and counts how often it changed",
-        least=16,
-        is_logged=True,
-    )
-    alert_events_per_min: int = _budget(
-        60,
-        "per min",
-        "run",
-        "Alert events that a run may have beyond those, for ever.",
-        why="nobody reads more than one a second",
-        at_limit="the alert stays as it is, and counts how often it changed",
-        is_logged=True,
-    )
-    alert_body_bytes: int = _budget(
-        16 * KIB,
-        "bytes",
-        "run",
-        "One alert as it is stored and told.",
-        why="its message is at most 4 KiB",
-        at_limit="names of layers in it are cut",
-        least=8 * KIB,
-        most=1 * MIB,
-        is_logged=True,
-    )
-
-    # The ingest port
-    queue_bytes: int = _budget(
-        64 * MIB,
-        "bytes",
-        "all",
-        "Messages that were received and wait for their turn.",
-        why="what a full disk or a greedy peer may hold back in memory",
-        at_limit="what is above it is dropped unacknowledged: the client sends it again",
-        least=4 * MIB,
-    )
-    queue_bytes_per_peer: int = _budget(
-        4 * MIB,
-        "bytes",
-        "peer",
-        "Those of one connection.",
-        why="two messages of the largest size",
-        at_limit="what is above it is dropped unacknowledged: the client sends it again",
-        least=2 * MIB,
-    )
-    in_flight_bytes: int = _budget(
-        8 * MIB,
-        "bytes",
-        "session",
-        "Records that a client may send before they are acknowledged; WELCOME says so.",
-        why="a usual one is 2 to 20 kB",
-        at_limit="the client waits",
-        least=2 * MIB,
-    )
-    work_share: float = _budget(
-        0.5,
-        "share",
-        "peer",
-        "Time of the engine that one connection may take while others wait.",
-        why="another one gets the other half",
-        at_limit="its messages wait for those of others",
-        least=0.01,
-        most=1.0,
-    )
-    ingest_connections: int = _budget(
-        4_096,
-        "count",
-        "all",
-        "Connections to the ingest port, at most half of the files that may be open (ulimit -n).",
-        why="four times the ranks of a large job",
-        at_limit="the port takes no new connection until there is room",
-        least=16,
-    )
+    # Time of the engine
 
     publish_share: float = _budget(
         0.1,

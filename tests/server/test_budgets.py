@@ -32,7 +32,7 @@ def test_the_table_has_a_line_for_each() -> None:
     assert shown["sessions_bytes"] == "128 MiB"
     assert shown["header_s"] == "10 s"
     assert shown["attempts_per_min"] == "60 per min"
-    assert shown["work_share"] == "0.5"
+    assert shown["publish_share"] == "0.1"
 
 
 def test_what_is_used_is_noted_under_the_names_of_the_table() -> None:
