@@ -104,7 +104,7 @@ def test_only_so_many_runs_have_series_of_their_own(metrics: Any, peers: Any) ->
     """The others are in the sums."""
     peer = peers(metrics.service.ingest)
     for number in range(MAX_LABELLED_RUNS + 5):
-        peer.session = number.to_bytes(16, "big")
+        peer.session = (number + 1).to_bytes(16, "big")
         peer.greeting = Hello(run=f"run-{number}", rank=0, world=1)
         peer.greet()
     wanted = MAX_LABELLED_RUNS + 5
