@@ -48,7 +48,7 @@ SAID_NOTES: Final = (
     "alerts: warnings per incident; those closer than 32 steps are one, and so are all of a fault",
     "false alerts: warnings per 100,000 healthy steps; false info: incidents of what wakes nobody",
     "step, module, layer, rank: share of faults found whose first warning was right about it",
-    "step: right within 2; of a gradual fault within a quarter of the delay, or while the norm doubled",
+    "step: right within 2; if gradual, within a quarter of the delay or while the norm doubled",
     "of weights, compared every 100 steps, a step is right between the two comparisons",
     "rank: of a wrong element on one of two ranks no number says whose it is: none is right there",
     "misled: of what began in one module, another one was named; blamed: a rank, though it was all",
