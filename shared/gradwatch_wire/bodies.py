@@ -11,6 +11,7 @@ from gradwatch_wire.limits import (
     MAX_BLOCKS,
     MAX_COLUMNS,
     MAX_GROUPS,
+    MAX_IN_FLIGHT_BYTES,
     MAX_LABELS,
     MAX_LAYERS,
     MAX_MODULES,
@@ -109,6 +110,8 @@ def _welcome(r: Welcome) -> Body:
     }
     if r.http:
         body["http"] = r.http
+    if r.max_in_flight_bytes != MAX_IN_FLIGHT_BYTES:
+        body["max_in_flight_bytes"] = r.max_in_flight_bytes
     return body
 
 
@@ -120,6 +123,7 @@ def _read_welcome(b: Reader) -> Welcome:
         proto_min=b.integer("proto_min", 0, 255, PROTOCOL_MAJOR),
         proto_max=b.integer("proto_max", 0, 255, PROTOCOL_MAJOR),
         http=b.name("http", ""),
+        max_in_flight_bytes=b.integer("max_in_flight_bytes", 1, MAX_SEQ, MAX_IN_FLIGHT_BYTES),
     )
 
 

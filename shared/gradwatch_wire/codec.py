@@ -121,14 +121,24 @@ def session_of(frame: bytes) -> bytes:
 
     Where none can be read it is 16 zero bytes.
     """
+    return place_of(frame)[0]
+
+
+def place_of(frame: bytes) -> tuple[bytes, int]:
+    """Return the session and the sequence number of frame 1 of a message, likewise.
+
+    The number is 0 where there is none.
+    """
+    session = bytes(SESSION_BYTES)
     parser = msgpack.Unpacker(max_buffer_size=_HEAD_BYTES, max_bin_len=SESSION_BYTES)
     parser.feed(frame[:_HEAD_BYTES])
     try:
         parser.read_array_header()
         parser.skip()  # the kind
-        return checked_bytes(parser.unpack(), "envelope.session", SESSION_BYTES)
+        session = checked_bytes(parser.unpack(), "envelope.session", SESSION_BYTES)
+        return session, checked_int(parser.unpack(), "envelope.seq", 0, MAX_SEQ)
     except Exception:  # noqa: BLE001 - as in `_unpack`: the bytes are foreign
-        return bytes(SESSION_BYTES)
+        return session, 0
 
 
 class _ContainerCount:

@@ -10,6 +10,9 @@ BOOT_ID_BYTES = 16
 MAX_RECORD_BYTES = 2 << 20
 """One encoded record, frame 1 of a message. The aggregator tells its own limit in WELCOME."""
 
+MAX_IN_FLIGHT_BYTES = 8 << 20
+"""Records that a client sends before they are acknowledged, where WELCOME does not say."""
+
 MAX_LAYERS = 32_768
 MAX_PARTS = 64
 """Records of one step, one per optimizer."""

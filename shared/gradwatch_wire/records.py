@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
-from gradwatch_wire.limits import MAX_RECORD_BYTES
+from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES, MAX_RECORD_BYTES
 from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.packed_column import Column
 from gradwatch_wire.version import PROTOCOL_MAJOR
@@ -82,6 +82,8 @@ class Welcome:
         proto_max: Newest protocol major it reads.
         http: Where it answers HTTP, as it is bound: `http://0.0.0.0:8420` is any address that
             reaches it. Empty if it does not say.
+        max_in_flight_bytes: Records that the client may have sent and not acknowledged, one at
+            least.
     """
 
     boot_id: bytes
@@ -90,6 +92,7 @@ class Welcome:
     proto_min: int = PROTOCOL_MAJOR
     proto_max: int = PROTOCOL_MAJOR
     http: str = ""
+    max_in_flight_bytes: int = MAX_IN_FLIGHT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ MANIFEST: Final = manifest_of(["a"], modules=("m",), frozen=("b",), unused=("c",
 STATS: Final = wire.Stats(manifest_id=1, step=0, part=1, parts=2, activations=NORMS)
 FULL: Final[tuple[wire.Record, ...]] = (
     wire.Hello(run="r", rank=0, world=1),
-    wire.Welcome(boot_id=bytes(16), http="http://127.0.0.1:1"),
+    wire.Welcome(boot_id=bytes(16), http="http://127.0.0.1:1", max_in_flight_bytes=1),
     MANIFEST,
     STATS,
     wire.Gains(step=0, blocks=("b",), norm_type="l2", norms=NORMS),

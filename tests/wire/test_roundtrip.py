@@ -134,6 +134,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         proto_min=st.integers(0, 255),
         proto_max=st.integers(0, 255),
         http=NAMES,
+        max_in_flight_bytes=IDS,
     ),
     "MANIFEST": manifests(),
     "STATS": stats(),

@@ -17,7 +17,7 @@ _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.IMMEDIATE: 1,
     zmq.SNDHWM: 100,
-    zmq.RCVHWM: 200,
+    zmq.RCVHWM: 0,
     zmq.RECONNECT_IVL: 100,
     zmq.RECONNECT_IVL_MAX: 3_000,
     zmq.CONNECT_TIMEOUT: 3_000,

@@ -96,8 +96,12 @@ class Outbox:
         self._max_record_bytes = welcome.max_record_bytes
         if welcome.acked < self._acked:
             # It never saw the manifests that the old log acknowledged.
-            for item in reversed(self.manifests.values()):
+            for item in sorted(self.manifests.values(), key=_seq, reverse=True):
                 if item.seq > welcome.acked:
                     self.buffer.put_back(item)
             self._acked = 0
         return self.release(welcome.acked)
+
+
+def _seq(item: BufferedRecord) -> int:
+    return item.seq

@@ -12,11 +12,13 @@ drives it (`driver.py`) passes the time in. Typical use::
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
 from gradwatch_wire.codec import encode, join
+from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES
 from gradwatch_wire.records import (
     Ack,
     Alert,
@@ -70,6 +72,10 @@ class Session(Generic[S]):
         self.counters = source.counters
         self._hello = hello
         self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = MAX_IN_FLIGHT_BYTES
+        self._in_flight: deque[tuple[int, int]] = deque()  # number and bytes of each
+        self._in_flight_bytes = 0
+        self._peeked_bytes = 0
         self._boot_id = b""
         self._acked = 0
         self._floor = 1  # all before is acknowledged, or cannot be supplied any more
@@ -129,14 +135,28 @@ class Session(Generic[S]):
         if self.phase is not Phase.OPEN or self._cursor - self._floor >= self._max_in_flight:
             return None
         item = self.source.get(self._cursor)
+        if item is not None and not self._fits(item):
+            return None
         if item is None and self._cursor == self._floor:
             # No source has these numbers any more: go on after them; `low` tells the aggregator.
             item = self.source.first_from(self._cursor)
             self._floor = self._cursor = self._cursor if item is None else item.seq
-        return None if item is None else self._join(item)
+        if item is None:
+            return None
+        self._peeked_bytes = len(item.body)
+        return self._join(item)
+
+    def _fits(self, item: BufferedRecord) -> bool:
+        """Tell whether a record may be sent beside those that are in flight; one always may."""
+        while self._in_flight and self._in_flight[0][0] < self._floor:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
+        sum_bytes = self._in_flight_bytes + len(item.body)
+        return not self._in_flight or sum_bytes <= self._max_in_flight_bytes
 
     def sent(self) -> None:
         """Say that what `peek` returned is with the socket."""
+        self._in_flight.append((self._cursor, self._peeked_bytes))
+        self._in_flight_bytes += self._peeked_bytes
         self._cursor += 1
         self.counters["sent"] += 1
 
@@ -167,7 +187,9 @@ class Session(Generic[S]):
         self._rewound = None
         self._progress_at_s = now_s
         self._acked = self.source.resume(welcome)
-        self._floor = self._cursor = self._acked + 1
+        self._max_in_flight_bytes = welcome.max_in_flight_bytes
+        self._floor = self._acked + 1
+        self._rewind()
 
     def _acknowledge(self, ack: Ack, now_s: float) -> None:
         if ack.boot_id != self._boot_id:
@@ -186,7 +208,13 @@ class Session(Generic[S]):
         if ack.rewind and self._rewound != place:
             # Once per place: more of the same answers are still on their way.
             self._rewound = place
-            self._cursor = self._floor
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Send again what is not acknowledged."""
+        self._cursor = self._floor
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
 
     def _is_stuck(self, now_s: float) -> bool:
         if self._cursor == self._floor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradwatch_wire import Event, Welcome
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import BufferedRecord
+from tests.support.records import manifest_of
 
 
 class Overflow:
@@ -72,6 +73,23 @@ def test_the_overflow_is_not_asked_for_what_it_cannot_have() -> None:
 
     assert outbox.first_from(7) is None
     assert overflow.asked == []
+
+
+def test_a_log_that_lost_its_data_again_and_again_is_told_the_manifests_each_time() -> None:
+    """All of it, or what came after an older copy; also before it acknowledged anything."""
+    outbox = Outbox(1 << 20)
+    for number in (1, 2, 1):  # as when a manifest is declared anew
+        outbox.append(manifest_of(["a"], manifest_id=number), 7)
+        outbox.append(Event(name="x", step=0), 7)
+    outbox.append(Event(name="x", step=0), 7)
+    assert outbox.release(6) == 6
+
+    for acked, waiting in ((0, [3, 5, 7]), (0, [3, 5, 7]), (4, [5, 7]), (0, [3, 5, 7])):
+        assert outbox.resume(Welcome(boot_id=b"b" * 16, acked=acked)) == acked
+        assert [seq for seq in range(8) if outbox.get(seq)] == waiting
+    outbox.release(3)
+    outbox.resume(Welcome(boot_id=b"b" * 16, acked=0))
+    assert [seq for seq in range(8) if outbox.get(seq)] == [3, 5, 7]
 
 
 def test_more_is_never_acknowledged_than_there_is() -> None:

@@ -184,6 +184,38 @@ def test_only_so_many_records_are_on_their_way(welcomed: Client) -> None:
     assert seqs(welcomed.send()) == list(range(MAX_IN_FLIGHT + 1, MAX_IN_FLIGHT + 11))
 
 
+def test_only_so_many_bytes_are_on_their_way(client: Client) -> None:
+    """As many as WELCOME says; a record that is larger than that goes alone."""
+    client.greeting()
+    client.receive(Welcome(boot_id=BOOT, max_in_flight_bytes=1_000))
+    client.produce(*(event(number, 400) for number in range(1, 6)))
+    client.produce(Event(name="large", step=6, data={"text": "x" * 2_000}), event(7))
+    assert seqs(client.send()) == [1, 2]
+    client.ack(1)
+    assert seqs(client.send()) == [3]
+    client.ack(3, rewind=True)
+    assert seqs(client.send()) == [4, 5]
+    client.ack(4)
+    assert seqs(client.send()) == []
+    client.ack(5)
+    assert seqs(client.send()) == [6]
+    client.ack(6)
+    assert seqs(client.send()) == [7]
+
+
+def test_an_aggregator_that_does_not_say_gets_no_more_than_was_agreed(welcomed: Client) -> None:
+    """Older ones do not."""
+    big = Client(64 << 20)
+    big.greeting()
+    big.welcome(most=2 << 20)
+    texts = {f"k{n}": "v" * 4_000 for n in range(32)}
+    big.produce(*(Event(name="x", step=n, data=texts) for n in range(100)))
+    sent = big.send()
+
+    assert 8 * (1 << 20) - 140_000 < 128_000 * len(sent) <= 8 * (1 << 20)
+    assert welcomed.send() == []
+
+
 def test_a_rewind_sends_again_from_there_once_per_place(welcomed: Client) -> None:
     """More answers of the same kind are on their way while the records are sent again."""
     welcomed.produce(*map(event, range(1, 6)))
