@@ -1,5 +1,10 @@
 # The aggregator alone: no torch in this image.
 #   docker build -t gradwatch .
+FROM node:24-slim AS lines
+WORKDIR /src
+COPY vendored ./
+RUN npm ci --ignore-scripts --no-audit --no-fund
+
 FROM python:3.11-slim
 
 ENV PYTHONDONTWRITEBYTECODE=1 \
@@ -11,6 +16,12 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY client client
 COPY server server
 COPY shared shared
+COPY vendored vendored
+# What draws the page's lines, under the names that vendor.py gives them and then checks.
+COPY --from=lines /src/node_modules/uplot/dist/uPlot.esm.js /src/node_modules/uplot/dist/uPlot.min.css \
+    server/gradwatch_server/page/static/vendor/uplot/
+COPY --from=lines /src/node_modules/uplot/LICENSE \
+    server/gradwatch_server/page/static/vendor/uplot/LICENSE.txt
 
 # The lock only limits versions here: [server] says what is installed, torch is not.
 RUN pip install --no-cache-dir --constraint requirements.lock ".[server]" \

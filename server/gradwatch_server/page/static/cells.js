@@ -1,0 +1,101 @@
+// Layers × steps: the codes of all cells, kept by column, so that a new step is put at the end.
+
+import { isBad, urgencyOf } from "./codes.js";
+
+/** The cells of one attempt; the newest columns, as many as were asked for. */
+export class Cells {
+  /** @param {{arrays: Map, metadata: Object}} answer of `/heatmap` */
+  constructor(answer, names) {
+    this.names = names;
+    this.rows = names.length;
+    this.width = Number(answer.metadata.width ?? 1);
+    this.steps = [];
+    this.code = new Uint16Array(0); // column by column
+    this.baseline = new Uint16Array(this.rows);
+    this.urgency = new Uint8Array(0);
+    this.most = Infinity;
+    this.take(answer);
+  }
+
+  get columns() {
+    return this.steps.length;
+  }
+
+  /** Put in what an answer has: its columns replace those from its first step on. */
+  take({ arrays }) {
+    const steps = Array.from(arrays.get("step").data);
+    // A baseline is of all columns; one that came with new columns only is of those that were there.
+    if (arrays.has("baseline")) this.baseline = arrays.get("baseline").data;
+    if (steps.length) {
+      const kept = this.steps.filter((step) => step < steps[0]).length;
+      const dropped = Math.max(0, kept + steps.length - this.most);
+      const grown = new Uint16Array((kept + steps.length - dropped) * this.rows);
+      grown.set(this.code.subarray(dropped * this.rows, kept * this.rows));
+      this.transpose(arrays.get("code").data, steps.length, grown, kept - dropped);
+      this.code = grown;
+      this.steps = [...this.steps.slice(dropped, kept), ...steps];
+    }
+    this.judge();
+  }
+
+  transpose(code, columns, grown, at) {
+    for (let row = 0; row < this.rows; row += 1) {
+      let to = at * this.rows + row;
+      const from = row * columns;
+      for (let column = 0; column < columns; column += 1, to += this.rows)
+        grown[to] = code[from + column];
+    }
+  }
+
+  judge() {
+    this.urgency = new Uint8Array(this.code.length);
+    for (let at = 0, row = 0; at < this.code.length; at += 1) {
+      this.urgency[at] = urgencyOf(this.code[at], this.baseline[row]);
+      row = row + 1 === this.rows ? 0 : row + 1;
+    }
+  }
+
+  /** Return the code of a layer at a column. */
+  at(row, column) {
+    return this.code[column * this.rows + row];
+  }
+
+  /** Return the layer of some that is most urgent at a column. */
+  worst(layers, column) {
+    let found = layers[0];
+    for (const layer of layers) {
+      if (this.urgency[column * this.rows + layer] > this.urgency[column * this.rows + found])
+        found = layer;
+    }
+    return found;
+  }
+
+  /** Return the column that a step is in; -1 if it is in none. */
+  columnOf(step) {
+    const start = Math.floor(step / this.width) * this.width;
+    return this.steps.indexOf(this.width === 1 ? step : start);
+  }
+
+  /** Return the columns with a cell that was not finite while the step was taken. */
+  badColumns() {
+    const found = [];
+    for (let column = 0; column < this.columns; column += 1) {
+      const end = (column + 1) * this.rows;
+      for (let at = column * this.rows; at < end; at += 1) {
+        if (isBad(this.code[at])) {
+          found.push(column);
+          break;
+        }
+      }
+    }
+    return found;
+  }
+
+  /** Return the layers with such a cell. */
+  badRows() {
+    const bad = new Set();
+    for (let at = 0; at < this.code.length; at += 1)
+      if (isBad(this.code[at])) bad.add(at % this.rows);
+    return bad;
+  }
+}

@@ -1,0 +1,86 @@
+// The line above every page: where one is, how fresh it is, and the menu.
+
+import { formatAddress } from "./address.js";
+import { button, element, fill, nameOf } from "./element.js";
+import { showKeys } from "./keys.js";
+import { toggleTheme } from "./theme.js";
+
+/** The head of the page. */
+export class Header {
+  constructor(page) {
+    this.page = page;
+    this.root = document.getElementById("header");
+    this.where = element("nav", { class: "where", "aria-label": "Where this is" });
+    this.controls = element("div", { class: "row" });
+    this.freshness = element("span", { class: "freshness push" });
+    fill(
+      this.root,
+      this.where,
+      this.controls,
+      this.freshness,
+      button("?", showKeys, { class: "plain", title: "Keys (?)", "aria-label": "Keys" }),
+      button("◑", () => this.theme(), {
+        class: "plain",
+        title: "Light or dark",
+        "aria-label": "Light or dark",
+      }),
+      this.menu(),
+    );
+  }
+
+  theme() {
+    toggleTheme();
+    this.page.redraw();
+  }
+
+  menu() {
+    const items = [
+      ["/", "Runs"],
+      ["/?page=silences", "Silences"],
+      ["/?page=rules", "Rules"],
+    ].map(([href, text]) => element("a", { href }, text));
+    const menu = element(
+      "details",
+      { class: "menu" },
+      element("summary", { "aria-label": "Menu" }, "☰"),
+      element("div", { class: "items" }, items),
+    );
+    menu.addEventListener("keydown", (event) => event.key === "Escape" && (menu.open = false));
+    document.addEventListener(
+      "click",
+      (event) => menu.contains(event.target) || (menu.open = false),
+    );
+    return menu;
+  }
+
+  draw() {
+    const { state, view } = this.page;
+    const parts = [element("a", { class: "brand", href: "/" }, "gradwatch")];
+    const add = (part) =>
+      parts.push(element("span", { class: "separator", "aria-hidden": "true" }, "▸"), part);
+    if (state.page) add(element("span", {}, state.page));
+    state.runs.forEach((run, at) => {
+      const attempt = state.attempts[at] === undefined ? [] : [state.attempts[at]];
+      add(
+        element(
+          "a",
+          {
+            href: formatAddress({
+              runs: [run],
+              attempts: state.runs.length > 1 ? attempt : state.attempts.slice(0, 1),
+            }),
+          },
+          nameOf(run, 60),
+        ),
+      );
+    });
+    if (state.alert) add(element("span", {}, "alert"));
+    fill(this.where, parts);
+    fill(this.controls, view?.controls ?? []);
+  }
+
+  showFreshness({ text, kind }) {
+    if (this.freshness.textContent !== text) this.freshness.textContent = text;
+    if (this.freshness.dataset.kind !== kind) this.freshness.dataset.kind = kind;
+  }
+}

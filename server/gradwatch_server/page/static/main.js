@@ -1,0 +1,212 @@
+// From the address to what is shown, and what keeps that fresh.
+
+import { formatAddress, parseAddress } from "./address.js";
+import { alertPage } from "./alert.js";
+import { getJson, onTokenWanted } from "./api.js";
+import { comparePage } from "./compare.js";
+import { fill } from "./element.js";
+import { Freshness } from "./freshness.js";
+import { Header } from "./header.js";
+import { installKeys } from "./keys.js";
+import { tellGone, tellToken } from "./notice.js";
+import { rulesPage } from "./rules.js";
+import { runPage } from "./run.js";
+import { runsPage } from "./runs.js";
+import { Schedule } from "./schedule.js";
+import { silencesPage } from "./silences.js";
+import { Stream } from "./stream.js";
+
+const EVERY_MS = 5000; // ages and liveness change without an event
+const CROWDED_MS = 5000;
+const HIDDEN_MS = 60000;
+const OVER_MS = 60000; // nothing comes but another attempt
+const main = document.getElementById("main");
+
+/** The page: what is shown, and what it is told. */
+class Page {
+  constructor() {
+    this.state = parseAddress(location.search);
+    this.freshness = new Freshness(() => this.showFreshness());
+    this.header = new Header(this);
+    this.view = null;
+    this.stream = null;
+    this.schedule = null;
+    this.isPaused = false;
+    onTokenWanted((problem) => this.wantToken(problem));
+    installKeys(this);
+    addEventListener("popstate", () => this.open(parseAddress(location.search)));
+    setInterval(() => this.tick(), 1000);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    document.addEventListener("click", (event) => this.followLink(event));
+    addEventListener("resize", () => this.resized());
+    this.open(this.state);
+  }
+
+  /** Show another state, and put it into the history; `replace` for what moves all the time. */
+  go(change, { replace = false } = {}) {
+    const next =
+      typeof change === "string" ? parseAddress(change.slice(1)) : { ...this.state, ...change };
+    const address = formatAddress(next);
+    if (address !== location.pathname + location.search) {
+      if (replace) history.replaceState(null, "", address);
+      else history.pushState(null, "", address);
+    }
+    this.open(parseAddress(address.slice(1)));
+  }
+
+  // Links to another state of this page load nothing anew.
+  followLink(event) {
+    const link = event.target.closest?.("a[href]");
+    const isPlain =
+      event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+    if (!link || !isPlain || event.defaultPrevented) return;
+    const href = link.getAttribute("href");
+    if (href !== "/" && !href.startsWith("/?")) return;
+    event.preventDefault();
+    this.go(href);
+  }
+
+  open(state) {
+    const before = this.view && identity(this.state);
+    this.state = state;
+    if (before !== null && before === identity(state)) {
+      this.view.show?.(state);
+      this.header.draw();
+      return;
+    }
+    this.isPaused = false;
+    this.closeView();
+    this.view = viewOf(state)(this, state);
+    fill(main, this.view.elements);
+    main.className = "";
+    main.dataset.page = this.view.name;
+    this.header.draw();
+    this.freshness.reset();
+    this.schedule = new Schedule(() => this.refresh(), this.view.every_ms ?? 1000);
+    this.follow(state);
+    this.schedule.mark();
+    if (before !== null) {
+      scrollTo(0, 0);
+      main.focus({ preventScroll: true });
+    }
+  }
+
+  closeView() {
+    this.schedule?.stop();
+    this.view?.close?.();
+  }
+
+  /** Open the stream that a view needs, unless it is open. */
+  follow(state) {
+    const run = state.runs.length === 1 ? state.runs[0] : null;
+    if (this.stream && this.stream.run === run) return;
+    this.stream?.close();
+    this.stream = new Stream({
+      run,
+      take: (name, data) => this.take(name, data),
+      changed: (now) => this.streamChanged(now),
+    });
+  }
+
+  take(name, data) {
+    if (name === "hello") this.freshness.hello(data);
+    this.view?.take?.(name, data);
+    if (!this.isPaused) this.schedule.mark();
+  }
+
+  streamChanged(state) {
+    this.freshness.stream(state);
+    if (state === "live") {
+      this.freshness.checkVersion();
+      this.schedule.mark();
+    }
+    if (state === "refused") getJson("/runs", { limit: 1 }).catch(() => {}); // says what it wants
+  }
+
+  tick() {
+    const state = this.stream?.state;
+    const at = performance.now();
+    const every_ms = this.view?.isOver?.() ? OVER_MS : state === "crowded" ? CROWDED_MS : EVERY_MS;
+    if (
+      !this.isPaused &&
+      state !== "gone" &&
+      state !== "hidden" &&
+      at - this.schedule.began_ms > every_ms
+    ) {
+      this.schedule.mark();
+    }
+    // A tab that nobody sees still says in its title and icon how it is.
+    if (document.hidden && !this.isPaused && at - this.schedule.began_ms > HIDDEN_MS) {
+      this.schedule.began_ms = at;
+      this.refresh();
+    }
+    this.view?.age?.();
+    this.freshness.look();
+  }
+
+  async refresh() {
+    const view = this.view;
+    try {
+      await view.refresh();
+      if (view === this.view) this.freshness.heard();
+    } catch (error) {
+      if (view === this.view && error.status === 404) view.missing?.(error);
+      if (view === this.view) this.freshness.failed(error);
+      if (!error.status && error.status !== 0) console.error(error);
+    }
+    if (view === this.view) document.title = view.title?.() ?? "gradwatch";
+  }
+
+  wantToken(problem) {
+    this.freshness.token(true);
+    tellToken(problem, () => {
+      this.freshness.token(false);
+      this.stream.reopen();
+      this.schedule.mark();
+    });
+  }
+
+  showFreshness() {
+    const word = this.freshness.word(this);
+    this.header.showFreshness(word);
+    const isStale = word.kind === "bad";
+    main.classList.toggle("stale", isStale);
+    document.body.dataset.state = word.state;
+    this.view?.setStale?.(isStale ? this.freshness.heard_ms : null);
+    tellGone(this.freshness, this.stream, () => {
+      this.stream.retry();
+      this.schedule.mark();
+    });
+  }
+
+  /** Stop or go on following. */
+  pause(paused = !this.isPaused) {
+    this.isPaused = paused;
+    if (!paused) this.schedule.mark();
+    this.showFreshness();
+  }
+
+  redraw() {
+    this.view?.redraw?.();
+  }
+
+  resized() {
+    clearTimeout(this.resizing);
+    this.resizing = setTimeout(() => this.redraw(), 120);
+  }
+}
+
+function viewOf(state) {
+  if (state.page === "silences") return silencesPage;
+  if (state.page === "rules") return rulesPage;
+  if (state.alert) return alertPage;
+  if (state.runs.length > 1 || state.attempts.length > 1) return comparePage;
+  return state.runs.length === 1 ? runPage : runsPage;
+}
+
+// What makes another view of it; all else a view shows by itself.
+function identity(state) {
+  return JSON.stringify([state.page, state.alert, state.runs, state.attempts]);
+}
+
+globalThis.gradwatchPage = new Page();

@@ -1,0 +1,107 @@
+// What stands above everything: nobody answers, or a token is needed.
+
+import { setToken } from "./api.js";
+import { button, element, fill, setText } from "./element.js";
+import { clock, span } from "./time.js";
+
+const place = document.getElementById("notice");
+let shown = null;
+
+/** Say that nobody answers, since when, and when the next try is. */
+export function tellGone(freshness, stream, retry) {
+  if (shown === "token") return;
+  if (!freshness.isGone) {
+    if (shown === "gone") clear();
+    return;
+  }
+  if (shown !== "gone") {
+    shown = "gone";
+    const parts = [
+      ["title", "p"],
+      ["since", "p"],
+      ["next", "span"],
+    ].map(([name, tag]) => element(tag, { class: name }));
+    fill(
+      place,
+      element(
+        "section",
+        { "aria-label": "The aggregator does not answer" },
+        parts[0],
+        parts[1],
+        element(
+          "p",
+          {},
+          "Training does not wait for it: records are kept there and come later. Is it running? ",
+          element("code", {}, "gradwatch serve"),
+        ),
+        element("p", { class: "row" }, parts[2], button("Try now", retry)),
+      ),
+    );
+  }
+  const since = freshness.heard_ms;
+  setText(place.querySelector(".title"), `The aggregator at ${location.host} does not answer.`);
+  setText(
+    place.querySelector(".since"),
+    since === null
+      ? "It has not answered yet."
+      : `Last heard ${clock(since)} (${span((performance.now() - freshness.heard_at) / 1000)} ago). What you see is from then.`,
+  );
+  const wait_s = Math.max(0, (stream.retry_ms - performance.now()) / 1000);
+  setText(
+    place.querySelector(".next"),
+    wait_s > 0 ? `Trying again in ${Math.ceil(wait_s)} s.` : "Trying now.",
+  );
+}
+
+/** Ask for a token, and why; what was drawn stays. */
+export function tellToken(problem, given) {
+  if (shown === "token") {
+    setText(place.querySelector(".why"), `Not this one: ${problem.message}`);
+    return;
+  }
+  shown = "token";
+  const field = element("input", {
+    type: "password",
+    autocomplete: "off",
+    "aria-label": "Token",
+    required: true,
+    size: "36",
+  });
+  const keep = element("input", { type: "checkbox", id: "keep-token" });
+  const submit = (event) => {
+    event.preventDefault();
+    setToken(field.value.trim(), keep.checked);
+    clear();
+    given();
+  };
+  fill(
+    place,
+    element(
+      "section",
+      { "aria-label": "A token is needed" },
+      element(
+        "p",
+        { class: "title" },
+        "This aggregator asks for a token, or the one you had has changed.",
+      ),
+      element(
+        "p",
+        { class: "why" },
+        "The one to read is enough to look; the one to write also acknowledges. ",
+      ),
+      element(
+        "form",
+        { class: "row", onsubmit: submit },
+        field,
+        button("Use it", null, { type: "submit" }),
+        element("label", { for: "keep-token" }, keep, " keep on this device"),
+      ),
+    ),
+  );
+  field.focus();
+}
+
+function clear() {
+  shown = null;
+  fill(place);
+}

@@ -1,0 +1,78 @@
+// The words for status, phase, severity and state, and the mark that stands before each.
+
+/** Statuses, the worst first. */
+export const STATUSES = ["critical", "stalled", "incomplete", "degraded", "healthy", "unknown"];
+
+export const PHASES = ["running", "waiting", "ended", "failed", "lost"];
+
+const MARKS = {
+  critical: "✖",
+  stalled: "▮▮",
+  incomplete: "◌",
+  degraded: "◐",
+  warning: "◐",
+  info: "○",
+  healthy: "●",
+  unknown: "○",
+};
+
+/** Return the mark of a status or severity: shape carries the word, colour repeats it. */
+export function markOf(word) {
+  return MARKS[word] ?? "○";
+}
+
+/** What each status means, where no reason says it. */
+export const STATUS_SENTENCES = {
+  critical: "A critical alert is firing.",
+  stalled: "No step for longer than is usual.",
+  incomplete: "Ranks or records are missing: it may be worse than it looks.",
+  degraded: "A warning is firing.",
+  healthy: "Every layer was judged; nothing is wrong now.",
+  unknown: "Nothing was judged yet.",
+};
+
+export const PHASE_SENTENCES = {
+  waiting: "Attached; no step yet.",
+  running: "",
+  ended: "Every rank said goodbye.",
+  failed: "A rank ended with an exception.",
+  lost: "Ranks went without a goodbye.",
+};
+
+/** Phases in which nothing more comes. */
+export const OVER = new Set(["ended", "failed", "lost"]);
+
+const RANK_MARKS = { alive: "●", silent: "◌", ended: "○", failed: "✖", lost: "✖" };
+
+/** Return the mark of a rank's state. */
+export function rankMark(state) {
+  return RANK_MARKS[state] ?? "○";
+}
+
+/** Return how bad a status is, larger is worse. */
+export function badness(status) {
+  return STATUSES.length - Math.max(0, STATUSES.indexOf(status));
+}
+
+/** What the columns of a layer are called, and what they are of. */
+export const COLUMNS = new Map([
+  ["l2", "L2 norm"],
+  ["linf", "largest magnitude"],
+  ["mean_abs", "mean magnitude"],
+  ["rms", "root mean square"],
+  ["l1", "L1 norm"],
+  ["zeros", "zeros"],
+  ["nans", "NaN elements"],
+  ["infs", "Inf elements"],
+]);
+
+/** What the series of a run are called. */
+export const RUN_SERIES = new Map([
+  ["norm", "gradient norm"],
+  ["loss", "loss"],
+  ["lr", "learning rate"],
+  ["step_time", "step time, s"],
+  ["loss_scale", "loss scale"],
+  ["noise_scale", "noise scale, samples"],
+  ["score", "health score"],
+]);

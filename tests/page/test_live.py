@@ -1,0 +1,142 @@
+"""What the page does while things change around it: a crash, a token, a tab that nobody sees."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwatch_server.keys import make_keys
+from tests.page.browsing import Tab
+from tests.page.feeding import POISONED, STEPS, feed, more
+from tests.support.aggregator import Aggregator
+from tests.support.job import Job
+from tests.support.waiting import wait_until
+
+NO_ANSWER = (
+    "ERR_CONNECTION_REFUSED",
+    "ERR_INCOMPLETE_CHUNKED",
+    "ERR_EMPTY",
+    "ERR_CONNECTION_RESET",
+    "ERR_NETWORK",
+)
+
+
+def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
+    tab: Any, aggregator: Aggregator, peers: Any
+) -> None:
+    """What was drawn stays, dimmed; nothing is missed, and an alert fired meanwhile is there."""
+    feed(aggregator, peers, poison_step=None)
+    shown = tab("/?run=gpt")
+    shown.allow(*NO_ANSWER)
+    shown.until_live()
+    shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
+
+    aggregator.stop(signal.SIGKILL)
+    shown.page.locator("body[data-state=gone]").wait_for()
+    notice = shown.text("#notice")
+    assert "does not answer" in notice
+    assert "Training does not wait for it" in notice
+    assert "was so" in shown.text(".verdict h1")
+    assert shown.page.locator("main.stale").count() == 1
+
+    aggregator.start()
+    shown.page.get_by_role("button", name="Try now").click()
+    shown.page.locator("#notice", has_text="does not answer").wait_for(state="hidden")
+    shown.until_live()
+    assert shown.page.locator("main.stale").count() == 0
+
+
+def test_a_real_training_is_watched_and_its_fault_found(
+    tab: Any, aggregator: Aggregator, train: Callable[..., Job]
+) -> None:
+    """Two ranks of DDP; at step 20 one gets a bad batch: the page says which."""
+    job = train(2, "--run", "real", "--steps", "60", "--fault", "batch", "--fault-rank", "1")
+    shown = tab("/")
+    wait_until(lambda: aggregator.json("/runs"), "the training is attached")
+    shown.page.get_by_role("link", name="real").click()
+    shown.page.locator(".alerts li[data-alert]").first.wait_for()
+    job.wait()
+    shown.page.locator(".verdict h1", has_text="ended").wait_for()
+    shown.page.locator(".facts", has_text="first NaN or Inf at step 20, rank 1").wait_for()
+    shown.page.locator(".ruler .bad").first.wait_for()
+    health = aggregator.health_of_ended("real")
+    assert f"loss {health['loss']:.2f}"[:8] in shown.text(".verdict .facts")
+    assert health["first_bad"]["step"] == 20
+    shown.page.keyboard.press("n")
+    assert "step 20, L2 norm NaN" in shown.page.locator("#cursor").text_content()
+    assert shown.page.locator(".ranks li").count() == 2
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    make_keys(tmp_path / "keys")
+    return tomllib.loads((tmp_path / "keys" / "tokens.toml").read_text())
+
+
+@pytest.fixture
+def locked(tokens: dict[str, str], aggregator: Aggregator, tmp_path: Path, tab: Any) -> Aggregator:
+    """An aggregator that asks for tokens."""
+    aggregator.stop()
+    aggregator.environ["GRADWATCH_KEYS_DIR"] = str(tmp_path / "keys")
+    aggregator.start()
+    return aggregator
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab(
+    tab: Any, locked: Aggregator, tokens: dict[str, str]
+) -> None:
+    shown = tab("/")
+    shown.allow("401")
+    field = shown.page.get_by_label("Token", exact=True)
+    field.wait_for()
+    assert "asks for a token" in shown.text("#notice")
+    field.fill("not-this-one")
+    shown.page.get_by_role("button", name="Use it").click()
+    shown.page.get_by_label("Token", exact=True).fill(tokens["read"])
+    shown.page.get_by_role("button", name="Use it").click()
+    shown.page.get_by_text("No run yet.").wait_for()
+    shown.until_live()
+    shown.page.reload()
+    shown.page.get_by_text("No run yet.").wait_for()
+    assert shown.page.locator("#notice section").count() == 0
+
+
+def test_a_token_in_the_address_is_taken_out_of_it(
+    tab: Any, locked: Aggregator, tokens: dict[str, str]
+) -> None:
+    shown = tab(f"/#token={tokens['read']}")
+    shown.page.get_by_text("No run yet.").wait_for()
+    shown.until_live()
+    assert shown.page.url == f"{locked.url}/"
+
+
+def test_a_tab_that_nobody_sees_gives_its_stream_back(
+    tab: Any, aggregator: Aggregator, peers: Any
+) -> None:
+    """And it catches up when it is seen again."""
+    peer = feed(aggregator, peers, poison_step=None)
+    shown: Tab = tab("/?run=gpt")
+    shown.until_live()
+    shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
+    wait_until(lambda: _num_streams(aggregator) == 1, "its stream is open")
+
+    shown.evaluate("() => gradwatchPage.stream.hide()")  # what comes 20 s after it is hidden
+    wait_until(lambda: _num_streams(aggregator) == 0, "its stream is given back")
+    more(peer, range(STEPS, STEPS + 2), poison_step=STEPS)
+    aggregator.shows(peer)
+    shown.evaluate("() => gradwatchPage.stream.visibility()")
+
+    shown.page.locator(".alerts li[data-alert] .message", has_text=POISONED).wait_for()
+    wait_until(lambda: _num_streams(aggregator) == 1, "its stream is open again")
+
+
+def _num_streams(aggregator: Aggregator) -> float:
+    metrics = aggregator.get("/metrics").text
+    name = 'gradwatch_budget_used{budget="streams"}'
+    found = [line for line in metrics.splitlines() if line.startswith(name)]
+    return float(found[0].rpartition(" ")[2]) if found else 0.0

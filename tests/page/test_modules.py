@@ -1,0 +1,191 @@
+"""What the page computes by itself, run in the browser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.api import safetensors
+from gradwatch_server.series import codes
+from tests.page.browsing import Tab
+from tests.support.aggregator import Aggregator
+
+
+@pytest.fixture(scope="module")
+def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One tab for all of them: they change nothing in it."""
+    aggregator = Aggregator(tmp_path_factory.mktemp("page") / "data")
+    aggregator.start()
+    opened = Tab(browser, aggregator.url, "/")
+    yield opened
+    faults = opened.close()
+    aggregator.close()
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (None, "no record"),
+        ("NaN", "NaN"),
+        ("Infinity", "Inf"),
+        ("-Infinity", "-Inf"),
+        (0.118, "0.118"),
+        (0.001, "0.00100"),
+        (0.00099, "9.9e-4"),
+        (1e-7, "1e-7"),
+        (1.234e-7, "1.23e-7"),
+        (12.345, "12.3"),
+        (1234.5, "1,235"),
+        (12345.0, "1.23e4"),
+        (-2.5, "-2.50"),
+    ],
+)
+def test_numbers_are_as_people_compare_them(shown: Any, value: object, text: str) -> None:
+    assert shown.module("numbers", "return m.short(a)", value) == text
+
+
+def test_addresses_survive(shown: Any) -> None:
+    """A state goes into the address and comes back, whatever the names are."""
+    state = {
+        "runs": ["a&b=c d", "__proto__"],
+        "attempts": [2, 1],
+        "open": ["h.1", "x,y"],
+        "from": 3,
+        "to": 90,
+        "layer": "<b>é\u202e",
+        "view": "size",
+    }
+    body = 'return m.parseAddress(m.formatAddress(a).replace(/^\\//, ""))'
+
+    assert shown.module("address", body, state) == state
+
+
+def test_addresses_that_are_wrong_are_read_as_far_as_they_go(shown: Any) -> None:
+    found = shown.module("address", "return m.parseAddress(a)", "?run=x&from=-1&to=1e9&step=abc")
+
+    assert found == {"runs": ["x"], "attempts": []}
+
+
+def test_what_cannot_be_seen_is_written_out(shown: Any) -> None:
+    body = "return [m.printable(a), m.shorten(a + 'x'.repeat(500)).length]"
+
+    assert shown.module("element", body, "a\u202eb\n\x00\u200b") == [
+        "a\\u202eb\\u000a\\u0000\\u200b",
+        120,
+    ]
+
+
+def test_codes_mean_what_the_aggregator_means(shown: Any) -> None:
+    """Every code above the words, and the words too."""
+    values = np.array([2.0**-149, 1e-38, 1e-7, 0.118, 1.0, 100.0, 65504.0, 3.4e38, 0.0])
+    coded = codes.encode(values)
+
+    found = shown.module("codes", "return a.map(m.valueOf)", coded.tolist())
+
+    np.testing.assert_allclose(found, codes.decode(coded), rtol=1e-9)
+    named = {
+        "no_record": "NO_RECORD",
+        "absent": "NOT_IN_STEP",
+        "zero": "ZERO",
+        "nan": "NAN",
+        "inf": "INF",
+        "nan_and_inf": "NAN_AND_INF",
+        "below": "TINY",
+        "above": "HUGE",
+        "skipped": "SKIPPED",
+        "first": "FIRST",
+    }
+    assert set(named) == set(codes.NAMES)
+    for name, code in codes.NAMES.items():
+        assert shown.module("codes", "return m[a]", named[name]) == code
+
+
+def test_tensors_are_read_as_they_were_written(shown: Any) -> None:
+    arrays = {
+        "code": np.arange(6, dtype="<u2").reshape(2, 3),
+        "step": np.array([5, 6, 7], dtype="<u4"),
+        "0.min": np.array([1.5, math.nan, 2.0]),
+        "coverage": np.array([1, 0.5], dtype="<f4"),
+    }
+    sent = safetensors.encode(arrays, {"width": 4, "layers": ["a", "b"], "boot": "x"})
+    body = """
+      const { arrays, metadata } = m.parseTensors(new Uint8Array(a).buffer);
+      const plain = [...arrays].map(([k, v]) => [k, [...v.data].map(String), v.shape]);
+      return [plain, metadata];
+    """
+
+    found, metadata = shown.module("tensors", body, list(sent))
+
+    assert {name: (values, shape) for name, values, shape in found} == {
+        "code": (["0", "1", "2", "3", "4", "5"], [2, 3]),
+        "step": (["5", "6", "7"], [3]),
+        "0.min": (["1.5", "NaN", "2"], [3]),
+        "coverage": (["1", "0.5"], [2]),
+    }
+    assert metadata == {"width": "4", "layers": '["a","b"]', "boot": "x"}
+
+
+def test_events_are_put_together_however_they_arrive(shown: Any) -> None:
+    text = ': hi\n\nevent: tick\ndata: {"a":1}\n\nid: 7\ndata: {"b":\ndata: 2}\n\n'
+    body = """
+      const parse = m.eventParser();
+      return [...a].flatMap((character) => parse(character));
+    """
+
+    assert shown.module("stream", body, text) == [
+        {"id": None, "event": "tick", "data": '{"a":1}'},
+        {"id": "7", "event": "message", "data": '{"b":\n2}'},
+    ]
+
+
+def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
+    """1,000 layers x 512 steps on 100 x 100 places: the cell that is NaN has its place."""
+    body = """
+      const rows = 1000, columns = 512;
+      const code = new Uint16Array(rows * columns).fill(30000);
+      code[617 * columns + 311] = 3;
+      const arrays = new Map([
+        ["step", { data: Uint32Array.from({ length: columns }, (_, at) => at) }],
+        ["baseline", { data: new Uint16Array(rows).fill(30000) }],
+        ["code", { data: code }],
+      ]);
+      return import(a).then(({ Cells }) => {
+        const cells = new Cells(
+          { arrays, metadata: {} },
+          Array.from({ length: rows }, (_, at) => `h.${at}.w`),
+        );
+        const groups = cells.names.map((_, at) => [at]);
+        const picture = m.pool(cells, groups, 100, 100);
+        const shown = [...picture.cell].filter((index) => cells.code[index] === 3);
+        const place = picture.cell.indexOf(311 * rows + 617);
+        const where = [Math.floor(place / 100), place % 100];
+        return [shown.length, ...where, cells.badColumns(), [...cells.badRows()]];
+      });
+    """
+    base = shown.evaluate("() => document.querySelector('meta[name=gradwatch-static]').content")
+
+    found = shown.module("heatmap", body, f"{base}/cells.js")
+
+    assert found == [1, 61, 60, [311], [617]]
+
+
+def test_rows_fold_by_module(shown: Any) -> None:
+    names = ["m.wte.weight", "m.h.0.a.w", "m.h.0.a.b", "m.h.1.a.w", "m.h.1.a.b"]
+    body = """
+      return m.rowsOf(a, { fold: true, open: new Set(["m.h.1"]) })
+        .map((row) => [row.kind, row.label, row.layers]);
+    """
+
+    assert shown.module("names", body, names) == [
+        ["layer", "wte.weight", [0]],
+        ["fold", "h.0", [1, 2]],
+        ["head", "h.1", [3, 4]],
+        ["layer", "a.w", [3]],
+        ["layer", "a.b", [4]],
+    ]
