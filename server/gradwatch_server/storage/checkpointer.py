@@ -7,14 +7,18 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silences
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
+    BudgetsSet,
     Entry,
     Forgotten,
     RulesSet,
@@ -36,6 +40,7 @@ from gradwatch_server.storage.checkpoints import (
 )
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
 from gradwatch_server.storage.store import RunSave, StorageError, Store
+from gradwatch_server.storage.window_memory import WindowMemory
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +51,11 @@ SHARE: Final = 0.1
 """Share of the engine's time that saving and trimming may take."""
 
 MAX_SHARE: Final = 0.35
-"""The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these."""
+"""The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these, or
+where more than `WIDE_BYTES` of a run are not saved."""
 
-FILL_CHUNKS: Final = 32
-"""Chunks of a window that are filled in at once."""
+SLICE_NS: Final = 10_000_000
+"""Time in which runs are encoded at once: a small one takes 0.7 ms, and there may be 1,000."""
 
 FINISH_NS: Final = 1_000_000_000
 """Time for saving at the end; what is not saved then is applied at the next start."""
@@ -77,17 +83,24 @@ class _Saved:
 class Checkpointer:
     """Saves and trims what one engine holds."""
 
-    def __init__(self, store: Store, policy: RetentionPolicy, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: RetentionPolicy,
+        clock: Clock,
+        budget_use: BudgetUse | None = None,
+    ) -> None:
         self._store = store
         self._policy = policy
         self._clock = clock
         self._retention = Retention(store, policy)
+        self._windows = WindowMemory(store.state, budget_use or BudgetUse(), self._num_saved)
         self._unsaved: dict[str, _Unsaved] = {}  # oldest first
         self._saved: dict[str, _Saved] = {}
         self._gone: list[bytes] = []  # sessions that left memory
         self._forgotten: dict[str, int] = {}  # as saved
-        self._absent: list[str] = []  # runs with frames that are not filled in yet
         self._rules: list[tuple[int, dict[str, Any]]] = [(0, {})]
+        self._budgets: list[tuple[int, dict[str, Any]]] = [(0, {})]
         self._silences: list[tuple[int, list[dict[str, Any]]]] = [(0, [])]
         self._position = Position()
         self._restored = 0  # the place of the checkpoint that was read
@@ -97,7 +110,13 @@ class Checkpointer:
         self._trim_ns = 0
         self._trims_first = False
         self._failed = False
+        self.before_save: Callable[[Sequence[str]], None] = lambda _runs: None
         self._salvaged = False  # what is saved was read from a damaged store, and may lack runs
+
+    @property
+    def covered(self) -> int:
+        """The newest entry of which a restart needs nothing any more, nor of those before."""
+        return self._position.start
 
     def restore(self, window_steps: int) -> State:
         """Return the state of the newest good checkpoint; `tail` gives what is to be applied.
@@ -119,16 +138,19 @@ class Checkpointer:
         behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
         rules = {} if saved.damaged else saved.position.rules
         silences = () if saved.damaged else saved.position.silences
-        self._position = Position(saved.position.offset, rules, behind, silences)
+        budgets = {} if saved.damaged else saved.position.budgets
+        self._position = Position(saved.position.offset, rules, behind, silences, budgets)
         self._restored = saved.position.offset
         self._store.log.skip_to(saved.position.offset)
         in_order = sorted(behind.items(), key=lambda item: item[1])
         self._unsaved = {name: _Unsaved(offset) for name, offset in in_order}
         for name in behind.keys() & state.runs.keys():
             self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
-        self._absent = list(reversed(state.runs))
+        self._windows.touch(state.runs)
         self._rules = [(self._position.start, dict(rules))]
         state.rules = Rules.from_log(rules)
+        self._budgets = [(self._position.start, dict(budgets))]
+        state.keep_to(LoggedBudgets.from_log(budgets))
         state.silences.replace(silences)
         self._silences = [(self._position.start, state.silences.state_dict())]
         return state
@@ -145,7 +167,7 @@ class Checkpointer:
         """Yield what is to be applied with its place, and the runs that are ahead of it already."""
         position, passed_over = self._position, 0
         for offset, entry in self._store.log.entries(position.start):
-            if offset > position.offset or isinstance(entry.body, RulesSet):
+            if offset > position.offset or isinstance(entry.body, RulesSet | BudgetsSet):
                 yield offset, entry, ()
                 continue
             if isinstance(entry.body, SilenceAdded | SilenceRemoved):
@@ -169,6 +191,8 @@ class Checkpointer:
         body = entry.body
         if isinstance(body, RulesSet):
             self._rules.append((offset, dict(body.rules)))
+        if isinstance(body, BudgetsSet):
+            self._budgets.append((offset, dict(body.budgets)))
         if isinstance(body, SilenceAdded | SilenceRemoved):
             self._silences.append((offset, _silences_after(body, state.silences)))
         for name, attempt in state.concerns(entry):
@@ -176,6 +200,7 @@ class Checkpointer:
             own = max(offset - 1, self._restored)
             unsaved = self._unsaved.setdefault(name, _Unsaved(own))
             unsaved.attempts.add(attempt)
+            self._windows.touch([name])
         if isinstance(body, Forgotten) and body.run in state.runs:
             self._gone += [
                 session.id
@@ -186,6 +211,7 @@ class Checkpointer:
 
     def work(self, now: int, state: State) -> None:
         """Do one slice of what is due, if it is its turn."""
+        self._windows.release_due(now, state)
         if now < self._rest_until_ns:
             return
         try:
@@ -197,7 +223,8 @@ class Checkpointer:
         if busy:
             spent = self._clock.now_ns() - now
             tail = self._store.log.last_offset - self._position.start
-            share = min(max(SHARE, SHARE * tail / MAX_TAIL), MAX_SHARE)
+            behind = max(1.0, tail / MAX_TAIL, self._windows.unsaved)
+            share = min(SHARE * behind, MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
 
     def _do_due(self, now: int, state: State) -> bool:
@@ -207,7 +234,7 @@ class Checkpointer:
             return True
         return (
             self._save_due(now, state)
-            or self._fill_due(state)
+            or self._windows.fill_due(state)
             or (not self._trims_first and self._trim_due(now, state))
         )
 
@@ -226,6 +253,10 @@ class Checkpointer:
         self._failed = True
 
     def _save_due(self, now: int, state: State) -> bool:
+        wide = self._windows.widest(state)
+        if wide in self._unsaved:
+            self._save(state, [wide])
+            return True
         last = self._store.log.last_offset
         if not self._is_saving() and (
             last - self._target >= MAX_TAIL
@@ -237,17 +268,21 @@ class Checkpointer:
         self._save(state)
         return True
 
+    def _num_saved(self, attempt: Attempt) -> int:
+        saved = self._saved.get(attempt.run)
+        return 0 if saved is None else saved.num_frames.get(attempt.number, 0)
+
     def _is_saving(self) -> bool:
         oldest = next(iter(self._unsaved.values()), None)
         return oldest is not None and oldest.offset < self._target
 
-    def _save(self, state: State) -> None:
-        """Save the runs that have waited longest, and say how far all are.
+    def _save(self, state: State, names: Iterable[str] = ()) -> None:
+        """Save some runs, or those that have waited longest, and say how far all are.
 
         Raises:
             StorageError: If the disk is full or fails; nothing was written then.
         """
-        runs = self._longest_unsaved(state)
+        runs = self._slice(state, names or self._unsaved)
         saved = [run.run for run in runs]
         position = self._position_without(saved)
         parts = encode_position(position)
@@ -256,17 +291,18 @@ class Checkpointer:
             parts |= encode_forgotten(forgotten)
         if self._salvaged:
             parts |= {SALVAGED: b""}
+        self.before_save(saved)
         self._store.state.save(parts, runs)
         self._forgotten = forgotten
         self._salvaged = False
         self._note_saved(saved, position, state)
 
-    def _longest_unsaved(self, state: State) -> list[RunSave]:
-        """Return a slice of what is to be saved."""
+    def _slice(self, state: State, names: Iterable[str]) -> list[RunSave]:
+        """Return a slice of what is to be saved of runs."""
         saves: list[RunSave] = []
-        size = 0
-        for name in self._unsaved:
-            if size > SLICE_BYTES:
+        size, began_ns = 0, self._clock.now_ns()
+        for name in names:
+            if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
                 break
             run = state.runs.get(name)
             saves.append(RunSave(run=name) if run is None else self._encode(run))
@@ -275,10 +311,11 @@ class Checkpointer:
 
     def _encode(self, run: Run) -> RunSave:
         change = self._change(run)
-        for attempt in run.judged if self._absent else ():
+        for attempt in run.judged:
             window = attempt.window
-            changed = window.changed(change.since.get(attempt.number, 0))
-            fill_window(self._store.state, attempt, set(window.absent()).intersection(changed))
+            if absent := window.absent():
+                changed = window.changed(change.since.get(attempt.number, 0))
+                fill_window(self._store.state, attempt, set(absent).intersection(changed))
         return encode_change(change)
 
     def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
@@ -298,11 +335,13 @@ class Checkpointer:
         return Change(run, attempts, saved.num_frames, whole=False)
 
     def _position_without(self, saved: Sequence[str]) -> Position:
-        rest = {n: own.offset for n, own in self._unsaved.items() if n not in set(saved)}
+        gone = set(saved)
+        rest = {n: own.offset for n, own in self._unsaved.items() if n not in gone}
         start = Position(self._store.log.last_offset, {}, rest).start
         rules = [plain for offset, plain in self._rules if offset <= start][-1]
         silences = [plain for offset, plain in self._silences if offset <= start][-1]
-        return Position(self._store.log.last_offset, rules, rest, silences)
+        budgets = [plain for offset, plain in self._budgets if offset <= start][-1]
+        return Position(self._store.log.last_offset, rules, rest, silences, budgets)
 
     def _note_saved(self, saved: Sequence[str], position: Position, state: State) -> None:
         for name in saved:
@@ -312,27 +351,21 @@ class Checkpointer:
                 self._saved.pop(name, None)
             else:
                 self._saved[name] = _saved_of(run)
+        self._windows.touch(saved)
         self._position = position
         self._rules = [
             (position.start, dict(position.rules)),
             *(own for own in self._rules if own[0] > position.start),
         ]
+        self._budgets = [
+            (position.start, dict(position.budgets)),
+            *(own for own in self._budgets if own[0] > position.start),
+        ]
         later = [own for own in self._silences if own[0] > position.start]
         self._silences = [(position.start, [*map(dict, position.silences)]), *later]
-        if self._failed:
+        if self._failed and not self._is_saving():  # one slice may fit where the next does not
             logger.warning("checkpoints can be written again")
             self._failed = False
-
-    def _fill_due(self, state: State) -> bool:
-        """Fill in a slice of what the windows held before what was read at the start."""
-        while self._absent:
-            run = state.runs.get(self._absent[-1])
-            for attempt in run.judged if run is not None else ():
-                if absent := attempt.window.absent():
-                    fill_window(self._store.state, attempt, absent[:FILL_CHUNKS])
-                    return True
-            self._absent.pop()
-        return False
 
     def _trim_due(self, now: int, state: State) -> bool:
         if now < self._trim_ns:

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import msgpack
 
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.frames.window import CHUNK_ROWS, Chunk
+from gradwatch_server.core.frames.chunked_rows import NEWEST_CHUNKS, Source
+from gradwatch_server.core.frames.window import Chunk
 from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.run import Run
 from gradwatch_server.storage.store import RunSave, SavedChunk, SavedRun, SavedState, StorageError
@@ -26,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 """Of what is saved. A reader knows all that came before; what came after it leaves alone."""
-
-EAGER_CHUNKS: Final = 1 + -(-NUM_BEFORE // CHUNK_ROWS)
-"""Chunks of a window that are read at once: an alert tells of the newest frames."""
 
 _CHECKSUM_BYTES: Final = 4
 
@@ -57,6 +55,7 @@ class Position:
         offset: The newest entry at the time of the save.
         rules: The rules in force at `start`, plain.
         silences: Those in force there, plain.
+        budgets: Those that the core kept to there, plain.
         behind: Run to the newest entry that its saved form has, of those that lack some; 0 for one
             that is not saved at all. All others are at `offset`.
     """
@@ -65,6 +64,7 @@ class Position:
     rules: Mapping[str, Any] = field(default_factory=dict)
     behind: Mapping[str, int] = field(default_factory=dict)
     silences: Sequence[Mapping[str, Any]] = ()
+    budgets: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def start(self) -> int:
@@ -184,7 +184,7 @@ def _load_run(name: str, saved: SavedRun) -> Run:
         steps = [(chunk, unpack(_decode(own))) for chunk, own in saved.steps.get(number, ())]
         state = _decode(body)
         # Of one that is retired, what was saved of its window before may be there still.
-        run.attempts.append(Attempt.from_state_dict(name, state, () if state["retired"] else steps))
+        run.adopt(Attempt.from_state_dict(name, state, () if state["retired"] else steps))
     if not run.attempts:
         msg = "no attempt is saved"
         raise DamagedError(msg)
@@ -192,16 +192,17 @@ def _load_run(name: str, saved: SavedRun) -> Run:
 
 
 def _fit_window(saved: SavedState, run: Run, window_steps: int) -> bool:
-    """Fill in what is needed of the windows of a run; tell whether one got another size."""
+    """Read at once what alerts of a run that lives tell of; tell whether a window was resized."""
     resized = False
     for attempt in run.judged:
         window = attempt.window
-        if window.capacity == window_steps:
-            fill_window(saved, attempt, window.absent()[:EAGER_CHUNKS])
-        else:
+        window.keep_with(source_of(saved, attempt))
+        if window.capacity != window_steps:
             fill_window(saved, attempt, window.absent())
             attempt.resize_window(window_steps)
             resized = True
+        elif attempt.lives:
+            fill_window(saved, attempt, window.absent()[:NEWEST_CHUNKS])
     return resized
 
 
@@ -212,21 +213,50 @@ def fill_window(saved: SavedState, attempt: Attempt, chunks: Collection[int]) ->
         StorageError: If the store cannot be read.
     """
     for number in chunks:
-        body = saved.columns(attempt.run, attempt.number, number)
+        columns = _load_columns(saved, attempt.run, attempt.number, number)
         try:
-            if body is None:
-                msg = "it is missing"
-                raise DamagedError(msg)
-            attempt.window.fill(number, [unpack(column) for column in _decode(body)])
-        except (DamagedError, ValueError, TypeError) as error:
-            logger.warning("frames of run %s are lost, chunk %d: %s", attempt.run, number, error)
+            attempt.window.fill(number, columns)
+        except ValueError as error:
+            _tell_lost(attempt.run, number, error)
             attempt.window.fill(number)
+
+
+def source_of(saved: SavedState, attempt: Attempt) -> Source:
+    """Return what reads chunks of an attempt's window while a rule looks at them."""
+    run, attempt_number = attempt.run, attempt.number
+
+    def read(number: int) -> Sequence[FloatArray] | None:
+        try:
+            return _load_columns(saved, run, attempt_number, number)
+        except StorageError as error:  # it costs what an alert tells, not the record
+            logger.warning("frames of run %s cannot be read: %s", run, error)
+            return None
+
+    return read
+
+
+def _load_columns(saved: SavedState, run: str, attempt: int, number: int) -> Sequence[FloatArray]:
+    """Return the columns of a chunk, none if it is damaged, which is logged."""
+    body = saved.columns(run, attempt, number)
+    try:
+        if body is None:
+            msg = "it is missing"
+            raise DamagedError(msg)
+        return [unpack(column) for column in _decode(body)]
+    except (DamagedError, ValueError, TypeError) as error:
+        _tell_lost(run, number, error)
+        return ()
+
+
+def _tell_lost(run: str, number: int, error: Exception) -> None:
+    logger.warning("frames of run %s are lost, chunk %d: %s", run, number, error)
 
 
 def encode_position(position: Position) -> dict[str, bytes]:
     """Return the part of the saved state that says how far the saved runs are."""
     plain = {"offset": position.offset, "rules": position.rules, "behind": position.behind}
-    return {_POSITION: _encode({**plain, "silences": list(position.silences)})}
+    budgets = dict(position.budgets)
+    return {_POSITION: _encode({**plain, "silences": [*position.silences], "budgets": budgets})}
 
 
 def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import msgpack
 
@@ -17,10 +17,13 @@ from gradwatch_server.core.entries import (
     Acknowledged,
     Beats,
     Body,
+    BudgetsSet,
     Entry,
     Forgotten,
+    FramesClosed,
     Gap,
     Lost,
+    ManifestsDropped,
     Opened,
     Progress,
     Received,
@@ -49,12 +52,12 @@ from gradwatch_wire import (
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
 _ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED = 121, 122, 123
-_BEATS, _RESUMED = 106, 107
+_BEATS, _RESUMED, _BUDGETS, _FRAMES_CLOSED, _MANIFESTS_DROPPED = 106, 107, 108, 109, 110
 
 SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
 """What the records of a session cannot be read without."""
 
-HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES, _SILENCE_ADDED, _SILENCE_REMOVED)
+HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES, _BUDGETS, _SILENCE_ADDED, _SILENCE_REMOVED)
 """What the rest of a log cannot be read without."""
 
 RECORD_KINDS: Final = {
@@ -101,6 +104,8 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _GAP, session, msgpack.packb((first, last))
         case Lost(session):
             return _LOST, session, None
+        case ManifestsDropped(session, most_bytes):
+            return _MANIFESTS_DROPPED, session, msgpack.packb(most_bytes)
         case Received():
             msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
             raise AssertionError(msg)
@@ -111,8 +116,12 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _encode_notice(notice)
 
 
+Notice: TypeAlias = Beats | Resumed | Tick | RulesSet | BudgetsSet | Forgotten | FramesClosed
+"""What is of no session, and was asked for by nobody."""
+
+
 def _encode_notice(
-    notice: Beats | Resumed | Tick | RulesSet | Forgotten,
+    notice: Notice,
 ) -> tuple[int, None, bytes | None]:
     match notice:
         case Beats(progress):
@@ -123,8 +132,12 @@ def _encode_notice(
             return _TICK, None, None
         case RulesSet(rules):
             return _RULES, None, json.dumps(dict(rules)).encode()
+        case BudgetsSet(budgets):
+            return _BUDGETS, None, json.dumps(dict(budgets)).encode()
         case Forgotten(run, attempts):
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
+        case FramesClosed(run, attempt, most_bytes):
+            return _FRAMES_CLOSED, None, msgpack.packb((run, attempt, most_bytes))
 
 
 def _encode_request(request: Request) -> tuple[int, bytes]:
@@ -166,6 +179,14 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
         return Gap(session, first, last)
     if kind == _LOST:
         return Lost(session)
+    if kind == _MANIFESTS_DROPPED:
+        return ManifestsDropped(session, msgpack.unpackb(payload))
+    if kind in (_ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED):
+        return _decode_request(kind, payload)
+    return _decode_notice(kind, payload)
+
+
+def _decode_notice(kind: int, payload: bytes) -> Notice:
     if kind == _BEATS:
         return Beats(tuple(Progress(*own[:4]) for own in msgpack.unpackb(payload)))
     if kind == _RESUMED:
@@ -174,10 +195,15 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
         return Tick()
     if kind == _RULES:
         return RulesSet(json.loads(payload))
+    if kind == _BUDGETS:
+        return BudgetsSet(json.loads(payload))
     if kind == _FORGOTTEN:
         run, attempts = msgpack.unpackb(payload)
         return Forgotten(run, attempts)
-    return _decode_request(kind, payload)
+    if kind == _FRAMES_CLOSED:
+        return FramesClosed(*msgpack.unpackb(payload))
+    msg = f"kind {kind} is not known to this version"
+    raise ValueError(msg)
 
 
 def _decode_request(kind: int, payload: bytes) -> Request:
@@ -185,7 +211,4 @@ def _decode_request(kind: int, payload: bytes) -> Request:
         return Acknowledged(**json.loads(payload))
     if kind == _SILENCE_ADDED:
         return SilenceAdded(Silence(**json.loads(payload)))
-    if kind == _SILENCE_REMOVED:
-        return SilenceRemoved(payload.decode())
-    msg = f"kind {kind} is not known to this version"
-    raise ValueError(msg)
+    return SilenceRemoved(payload.decode())

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened, Received, RulesSet
+from gradwatch_server.core.entries import (
+    Entry,
+    Forgotten,
+    FramesClosed,
+    Gap,
+    Opened,
+    Received,
+    RulesSet,
+)
 from gradwatch_server.storage.checkpoints import load_forgotten, load_run
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
 from gradwatch_server.storage.store import AlertEvent, AlertEventReader, SavedState
@@ -101,6 +109,8 @@ class RunHistory:
         match entry.body:
             case RulesSet() | Forgotten():
                 return False  # other rules are in force, and what is forgotten is still there
+            case FramesClosed(run) if run != self.run:
+                return False
             case Opened(_, hello) if hello.run != self.run:
                 self.others.add(hello.run)
                 return False

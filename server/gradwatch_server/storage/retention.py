@@ -39,6 +39,7 @@ class RetentionPolicy:
     log_max_age_s: float = 7 * 86_400.0
     alerts_max_age_s: float = 365 * 86_400.0
     alerts_max_bytes: int = 1 << 30
+    series_max_bytes: int = 4 << 30
     runs_max_age_s: float = 30 * 86_400.0
     checkpoint_s: float = 60.0
 
@@ -89,7 +90,7 @@ class Retention:
     def _count(self, now_ns: int, state: State) -> bool:
         """Count what came in; only where that may come to matter, for it is read again."""
         least = min(self._policy.log_max_bytes, self._policy.alerts_max_bytes)
-        if self._store.used_bytes() <= least // 2:
+        if self._used_bytes() <= least // 2:
             return False
         if self._is_stale and now_ns - self._recounted_ns >= RECOUNT_NS:
             self._log, self._is_stale, self._recounted_ns = Usage(), False, now_ns
@@ -109,6 +110,10 @@ class Retention:
         if self._uncounted_saved >= SAVE_ROWS:
             self._keep_usage()
         return rows >= SLICE_ROWS or num_bytes > SLICE_BYTES
+
+    def _used_bytes(self) -> int:
+        """Return what log, alert events and saved state take: curves have a size of their own."""
+        return max(self._store.used_bytes() - self._store.series.used_bytes(), 0)
 
     def _keep_usage(self) -> None:
         body = encode_usage({_LOG: self._log, _ALERTS: self._alerts})
@@ -136,10 +141,10 @@ class Retention:
 
     def _trim_large(self, upto: int, state: State) -> bool:
         """Trim the oldest records of those runs that have most, one slice of one sweep."""
-        counted = self._log.total + self._alerts.total
+        counted = self._log.total + self._alerts.total + self._store.series.used_bytes()
         if not self._log.total:
             return False
-        # Pages are not full, and nothing says which of the two leaves them so.
+        # Pages are not full, and nothing says which of the three leaves them so.
         used = self._store.used_bytes() * self._log.total // counted
         too_much = used - self._policy.log_max_bytes
         if too_much <= 0:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.series_store import Records, SeriesStore
 
 PAGE_EVENTS: Final = 200
 """Alert events read at once. Reads must stay short: SQLite's WAL does not shrink during one."""
@@ -257,6 +258,9 @@ class AlertEventReader(Protocol):
         begins with that state, up to a colon.
         """
 
+    def of_alert(self, alert_id: str) -> list[AlertEvent]:
+        """Return the events of one alert that are kept, oldest first."""
+
 
 class AlertEvents(AlertEventReader, Protocol):
     """The same for the one thread that writes."""
@@ -280,6 +284,12 @@ class AlertEvents(AlertEventReader, Protocol):
         """Delete the oldest events of a run until they took so much; return those that went.
 
         At most *most* of them, and never the newest event of all.
+        """
+
+    def remove_run(self, run: str, upto: int, most: int) -> int:
+        """Delete up to *most* events of a run with cursors up to *upto*; return how many went.
+
+        The newest event of all stays, so that the cursor goes on from it.
         """
 
 
@@ -323,6 +333,14 @@ class Store(Protocol):
     @property
     def state(self) -> SavedState:
         """What a restart begins with."""
+
+    @property
+    def series(self) -> SeriesStore:
+        """The curves."""
+
+    @property
+    def records(self) -> Records:
+        """The statistics in the log, for any thread."""
 
     def used_bytes(self) -> int:
         """Return about how much space all of it takes, without what is free for new entries."""

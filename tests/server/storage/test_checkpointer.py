@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.flags import Flags
@@ -29,10 +30,13 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
     Acknowledged,
+    BudgetsSet,
     Entry,
     Forgotten,
+    FramesClosed,
     Gap,
     Lost,
+    ManifestsDropped,
     Opened,
     Received,
     RulesSet,
@@ -43,6 +47,7 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage import checkpointer as checkpointer_module
+from gradwatch_server.storage import window_memory as window_memory_module
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.checkpoints import Position, fill_window, load_checkpoint
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -113,8 +118,16 @@ class Aggregator:
             self.save()
 
     def fill(self) -> None:
-        while self.checkpointer._fill_due(self.state):
+        while self.checkpointer._windows.fill_due(self.state):
             pass
+
+    def release(self, most: float = 0.0) -> None:
+        """Let frames leave memory until *most* bytes are left, as far as they are saved."""
+        windows = self.checkpointer._windows
+        windows._limit, windows._looked_ns = most, 0
+        later_ns = self.now_ns + 3_600 * SECOND
+        while windows.release_due(later_ns, self.state):
+            windows._looked_ns = 0
 
     def crashed(self, window_steps: int | None = None) -> Aggregator:
         """Return what a process finds when this one is killed now."""
@@ -143,7 +156,8 @@ def story_of(state: State) -> Any:
         rest = replace(view, series=None, frame=None, flags=None, groups={}, alerts=())  # type: ignore[arg-type]  # compared apart
         views.append(repr((rest, series, frame, before, alerts)))
     acked = {session.id: session.acked for session in state.sessions.values()}
-    return views, acked, state.forgotten, state.rules, state.silences.state_dict()
+    settings = state.rules, state.budgets, state.silences.state_dict()
+    return views, acked, state.forgotten, settings
 
 
 @pytest.fixture
@@ -186,6 +200,9 @@ DEEDS = st.lists(
         st.tuples(st.just("end"), RUNS, st.just(0)),
         st.tuples(st.just("forget"), RUNS, st.just(0)),
         st.tuples(st.just("rules"), RUNS, st.sampled_from([20.0, 1000.0])),
+        st.tuples(st.just("budgets"), RUNS, st.sampled_from([1 << 21, 1 << 26])),
+        st.tuples(st.just("close"), RUNS, st.sampled_from([0, 3_000])),
+        st.tuples(st.just("drop"), RUNS, st.just(0)),
         st.tuples(st.just("silence"), RUNS, st.sampled_from([0.01, 5.0])),
         st.tuples(st.just("unsilence"), RUNS, st.just(0)),
         st.tuples(st.just("ack"), RUNS, st.just(0)),
@@ -193,6 +210,7 @@ DEEDS = st.lists(
         st.tuples(st.just("save"), RUNS, st.just(0)),
         st.tuples(st.just("save"), RUNS, st.just(0)),
         st.tuples(st.just("save all"), RUNS, st.just(0)),
+        st.tuples(st.just("release"), RUNS, st.just(0)),
         st.tuples(st.just("crash"), RUNS, st.just(0)),
     ),
     min_size=4,
@@ -213,12 +231,16 @@ class Story:
             own.save()
         elif deed == "save all":
             own.save_all()
+        elif deed == "release":
+            own.release()
         elif deed == "tick":
             own.now_ns += value * SECOND
             own.put(Tick())
         elif deed == "rules":
             rules = Rules.model_validate({"exploding": {"limit": value, "clear": 10}})
             own.put(RulesSet(rules.model_dump(mode="json")))
+        elif deed == "budgets":
+            own.put(BudgetsSet(dict.fromkeys(LoggedBudgets.model_fields, value)))
         elif deed in ("silence", "unsilence", "ack"):
             self.ask(own, deed, run, value)
         elif deed == "open" or session is None:
@@ -232,6 +254,10 @@ class Story:
             own.put(Gap(session, first, first + value - 1))
         elif deed == "end":
             own.put(Lost(session))
+        elif deed == "close":
+            own.put(FramesClosed(run, own.state.runs[run].current.number, value))
+        elif deed == "drop":
+            own.put(ManifestsDropped(session, value))
         elif deed == "forget":
             own.put(Forgotten(run, own.state.runs[run].current.number))
             del self.sessions[run]
@@ -316,6 +342,30 @@ def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
 
     assert found.story() == own.story()
     found.close()
+
+
+def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begin: Any) -> None:
+    """One run is saved before they changed, the other one after it."""
+    own = begin()
+    limit = "open_frames_bytes_per_attempt"
+    own.put(BudgetsSet({limit: 1}))
+    for number, name in enumerate(("x", "y"), 1):
+        own.open(name, numbered(number))
+    own.save_all()
+    own.stats(numbered(1), 1.0)
+    own.stats(numbered(2), 1.0)
+    own.put(BudgetsSet({limit: 2}))
+    own.save()
+    found = own.crashed()
+    restored = found.checkpointer._position
+    found.close()
+
+    assert restored.budgets == {limit: 1}
+    assert getattr(found.state.budgets, limit) == 2
+    again = own.crashed()
+    again.save_all()
+    assert again.checkpointer._position.budgets == {limit: 2}
+    again.close()
 
 
 @pytest.mark.parametrize("steps", [8, 40])
@@ -425,6 +475,165 @@ def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
     assert again.story() == found.story() == own.story()
     found.close()
     again.close()
+
+
+RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
+"""Norms of which a drift is told, with what they were hundreds of frames before."""
+
+
+@pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
+def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) -> None:
+    """As of all others: whether a frame is in memory decides nothing."""
+    own = begin(window_steps=512)
+    own.open("x", numbered(1))
+    own.stats(numbered(1), *RAMP[:400])
+    own.save_all()
+    if deed == "lost for long":
+        own.put(Lost(numbered(1)))
+        own.save_all()
+    found = own.crashed() if deed == "a start" else own
+    if deed in ("lost for long", "a small budget"):
+        own.release()
+        assert len(own.state.runs["x"].current.window.absent()) > 45
+    found.stats(numbered(1), *RAMP[400:])
+
+    drifts = [alert for alert in (*own.told, *found.told) if alert.rule == "drift"]
+    assert len(drifts) >= 1
+    usual = State(window_steps=512)
+    told = [alert for _, entry in found.store.log.entries() for alert in usual.apply(entry)]
+    expected = [jsonable(own.to_dict()) for own in told if own.rule == "drift"]
+    seen = {alert.change: jsonable(alert.to_dict()) for alert in drifts}
+    assert list(seen.values()) == expected
+    assert found.story() == story_of(usual)
+    if found is not own:
+        found.close()
+
+
+def test_frames_come_back_for_who_lives_and_no_one_else(begin: Any) -> None:
+    """Slice by slice, the newest first, as far as there is room for them."""
+    own = begin(window_steps=512)
+    for number, run in enumerate("xyz", 1):
+        own.open(run, numbered(number))
+        own.stats(numbered(number), *[1.0] * 600)
+    own.put(Lost(numbered(1)))
+    own.save_all()
+    sizes = {name: run.current.window.num_bytes for name, run in own.state.runs.items()}
+    own.release()
+    windows = {name: run.current.window for name, run in own.state.runs.items()}
+
+    assert windows["x"].num_bytes == 0
+    assert 0 < windows["y"].num_bytes == windows["z"].num_bytes < sizes["y"] // 20
+    own.checkpointer._windows._limit = sizes["y"] * 1.5
+    own.fill()
+    assert windows["x"].num_bytes == 0
+    total = windows["y"].num_bytes + windows["z"].num_bytes
+    assert sizes["y"] < total <= sizes["y"] * 1.5
+    own.checkpointer._windows._limit = 1e9
+    own.fill()
+    assert {name: window.num_bytes for name, window in windows.items()} == sizes | {"x": 0}
+    own.stats(numbered(1), 2.0)  # one that comes after all
+    own.fill()
+    assert windows["x"].num_bytes == sizes["x"]
+    assert own.story() == story_of_log(own)
+
+
+def test_what_is_not_saved_stays_in_memory(begin: Any) -> None:
+    """However little room there is; and what is over the budget is the largest window's."""
+    own = begin(window_steps=64)
+    for number, (run, frames) in enumerate({"x": 64, "y": 24}.items(), 1):
+        own.open(run, numbered(number))
+        own.stats(numbered(number), *[1.0] * frames)
+    windows = {name: run.current.window for name, run in own.state.runs.items()}
+    total = sum(window.num_bytes for window in windows.values())
+
+    own.release()
+    assert sum(window.num_bytes for window in windows.values()) == total
+    own.save_all()
+    own.release(total - 1)
+    assert windows["x"].absent() == [0]
+    assert windows["y"].absent() == []
+
+
+def test_much_that_is_not_saved_does_not_wait_for_others(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or all of it were encoded at once, after 1,000 records, and could not leave memory before."""
+    own = begin(window_steps=64)
+    own.open("x", numbered(1))
+    own.open("y", numbered(2))
+    own.save_all()
+    monkeypatch.setattr(window_memory_module, "WIDE_BYTES", 40 * 32)  # 40 frames of 2 x 2 numbers
+    own.stats(numbered(2), 1.0)
+    sizes = []
+    for _ in range(50):
+        own.stats(numbered(1), 1.0)
+        own.checkpointer._save_due(own.now_ns, own.state)
+        sizes.append(
+            own.state.runs["x"].current.num_frames if "x" in own.checkpointer._unsaved else 0
+        )
+
+    assert sizes == [*range(1, 41), 0, *range(42, 51)]
+    assert "y" in own.checkpointer._unsaved
+    found = own.crashed()
+    assert found.story() == own.story()
+    assert found.tail == 10
+    found.close()
+
+
+def test_many_runs_are_saved_in_slices_of_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are: records wait for their acknowledgement meanwhile."""
+    own = begin()
+    for number in range(1, 60):
+        own.open(f"run{number}", numbered(number))
+    monkeypatch.setattr(checkpointer_module, "SLICE_BYTES", 1 << 30)
+    times = itertools.count(own.now_ns, 1_000_000)
+    monkeypatch.setattr(own.checkpointer._clock, "now_ns", lambda: next(times))
+
+    left = []
+    while own.checkpointer._unsaved:
+        own.save()
+        left.append(len(own.checkpointer._unsaved))
+
+    assert left == [49, 39, 29, 19, 9, 0]
+    found = own.crashed()
+    assert (found.tail, found.story()) == (0, own.story())
+    found.close()
+
+
+def dumped(store: SQLiteStore) -> Any:
+    """Return every byte that is saved, and what readers are told of alerts."""
+    return {table: sorted(store.db.rows(f"SELECT * FROM {table}")) for table in TABLES}
+
+
+@pytest.mark.slow
+@given(deeds=DEEDS)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_leaves_memory_changes_no_byte(deeds: list[Any]) -> None:
+    """All that is told and saved is the same, over restarts, whether anything left or not."""
+    with tempfile.TemporaryDirectory() as scratch:
+        told, saved = [], []
+        for releases in (False, True):
+            own, story = Aggregator(Path(scratch) / f"{releases}/data"), Story()
+            alerts: list[Any] = []
+            for deed, run, value in deeds:
+                if deed == "crash":
+                    alerts += own.told
+                    found = own.crashed()
+                    own.close()
+                    own = found
+                elif deed != "release" and not deed.startswith("save"):
+                    story.do(own, deed, run, value)
+                else:
+                    own.save_all()
+                if releases:
+                    own.release()
+            alerts += own.told
+            own.save_all()
+            told.append([jsonable(alert.to_dict()) for alert in alerts])
+            saved.append(dumped(own.store))
+            own.close()
+        assert told[0] == told[1]
+        assert saved[0] == saved[1]
 
 
 @pytest.mark.slow

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
+    BudgetsSet,
     Entry,
     Forgotten,
+    FramesClosed,
     Gap,
     Lost,
+    ManifestsDropped,
     Opened,
     Received,
     RulesSet,
@@ -115,7 +119,10 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store, make_stats: An
         Line(Entry(7, Lost(SESSION))),
         Line(Entry(8, Tick())),
         Line(Entry(9, RulesSet(Rules().model_dump(mode="json")))),
-        Line(Entry(10, Forgotten("gpt", 3))),
+        Line(Entry(10, BudgetsSet(Budgets().logged().model_dump(mode="json")))),
+        Line(Entry(11, Forgotten("gpt", 3))),
+        Line(Entry(12, FramesClosed("gpt", 3, 1 << 40))),
+        Line(Entry(13, ManifestsDropped(SESSION, 1 << 40))),
     ]
     store.log.append(lines)
 
@@ -168,17 +175,17 @@ def test_places_that_a_checkpoint_stands_for_are_not_given_again(place: Any) -> 
 
 
 def test_trimming_keeps_what_the_rest_is_read_with(store: Store, make_stats: Any) -> None:
-    """HELLO, manifest, rules and silences stay, and all that is outside the range."""
-    rules = Line(Entry(0, RulesSet({})))
+    """HELLO, manifest, rules, budgets and silences stay, and all that is outside the range."""
+    rules = [Line(Entry(0, RulesSet({}))), Line(Entry(0, BudgetsSet({})))]
     silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
     silences = [Line(Entry(0, body)) for body in (SilenceAdded(silence), SilenceRemoved("5f"))]
     stats = [received(make_stats(step, [1.0]), step + 2) for step in range(6)]
-    store.log.append([opened(), received(MANIFEST), rules, *silences, *stats])
-    store.log.trim(0, 8)
-    assert offsets(store) == [1, 2, 3, 4, 5, 9, 10, 11]
+    store.log.append([opened(), received(MANIFEST), *rules, *silences, *stats])
+    store.log.trim(0, 9)
+    assert offsets(store) == [1, 2, 3, 4, 5, 6, 10, 11, 12]
 
-    store.log.trim(9, 10)
-    assert offsets(store) == [1, 2, 3, 4, 5, 9, 11]
+    store.log.trim(10, 11)
+    assert offsets(store) == [1, 2, 3, 4, 5, 6, 10, 12]
 
 
 def test_sizes_are_those_of_a_range(store: Store, make_stats: Any) -> None:

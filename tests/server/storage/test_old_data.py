@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.entries import Forgotten, Gap, Opened, Received
@@ -50,7 +51,7 @@ class Found:
             checkpointer.note(entry, offset, self.state)
             self.state.apply(entry, ahead)
             self.num_applied += 1
-        while checkpointer._fill_due(self.state):
+        while checkpointer._windows.fill_due(self.state):
             pass
 
     def view(self, run: str) -> RunView:
@@ -86,6 +87,7 @@ def test_runs_are_as_they_were(found: Found, kind: str) -> None:
     num_frames = {"stopped": 20, "killed": 25}[kind]
 
     assert [*found.state.runs] == ["gpt", "ended"]
+    assert found.state.budgets == LoggedBudgets.from_log({})  # which it did not keep to
     assert (gpt.attempt, gpt.names, gpt.lost) == (1, ("embed", "head"), 2)
     assert (gpt.stored, gpt.frames) == (2 * num_frames + 5, num_frames)
     assert gpt.series.steps.tolist() == list(range(num_frames))

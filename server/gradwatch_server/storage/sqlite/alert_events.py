@@ -110,6 +110,13 @@ class SQLiteAlertEvents:
         self._delete(gone)
         return gone
 
+    def remove_run(self, run: str, upto: int, most: int) -> int:
+        """Delete up to *most* events of a run with cursors up to *upto*; return how many went."""
+        rows = self._db.rows(_OF_RUN, (run, most))
+        gone = [own for own in (EventSize(*row) for row in rows) if own.cursor <= upto]
+        self._delete(gone)
+        return len(gone)
+
     def _delete(self, gone: Sequence[EventSize]) -> None:
         if gone:
             with self._db.transaction():
@@ -152,6 +159,15 @@ class SQLiteAlertEvents:
             # Not LIMIT: a page that is not full says that there are no more.
             readable = (event for row in rows if (event := self._read(*row)) is not None)
             return list(islice(readable, most))
+
+    def of_alert(self, alert_id: str) -> list[AlertEvent]:
+        """Return the events of one alert that are kept, oldest first; damaged ones are left out."""
+        with self._db.reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM alert_events WHERE alert_id = ? ORDER BY cursor",  # noqa: S608
+                (alert_id,),
+            )
+            return [event for row in rows if (event := self._read(*row)) is not None]
 
     def _read(
         self, cursor: int, alert_id: str, change: str, run: str, body: str, checksum: int | None

@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.files import (
+    NEW,
+    SIDE_FILES,
+    has_our_header,
+    move,
+    num_bytes_of,
+    quarantine,
+    side_of,
+    take_up,
+)
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
-from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
 from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
@@ -54,11 +63,6 @@ _PRAGMAS: Final = (
     f"busy_timeout={round(BUSY_S * 1_000)}",
 )
 
-_NEW: Final = ".new"
-"""What a file is called until all is in it that could be read of a damaged one."""
-
-_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
-
 
 class Database:
     """The connection that writes. One thread at a time may use it."""
@@ -79,9 +83,9 @@ class Database:
         self._presence = Presence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
-        there = path is not None and _take_up(path)
-        unclean = path is not None and there and _num_bytes(_side(path, "-wal")) > 0
-        is_ours = path is not None and (is_ours or unclean or _has_our_header(path))
+        there = path is not None and take_up(path)
+        unclean = path is not None and there and num_bytes_of(side_of(path, "-wal")) > 0
+        is_ours = path is not None and (is_ours or unclean or has_our_header(path))
         try:
             self._open(check=there)
         except StorageError as error:
@@ -102,7 +106,7 @@ class Database:
             self._connection = sqlite3.connect(
                 self._path or ":memory:", isolation_level=None, check_same_thread=False
             )
-            self._connection.text_factory = _text
+            self._connection.text_factory = text_of
         try:
             for pragma in _PRAGMAS:
                 self.execute(f"PRAGMA {pragma}")
@@ -119,7 +123,7 @@ class Database:
     def _note_presence(self) -> None:
         if self._path is not None:
             self.number("user_version")  # a read, after which the WAL is there
-            files = (self._path, _side(self._path, "-wal"), self._path.with_name(LOCK_NAME))
+            files = (self._path, side_of(self._path, "-wal"), self._path.with_name(LOCK_NAME))
             self._presence = Presence(files)
 
     def _check(self) -> None:
@@ -239,7 +243,7 @@ class Database:
         ):
             # Two writers are what the WAL-reset bug needs.
             connection.execute("PRAGMA query_only=1")
-            connection.text_factory = _text
+            connection.text_factory = text_of
             yield connection
 
     def used_bytes(self) -> int:
@@ -283,16 +287,16 @@ class Database:
 
     @staticmethod
     def _put_in_place(path: Path) -> tuple[Salvaged, Path]:
-        new = _side(path, _NEW)
-        for suffix in ("", *_SIDE_FILES):
-            _side(new, suffix).unlink(missing_ok=True)
+        new = side_of(path, NEW)
+        for suffix in ("", *SIDE_FILES):
+            side_of(new, suffix).unlink(missing_ok=True)
         fresh = Database(new)
         try:
             salvaged = salvage(path, fresh.connection, PAGE_BYTES)
         finally:
             fresh.close()
         kept = quarantine(path)
-        _move(new, path)
+        move(new, path)
         return salvaged, kept
 
     def close(self) -> None:
@@ -302,100 +306,6 @@ class Database:
         self._connection = None
 
 
-class ReadOnlyDatabase(Database):
-    """A connection that cannot write, beside the one that does or without it."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file.
-
-        Raises:
-            StorageError: If there is none, or it is not of the version that this gradwatch writes.
-        """
-        self._path = path
-        self._connection = None
-        self._presence = Presence(())
-        self.loss = None
-        if not path.is_file():
-            msg = f"there is no {path}; give the aggregator's data directory with --data"
-            raise StorageError(msg, StorageFault.UNUSABLE)
-        uri = f"{path.resolve().as_uri()}?mode=ro"
-        try:
-            with storage_errors():
-                self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
-                self._connection.text_factory = _text
-            self.execute("PRAGMA query_only=1")
-            version = self.number("user_version")
-        except StorageError as error:
-            self.close()
-            msg = f"cannot read {path}: {error}"
-            raise StorageError(msg, error.fault) from error
-        if version != SCHEMA_VERSION:
-            self.close()
-            msg = (
-                f"{path} has schema version {version}, this gradwatch reads {SCHEMA_VERSION}; "
-                "use the gradwatch that serves it"
-            )
-            raise StorageError(msg, StorageFault.UNUSABLE)
-
-
-def quarantine(path: Path) -> Path:
-    """Rename a damaged file, and those beside it, so that a new one can take its place.
-
-    Returns:
-        What it is called now.
-    """
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    kept = path.with_name(f"{path.name}.damaged-{stamp}")
-    number = 0
-    while kept.exists():
-        number += 1
-        kept = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
-    _move(path, kept)
-    return kept
-
-
-def _move(path: Path, to: Path) -> None:
-    """Rename a file with those beside it; itself last, for it is what one looks for."""
-    for suffix in (*_SIDE_FILES, ""):
-        with contextlib.suppress(FileNotFoundError):
-            _side(path, suffix).rename(_side(to, suffix))
-
-
-def _take_up(path: Path) -> bool:
-    """Tell whether there is a file; one whose process was killed while it was put there is."""
-    new = _side(path, _NEW)
-    if not path.exists() and new.exists():
-        _move(new, path)
-    return path.exists()
-
-
-def _has_our_header(path: Path) -> bool:
-    """Tell whether a file begins as those do that versions up to this one wrote."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-    except OSError:
-        return False
-    version, incremental = header[60:64], header[64:68]
-    return (
-        header.startswith(MAGIC)
-        and 1 <= int.from_bytes(version, "big") <= SCHEMA_VERSION
-        and incremental == b"\0\0\0\1"
-    )
-
-
-def _text(stored: bytes) -> str:
+def text_of(stored: bytes) -> str:
     """Return a text also where a damaged row has none: its checksum tells, not a failed query."""
     return stored.decode("utf-8", "replace")
-
-
-def _side(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _num_bytes(path: Path) -> int:
-    """Return the size of a file, 0 if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

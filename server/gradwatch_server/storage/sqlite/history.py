@@ -8,7 +8,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
 from gradwatch_server.storage.sqlite.checksums import is_good_entry
-from gradwatch_server.storage.sqlite.database import ReadOnlyDatabase
+from gradwatch_server.storage.sqlite.read_only import ReadOnlyDatabase
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 

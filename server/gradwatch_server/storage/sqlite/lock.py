@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from gradwatch_server.storage.sqlite.private_files import PRIVATE, PRIVATE_DIRECTORY
+from gradwatch_server.storage.sqlite.private_files import (
+    PRIVATE,
+    PRIVATE_DIRECTORY,
+    warn_of_writers,
+)
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 LOCK_NAME: Final = "gradwatch.lock"
@@ -62,6 +66,7 @@ class DirectoryLock:
         match = _NOTED.search(found)
         self.noted = Noted(*map(int, match.groups())) if match is not None else Noted()
         self._write(self.noted)
+        warn_of_writers(directory)
 
     def note(self, noted: Noted) -> None:
         """Note how far the store is; nothing waits for the disk."""

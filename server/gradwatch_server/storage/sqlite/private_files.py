@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 from collections.abc import Iterable
@@ -11,6 +12,8 @@ from typing import Final
 
 PRIVATE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
+
+logger = logging.getLogger(__name__)
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -27,3 +30,21 @@ def make_private(paths: Iterable[Path]) -> None:
         with contextlib.suppress(OSError):  # it is not there, or not ours
             if path.stat().st_mode & _OTHERS:
                 path.chmod(PRIVATE)
+
+
+def warn_of_writers(directory: Path) -> None:
+    """Say in the log that others may write a directory: they can replace what is in it.
+
+    It is used all the same: some volumes are mounted so.
+    """
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        who = "everybody" if mode & stat.S_IWOTH else "its group"
+        logger.warning(
+            "the data directory %s may be written by %s (mode %04o), who can replace the data; "
+            "chmod go-w %s",
+            directory,
+            who,
+            mode,
+            directory,
+        )

@@ -32,6 +32,10 @@ _INSERTS: Final = {
     "saved_state": "INSERT OR IGNORE INTO saved_state VALUES (?, ?)",
     "saved_attempts": "INSERT OR IGNORE INTO saved_attempts VALUES (?, ?, ?)",
     "saved_frames": "INSERT OR IGNORE INTO saved_frames VALUES (?, ?, ?, ?, ?)",
+    "series": "INSERT OR IGNORE INTO series VALUES (?, ?, ?, ?, ?)",
+    "series_chunks": "INSERT OR IGNORE INTO series_chunks VALUES"
+    " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "series_tables": "INSERT OR IGNORE INTO series_tables VALUES (?, ?, ?, ?)",
 }
 
 _OF_SCHEMA: Final = ("table", "index")
@@ -151,6 +155,9 @@ def _finish(into: sqlite3.Connection, newest: int) -> None:
         " AND part IN (SELECT run FROM saved_attempts)",
         PARTS,
     )
+    # What belongs to nothing would be taken for that of another attempt.
+    into.execute("DELETE FROM series_chunks WHERE series NOT IN (SELECT id FROM series)")
+    into.execute("DELETE FROM series_tables WHERE chunk NOT IN (SELECT id FROM series_chunks)")
     (last,) = into.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()
     into.execute("DELETE FROM sqlite_sequence WHERE name = 'alert_events'")
     values = ("alert_events", max(last, newest))
@@ -165,6 +172,12 @@ def _insert_of(row: Row) -> _Insert | None:
             return _entry(row, at_ns, kind)
         case (None, str(), str(), str(), str(), *_):
             return _event(row)
+        case (None, str(), int(), int(), bytes(layers)) if is_good_state(layers):
+            return _Insert("series", (row.rowid, *row.values[1:]))
+        case (None, int(), int(), int(), *_, bytes(head)) if is_good_state(head):
+            return _Insert("series_chunks", (row.rowid, *row.values[1:]))
+        case (None, int(), str(), bytes()):  # its blocks have checksums, and are read one by one
+            return _Insert("series_tables", (row.rowid, *row.values[1:]))
         case _:
             return _saved(row)
 

@@ -45,6 +45,25 @@ MIGRATIONS: Final = (
     ALTER TABLE log ADD COLUMN checksum INTEGER;
     ALTER TABLE alert_events ADD COLUMN checksum INTEGER
     """,
+    """
+    CREATE TABLE series (
+        id INTEGER PRIMARY KEY, run TEXT NOT NULL, attempt INTEGER NOT NULL,
+        num_bytes INTEGER NOT NULL, layers BLOB NOT NULL,
+        UNIQUE (run, attempt)
+    );
+    CREATE TABLE series_chunks (
+        id INTEGER PRIMARY KEY, series INTEGER NOT NULL, level INTEGER NOT NULL,
+        number INTEGER NOT NULL, epoch INTEGER NOT NULL, first_step INTEGER NOT NULL,
+        last_step INTEGER NOT NULL, entries INTEGER NOT NULL, is_closed INTEGER NOT NULL,
+        upto INTEGER NOT NULL, num_bytes INTEGER NOT NULL, head BLOB NOT NULL,
+        UNIQUE (series, level, number)
+    );
+    CREATE INDEX series_chunks_of_steps ON series_chunks (series, level, epoch, last_step);
+    CREATE TABLE series_tables (
+        id INTEGER PRIMARY KEY, chunk INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
+        UNIQUE (chunk, name)
+    )
+    """,
 )
 """What makes version n + 1 of version n. Version 0 is an empty file, or one of our first days."""
 

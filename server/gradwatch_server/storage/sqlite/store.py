@@ -14,7 +14,9 @@ from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import DirectoryLock, Noted
 from gradwatch_server.storage.sqlite.log import SQLiteLog
 from gradwatch_server.storage.sqlite.private_files import make_private
+from gradwatch_server.storage.sqlite.records import SQLiteRecords
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
+from gradwatch_server.storage.sqlite.series import SQLiteSeries
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 DATABASE_NAME: Final = "gradwatch.db"
@@ -56,6 +58,8 @@ class SQLiteStore:
             raise
         self._alert_events = SQLiteAlertEvents(db, clock)
         self._state = SQLiteSavedState(db)
+        self._series = SQLiteSeries(db)
+        self._records = SQLiteRecords(db)
 
     @classmethod
     def open(cls, directory: Path, clock: Clock, *, allow_network_fs: bool = False) -> SQLiteStore:
@@ -102,6 +106,16 @@ class SQLiteStore:
     def state(self) -> SQLiteSavedState:
         """What a restart begins with."""
         return self._state
+
+    @property
+    def series(self) -> SQLiteSeries:
+        """The curves."""
+        return self._series
+
+    @property
+    def records(self) -> SQLiteRecords:
+        """The statistics in the log, for any thread."""
+        return self._records
 
     def used_bytes(self) -> int:
         """Return the size of the file without its free pages."""

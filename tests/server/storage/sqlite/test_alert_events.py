@@ -68,6 +68,17 @@ def test_a_damaged_event_costs_itself(
     assert told.startswith("alert event 1 is left out (told once): ")
 
 
+def test_an_event_that_says_something_else_is_left_out(store: SQLiteStore) -> None:
+    """S41: a flipped bit in a string leaves it JSON. Of earlier versions there is no checksum."""
+    store.alert_events.add(
+        [NewAlertEvent(f"a{n}", "firing", "gpt", f'{{"id": "a{n}"}}') for n in range(3)]
+    )
+    store.db.execute("UPDATE alert_events SET body = replace(body, 'a', 'b') WHERE cursor < 3", ())
+    store.db.execute("UPDATE alert_events SET checksum = NULL WHERE cursor = 2", ())
+
+    assert [event.alert["id"] for event in store.alert_events.after(0)] == ["b1", "a2"]
+
+
 def test_a_cursor_is_never_used_again(store: SQLiteStore) -> None:
     """Not even when the newest events are deleted: a subscriber may have seen them."""
     store.alert_events.add([NewAlertEvent(name, "firing", "gpt", "{}") for name in "ab"])

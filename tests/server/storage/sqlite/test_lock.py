@@ -108,3 +108,22 @@ def test_an_unusable_directory_is_refused_in_one_line(tmp_path: Path, what: str)
         DirectoryLock(directory)
     assert caught.value.fault is StorageFault.UNUSABLE
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "who"),
+    [(0o775, "its group"), (0o777, "everybody"), (0o1777, "everybody"), (0o755, ""), (0o700, "")],
+)
+def test_a_directory_that_others_may_write_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, who: str
+) -> None:
+    """S44: once, with what helps; and it is used."""
+    tmp_path.chmod(mode)
+    DirectoryLock(tmp_path).release()
+
+    told = [record.message for record in caplog.records]
+    expected = (
+        f"the data directory {tmp_path} may be written by {who} (mode {mode:04o}), who can replace "
+        f"the data; chmod go-w {tmp_path}"
+    )
+    assert told == ([expected] if who else [])

@@ -16,6 +16,7 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Received, Tick
+from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.pages import PageFile
@@ -218,11 +219,34 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
     assert set(told) - {cursor} == {
         row[0] for row in before["alert_events"] & after["alert_events"]
     }
-    least_read, least_told = {"truncated": (50, 1), "flipped bits": (85, 60)}.get(
+    least_read, least_told = {"truncated": (45, 1), "flipped bits": (85, 60)}.get(
         str(damage), (100, 40)
     )
     assert len(read) >= least_read
     assert len(told) >= least_told
+
+
+def test_curves_are_taken_over(path: Path) -> None:
+    """With their chunks and layers; a chunk whose attempt is lost would be another one's."""
+    store = SQLiteStore.open(path.parent, Clock())
+    facts = ChunkFacts(0, 0, 0, 5, 9, 5)
+    chunk = SavedSeriesChunk(facts, sealed(b"head"), {"l2": b"l" * 100_000, "run": b"r"})
+    store.series.save("gpt", 1, [chunk], sealed(b"layers"))
+    store.series.save("gpt", 2, [chunk])
+    store.db.execute("DELETE FROM series WHERE attempt = 2")
+    store.reset(StorageError("told to", StorageFault.DAMAGED))
+
+    assert store.series.newest("gpt", 1, 0) == facts
+    assert store.series.head("gpt", 1, 0, 0) == sealed(b"head")
+    assert sorted(store.series.tables("gpt", 1, 0, 0)) == ["l2", "run"]
+    with store.series.body("gpt", 1, 0, 0, "l2") as read:
+        assert read is not None
+        assert read(99_990, 100) == b"l" * 10
+    (size,) = store.series.sizes()
+    assert size.num_bytes == 100_001 + len(sealed(b"head"))
+    (count,) = store.db.row("SELECT count(*) FROM series_tables")
+    assert count == 2
+    store.close()
 
 
 def test_a_second_start_finds_nothing(path: Path) -> None:
@@ -312,10 +336,10 @@ def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
+    """A file system of 5 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
     if (
         os.geteuid() != 0
         or subprocess.run(command, check=False, capture_output=True).returncode != 0

@@ -19,7 +19,8 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES, quarantine
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
+from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
@@ -118,7 +119,7 @@ def test_a_log_of_another_version_is_refused(store: SQLiteStore) -> None:
     store.db.execute("PRAGMA user_version=7")
     store.close()
 
-    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads up to 3"):
+    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads up to 4"):
         open_store(directory_of(store))
 
 

@@ -1,0 +1,210 @@
+"""Buckets: what a curve was over a number of steps, with no minimum, maximum or NaN hidden.
+
+Bucket k of a width holds the steps `[k * width, (k + 1) * width)`, counted from step 0 of the
+epoch: its edges never depend on what was asked for, so that nothing moves while a run grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.series.rows import Rows
+
+STATS: Final = ("min", "max", "mean", "last")
+"""Of the finite values of a bucket, NaN where there is none."""
+
+COUNTS: Final = ("n", "nan", "inf", "zero", "skipped")
+"""Steps with a value; those at which it was NaN, or infinite; finite ones at which it was zero; and
+those of a non-finite value that a GradScaler skipped, which count as neither NaN nor Inf."""
+
+_MIN, _MAX, _MEAN, _LAST = range(len(STATS))
+_N, _NAN, _INF, _ZERO, _SKIPPED = range(len(COUNTS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """Buckets of some items; those without any step are left out.
+
+    Args:
+        width: Steps of each.
+        numbers: (buckets,) which they are, rising.
+        times_ns: (buckets,) when the last record of each came in, nanoseconds since the epoch.
+        stats: (4, buckets, items) in the order of `STATS`.
+        counts: (5, buckets, items) in the order of `COUNTS`.
+    """
+
+    width: int
+    numbers: IndexArray
+    times_ns: IndexArray
+    stats: FloatArray
+    counts: IndexArray
+
+    @property
+    def steps(self) -> IndexArray:
+        """(buckets,) the first step of each."""
+        found: IndexArray = self.numbers * self.width
+        return found
+
+    @property
+    def finite(self) -> IndexArray:
+        """(buckets, items) how many values were finite."""
+        n, nan, inf, _, skipped = self.counts
+        found: IndexArray = n - nan - inf - skipped
+        return found
+
+    @classmethod
+    def of(cls, rows: Rows, width: int) -> Self:
+        """Return the buckets of some rows."""
+        numbers = rows.steps // width
+        starts = _starts(numbers)
+        finite = rows.known & np.isfinite(rows.values)
+        bad = rows.known & ~finite
+        skipped = bad & rows.skipped[:, None]
+        taken = bad & ~skipped
+        masks = (
+            rows.known,
+            taken & np.isnan(rows.values),
+            taken & np.isinf(rows.values),
+            finite & (rows.values == 0.0),
+            skipped,
+        )
+        counts = np.stack([_add(mask.astype(np.int64), starts) for mask in masks])
+        stats = np.stack([rows.values] * len(STATS))
+        return cls(
+            width,
+            numbers[starts],
+            rows.times_ns[_ends(starts, len(numbers))],
+            _reduce(stats, finite.astype(np.int64), starts),
+            counts,
+        )
+
+    def wider(self, width: int) -> Self:
+        """Return the same in buckets of a multiple of the width."""
+        return type(self).joined([self], width)
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Buckets], width: int) -> Self:
+        """Put pieces together that follow one another, in buckets of a width.
+
+        Args:
+            pieces: Of the same items, one at least; two may share the bucket where they meet.
+            width: A multiple of the width of each.
+        """
+        numbers = np.concatenate([own.steps for own in pieces]) // width
+        times_ns = np.concatenate([own.times_ns for own in pieces])
+        stats = np.concatenate([own.stats for own in pieces], axis=1)
+        counts = np.concatenate([own.counts for own in pieces], axis=1)
+        starts = _starts(numbers)
+        if len(starts) == len(numbers):
+            return cls(width, numbers, times_ns, stats, counts)
+        n, nan, inf, _, skipped = counts
+        return cls(
+            width,
+            numbers[starts],
+            times_ns[_ends(starts, len(numbers))],
+            _reduce(stats, n - nan - inf - skipped, starts),
+            np.add.reduceat(counts, starts, axis=1),
+        )
+
+    def within(self, first: int, last: int) -> Self:
+        """Return the buckets with the numbers in `[first, last]`."""
+        own = slice(
+            int(np.searchsorted(self.numbers, first)),
+            int(np.searchsorted(self.numbers, last, "right")),
+        )
+        return type(self)(
+            self.width,
+            self.numbers[own],
+            self.times_ns[own],
+            self.stats[:, own],
+            self.counts[:, own],
+        )
+
+    def spread(self, first: int, last: int) -> Self:
+        """Return all buckets with the numbers in `[first, last]`, also those without any step.
+
+        The time of such a one is that of the bucket before it, 0 without any.
+        """
+        numbers = np.arange(first, last + 1, dtype=np.int64)
+        items = self.stats.shape[2]
+        stats = np.full((len(STATS), len(numbers), items), np.nan)
+        counts = np.zeros((len(COUNTS), len(numbers), items), dtype=np.int64)
+        own = self.within(first, last)
+        places = own.numbers - first
+        stats[:, places], counts[:, places] = own.stats, own.counts
+        times_ns = np.zeros(len(numbers), dtype=np.int64)
+        times_ns[places] = own.times_ns
+        return type(self)(self.width, numbers, np.maximum.accumulate(times_ns), stats, counts)
+
+    def scaled(self, factor: FloatArray) -> Self:
+        """Return the same of values that are multiplied with *factor*, (items,), above zero."""
+        with np.errstate(over="ignore"):
+            stats = np.clip(self.stats * factor, -_LARGEST, _LARGEST)
+        return type(self)(self.width, self.numbers, self.times_ns, stats, self.counts)
+
+
+_LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+def width_for(first: int, last: int, points: int) -> int:
+    """Return the smallest power of two in which *first* to *last* are *points* buckets at most."""
+    width = 1
+    while last // width - first // width >= points:
+        width *= 2
+    return width
+
+
+def _starts(numbers: IndexArray) -> IndexArray:
+    """Return where a new bucket begins."""
+    found: IndexArray = np.flatnonzero(np.diff(numbers, prepend=-1))
+    return found
+
+
+def _ends(starts: IndexArray, length: int) -> IndexArray:
+    """Return the last place of each bucket."""
+    return np.append(starts[1:], length)[: len(starts)] - 1
+
+
+def _add(values: IndexArray, starts: IndexArray) -> IndexArray:
+    if not len(starts):
+        return values[:0]
+    found: IndexArray = np.add.reduceat(values, starts, axis=0)
+    return found
+
+
+def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatArray:
+    """Put the four numbers of pieces together.
+
+    Args:
+        stats: (4, pieces, items).
+        finite: (pieces, items) finite values behind each.
+        starts: Where the pieces of a bucket begin.
+
+    Returns:
+        (4, buckets, items).
+    """
+    items = finite.shape[1]
+    made = np.full((len(STATS), len(starts), items), np.nan)
+    if not len(starts) or not items:
+        return made
+    has = finite > 0
+    total = np.add.reduceat(finite, starts, axis=0)
+    any_ = total > 0
+    lowest = np.minimum.reduceat(np.where(has, stats[_MIN], np.inf), starts, axis=0)
+    highest = np.maximum.reduceat(np.where(has, stats[_MAX], -np.inf), starts, axis=0)
+    # Divided first: the sum of finite values may overflow.
+    lengths = np.diff(starts, append=len(finite))
+    shares = finite / np.repeat(np.maximum(total, 1), lengths, axis=0)
+    mean = np.add.reduceat(np.where(has, stats[_MEAN], 0.0) * shares, starts, axis=0)
+    places = np.where(has, np.arange(len(finite))[:, None], -1)
+    last = np.maximum.reduceat(places, starts, axis=0)
+    newest = np.take_along_axis(stats[_LAST], np.maximum(last, 0), axis=0)
+    found = (lowest, highest, np.clip(mean, lowest, highest), newest)
+    for row, values in enumerate(found):
+        made[row] = np.where(any_, values, np.nan)
+    return made

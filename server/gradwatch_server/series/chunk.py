@@ -1,0 +1,181 @@
+"""A chunk of rows that grows: written by one thread, read by any.
+
+Rows are only added, never changed, and a chunk that has to be larger is another object. So a reader
+that has a chunk and its number of rows sees what was there, whatever the writer does meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, Item
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.rows import ROW_OF
+from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE, run_numbers
+from gradwatch_server.series.rows import Rows
+from gradwatch_wire.columns import L2, NONFINITE_COUNTS
+
+MAX_ROWS: Final = 64
+"""Rows of a chunk at most."""
+
+MAX_BYTES: Final = 4 << 20
+"""A chunk of very many layers is closed at this size, though never before `MIN_ROWS`."""
+
+MIN_ROWS: Final = 4
+
+_FIRST_ROWS: Final = 4
+
+
+class Chunk:
+    """Rows of one epoch, (capacity, ...) of which the first `count` are there.
+
+    Args:
+        number: Which chunk of the attempt it is, from 0.
+        epoch: The epoch.
+        capacity: Rows for which there is room.
+        columns: Columns of the layers that it has.
+        num_layers: Layers that it has.
+    """
+
+    def __init__(
+        self, number: int, epoch: int, capacity: int, columns: tuple[str, ...], num_layers: int
+    ) -> None:
+        self.number, self.epoch, self.columns = number, epoch, columns
+        self.count = 0
+        self.steps = np.zeros(capacity, dtype=np.int64)
+        self.times_ns = np.zeros(capacity, dtype=np.int64)
+        self.offsets = np.zeros(capacity, dtype=np.int64)
+        self.skipped = np.zeros(capacity, dtype=np.bool_)
+        self.run = np.full((capacity, len(RUN_COLUMNS)), np.nan)
+        self.run_known = np.zeros((capacity, len(RUN_COLUMNS)), dtype=np.bool_)
+        self.present = np.zeros((capacity, num_layers), dtype=np.bool_)
+        self.values = np.full((capacity, len(columns), num_layers), np.nan)
+
+    @property
+    def capacity(self) -> int:
+        """Rows for which there is room."""
+        return len(self.steps)
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        return self.values.nbytes + self.present.nbytes + self.run.nbytes + 1_024
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that it has."""
+        return int(self.present.shape[1])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next row belongs into another chunk."""
+        per_row = 8 * max(len(self.columns), 1) * max(self.num_layers, 1)
+        most = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
+        return self.count >= most
+
+    def fits(self, frame: Frame) -> bool:
+        """Whether a frame can be added without growing."""
+        return (
+            self.count < self.capacity
+            and len(frame.present) <= self.num_layers
+            and set(frame.measured) <= set(self.columns)
+        )
+
+    def grown(self, frame: Frame) -> Chunk:
+        """Return a copy that a frame fits into."""
+        columns = (*self.columns, *(own for own in frame.measured if own not in self.columns))
+        capacity = self.capacity
+        if self.count == capacity:
+            capacity = min(2 * capacity, MAX_ROWS)
+        layers = max(self.num_layers, len(frame.present))
+        made = Chunk(self.number, self.epoch, capacity, columns, layers)
+        rows = slice(self.count)
+        for name in ("steps", "times_ns", "offsets", "skipped", "run", "run_known"):
+            getattr(made, name)[rows] = getattr(self, name)[rows]
+        made.present[rows, : self.num_layers] = self.present[rows]
+        made.values[rows, : len(self.columns), : self.num_layers] = self.values[rows]
+        made.count = self.count
+        return made
+
+    @classmethod
+    def begun(cls, number: int, closed: ClosedFrame) -> Chunk:
+        """Return an empty chunk that a frame fits into."""
+        frame = closed.frame
+        return cls(number, closed.epoch, _FIRST_ROWS, frame.measured, len(frame.present))
+
+    def add(self, closed: ClosedFrame, offset: int) -> None:
+        """Add a frame that fits.
+
+        Args:
+            closed: The frame.
+            offset: Place in the log of the entry by which it closed.
+        """
+        frame, row = closed.frame, self.count
+        layers = len(frame.present)
+        self.steps[row], self.times_ns[row] = frame.step, frame.received_ns
+        self.offsets[row], self.skipped[row] = offset, closed.skipped
+        numbers = run_numbers(closed)
+        self.run_known[row] = [own is not None for own in numbers]
+        self.run[row] = [np.nan if own is None else own for own in numbers]
+        self.present[row, :layers] = frame.present
+        for place, name in enumerate(self.columns):
+            self.values[row, place, :layers] = frame.columns[ROW_OF[name]]
+        if L2 in self.columns:
+            self.values[row, self.columns.index(L2), :layers] = _norms(frame)
+        self.count += 1  # last: who reads beside us takes the rows up to here
+
+    def rows(self, table: str, items: IndexArray | None = None, count: int | None = None) -> Rows:
+        """Return the first *count* rows of some items of a table, all without.
+
+        Args:
+            table: `RUN_TABLE`, or a column of the layers.
+            items: Which items; those that the chunk does not have are not known.
+            count: How many rows there were when the reader looked.
+        """
+        own = slice(self.count if count is None else count)
+        if table == RUN_TABLE:
+            values, known = self.run[own], self.run_known[own]
+        else:
+            values, known = self._layers(table, own)
+        if items is not None:
+            values, known = _picked(values, items, np.nan), _picked(known, items, fill=False)
+        return Rows(self.steps[own], self.times_ns[own], self.skipped[own], values, known)
+
+    def _layers(self, column: str, own: slice) -> tuple[FloatArray, BoolArray]:
+        present, l2 = self.present[own], self._values(L2, own)
+        if column == L2:
+            return l2, present
+        values = self._values(column, own)
+        unknown = np.isnan(values)
+        if column in NONFINITE_COUNTS:  # sent only where the norm shows that there are some
+            values = np.where(unknown & np.isfinite(l2), 0.0, values)
+            unknown = np.isnan(values)
+        # Beside a norm that is NaN a NaN is a value, else nothing was measured.
+        return values, present & (~unknown | np.isnan(l2))
+
+    def _values(self, column: str, own: slice) -> FloatArray:
+        if column not in self.columns:
+            return np.full(self.present[own].shape, np.nan)
+        values: FloatArray = self.values[own, self.columns.index(column)]
+        return values
+
+
+def _norms(frame: Frame) -> FloatArray:
+    """Return (layers,) L2 norms, non-finite where any collection that a record covers was."""
+    l2: FloatArray = frame.columns[ROW_OF[L2]]
+    hidden = frame.nonfinite & np.isfinite(l2)
+    if not hidden.any():
+        return l2
+    return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
+
+
+def _picked(values: npt.NDArray[Item], items: IndexArray, fill: float) -> npt.NDArray[Item]:
+    """Return (rows, items), *fill* where there is no such item."""
+    made = np.full((len(values), len(items)), fill, dtype=values.dtype)
+    own = items < values.shape[1]
+    made[:, own] = values[:, items[own]]
+    return made

@@ -1,0 +1,144 @@
+"""Codes: what a cell of a picture of layers and steps is, in 16 bits.
+
+A finite magnitude is on a logarithmic scale, one code being 0.30 %; what is none has a code of its
+own, so that zero, nothing, NaN and Inf cannot be taken for one another or for something small.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.series.buckets import Buckets
+
+CodeArray: TypeAlias = npt.NDArray[np.uint16]
+
+NO_RECORD: Final = 0
+ABSENT: Final = 1
+ZERO: Final = 2
+NAN: Final = 3
+INF: Final = 4
+NAN_AND_INF: Final = 5
+BELOW: Final = 6
+ABOVE: Final = 7
+SKIPPED: Final = 8
+FIRST: Final = 16
+"""The first code of a magnitude, which is `2 ** LOWEST`."""
+
+LOWEST: Final = -149
+HIGHEST: Final = 129
+"""Powers of two between which magnitudes have codes of their own."""
+
+STEPS: Final = (65_535 - FIRST) / (HIGHEST - LOWEST)
+"""Codes for each doubling."""
+
+NAMES: Final = {
+    "no_record": NO_RECORD,
+    "absent": ABSENT,
+    "zero": ZERO,
+    "nan": NAN,
+    "inf": INF,
+    "nan_and_inf": NAN_AND_INF,
+    "below": BELOW,
+    "above": ABOVE,
+    "skipped": SKIPPED,
+    "first": FIRST,
+}
+"""What readers are told."""
+
+_URGENCY: Final = (0, 1, 2, 7, 7, 8, 4, 5, 6, *[0] * (FIRST - 9))
+"""Of the codes below `FIRST`, the most urgent highest; a magnitude is 3 and has its distance."""
+
+
+def encode(magnitudes: FloatArray) -> CodeArray:
+    """Return the codes of finite magnitudes; NaN stands for none and is `ABSENT`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log2(np.abs(magnitudes))
+        scaled = FIRST + np.rint((logs - LOWEST) * STEPS)
+    known = np.where((logs >= LOWEST) & (logs <= HIGHEST), scaled, 0.0)
+    codes = known.astype(np.uint16)
+    codes[logs < LOWEST] = BELOW
+    codes[logs > HIGHEST] = ABOVE
+    codes[magnitudes == 0.0] = ZERO
+    codes[np.isnan(magnitudes)] = ABSENT
+    return codes
+
+
+def decode(codes: CodeArray) -> FloatArray:
+    """Return the magnitudes, within 0.15 %; NaN for codes that are none."""
+    values = np.exp2((codes.astype(np.float64) - FIRST) / STEPS + LOWEST)
+    return np.where(codes >= FIRST, values, np.where(codes == ZERO, 0.0, np.nan))
+
+
+def medians(buckets: Buckets) -> FloatArray:
+    """Return (items,) the median of the finite means, NaN without any."""
+    means = buckets.stats[2]
+    found = np.full(means.shape[1], np.nan)
+    some = (~np.isnan(means)).any(axis=0)
+    if some.any():
+        found[some] = np.nanmedian(means[:, some], axis=0)
+    return found
+
+
+def usual(buckets: Buckets) -> CodeArray:
+    """Return (items,) the code of the median of the finite means, `NO_RECORD` without any."""
+    found = medians(buckets)
+    coded = encode(found)
+    coded[np.isnan(found)] = NO_RECORD
+    return coded
+
+
+def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], baseline: CodeArray) -> CodeArray:
+    """Return (items, buckets) the code of what is most urgent in each cell.
+
+    That is a NaN or Inf, then the magnitude that is farthest from what is usual of the item.
+
+    Args:
+        buckets: Without gaps, of items.
+        has_record: (buckets,) whether there is any record of each.
+        baseline: (items,) the code of what is usual.
+    """
+    low, high = encode(buckets.stats[0]), encode(buckets.stats[1])
+    usual_ = np.where(baseline >= FIRST, baseline, high).astype(np.int64)
+    is_low = (low >= FIRST) & (abs(low - usual_) > abs(high - usual_))
+    found = np.where(is_low & (high != ABOVE), low, high)
+    _, nan, inf, _, skipped = buckets.counts
+    found = np.where(skipped > 0, SKIPPED, found)
+    found = np.where(nan > 0, np.where(inf > 0, NAN_AND_INF, NAN), np.where(inf > 0, INF, found))
+    found = np.where(has_record[:, None], found, NO_RECORD)
+    return np.ascontiguousarray(found.T.astype(np.uint16))
+
+
+def fold(codes: CodeArray, baseline: CodeArray, places: IndexArray) -> tuple[CodeArray, CodeArray]:
+    """Put rows together: of each cell the most urgent one stays; so for what is usual the median.
+
+    Args:
+        codes: (rows, columns).
+        baseline: (rows,).
+        places: (rows,) the row that each goes to; all from 0 on are there.
+    """
+    size = int(places.max()) + 1 if len(places) else 0
+    folded = np.zeros((size, codes.shape[1]), dtype=np.uint16)
+    usual_ = np.zeros(size, dtype=np.uint16)
+    urgency = _urgency(codes, baseline)
+    for row in range(size):
+        own = np.flatnonzero(places == row)
+        worst = own[np.argmax(urgency[own], axis=0)]
+        folded[row] = codes[worst, np.arange(codes.shape[1])]
+        known = baseline[own][baseline[own] >= FIRST]
+        usual_[row] = int(np.median(known)) if len(known) else baseline[own].max()
+    return folded, usual_
+
+
+def _urgency(codes: CodeArray, baseline: CodeArray) -> IndexArray:
+    scale = 1 << 17
+    found = np.array(_URGENCY, dtype=np.int64)[np.minimum(codes, FIRST - 1)] * scale
+    usual_ = baseline.astype(np.int64)[:, None]
+    distance = np.where(usual_ >= FIRST, abs(codes - usual_), 0)
+    # A zero of a row that is not zero otherwise is farther away than any magnitude.
+    found = np.where((codes == ZERO) & (usual_ != ZERO), 3 * scale + scale // 2, found)
+    made: IndexArray = np.where(codes >= FIRST, 3 * scale + distance, found)
+    return made

@@ -1,0 +1,69 @@
+"""What there is a curve of: numbers of a whole step, and numbers of each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_wire.columns import L1, L2
+
+RUN_TABLE: Final = "run"
+"""The table whose items are `RUN_COLUMNS`; every other table is a column of the layers."""
+
+_READ: Final[dict[str, Callable[[ClosedFrame], float | None]]] = {
+    "norm": lambda own: own.frame.total_norm,
+    "loss": lambda own: own.frame.loss,
+    "lr": lambda own: own.frame.lr,
+    "loss_scale": lambda own: own.frame.loss_scale,
+    "step_time": lambda own: own.frame.step_time_s,
+    "noise_scale": lambda own: own.noise_scale,
+    "score": lambda own: None if math.isnan(own.score) else own.score,
+    "coverage": lambda own: own.frame.coverage,
+    "skipped": lambda own: float(own.skipped),
+}
+"""Name to what a frame has, None where that is not known. New ones go to the end."""
+
+RUN_COLUMNS: Final = tuple(_READ)
+"""Numbers of a whole step: L2 norm of all layers, loss, learning rate, loss scale, seconds, noise
+scale in samples, health score, share of the ranks that are in it, 1 if a GradScaler skipped it."""
+
+
+def run_numbers(closed: ClosedFrame) -> list[float | None]:
+    """Return the numbers of `RUN_COLUMNS`, None where one is not known."""
+    return [read(closed) for read in _READ.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerColumn:
+    """A number of each layer, as it is asked for.
+
+    Args:
+        name: What it is called.
+        stored: The column of frames that it is worked out from.
+        power: It is that, divided by the layer's elements to this power.
+    """
+
+    name: str
+    stored: str
+    power: float = 0.0
+
+    def factor(self, numel: FloatArray) -> FloatArray:
+        """Return (layers,) what the stored numbers are multiplied with, from the elements."""
+        made: FloatArray = numel.clip(1.0) ** -self.power
+        return made
+
+
+LAYER_COLUMNS: Final = {
+    own.name: own
+    for own in (
+        *(LayerColumn(name, name) for name in FRAME_COLUMNS),
+        LayerColumn("rms", L2, 0.5),
+        LayerColumn("mean_abs", L1, 1.0),
+    )
+}
+"""Those of frames, and the root mean square and the mean magnitude of a gradient."""

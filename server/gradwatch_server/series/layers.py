@@ -1,0 +1,84 @@
+"""The layers that curves are of: names in their places, which never change, sizes and groups."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.layers import Layers
+
+MAX_COMPARED: Final = 4_096
+"""Names that a wrong one is compared with: each takes some 10 µs."""
+
+
+@dataclass(frozen=True)
+class KnownLayers:
+    """The layers of an attempt, as they stood.
+
+    Args:
+        names: Name of each.
+        numel: Elements of each.
+        groups: Name of a group to (layers,) whether each layer is in it.
+        is_ordered: Whether they come in the order of the forward pass.
+    """
+
+    names: tuple[str, ...] = ()
+    numel: tuple[int, ...] = ()
+    groups: Mapping[str, BoolArray] = field(default_factory=dict)
+    is_ordered: bool = False
+
+    @classmethod
+    def of(cls, layers: Layers, *, is_ordered: bool) -> KnownLayers:
+        """Return a copy that others may read."""
+        return cls(tuple(layers.names), tuple(layers.numel), dict(layers.groups()), is_ordered)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.names)
+
+    @cached_property
+    def digest(self) -> str:
+        """Another one for other names: 16 hexadecimal digits."""
+        made = hashlib.blake2s("\0".join(self.names).encode("utf-8", "replace"), digest_size=8)
+        return made.hexdigest()
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Name to place."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def sizes(self) -> FloatArray:
+        """(layers,) elements."""
+        return np.array(self.numel, dtype=np.float64)
+
+    def near(self, name: str, most: int = 3) -> list[str]:
+        """Return the names that are most like one that is not there."""
+        own = self.names[:MAX_COMPARED]
+        inside = [one for one in own if name and name in one][:most]
+        return inside or difflib.get_close_matches(name[:200], own, most, 0.4)
+
+    def matching(self, pattern: str) -> IndexArray:
+        """Return the places of the names that fit a pattern, upper and lower case told apart."""
+        found = [at for at, name in enumerate(self.names) if fnmatch.fnmatchcase(name, pattern)]
+        return np.array(found, dtype=np.int64)
+
+    def group_of(self, place: int) -> str | None:
+        """Return the first named group that a layer is in, None without any."""
+        for name, members in self.groups.items():
+            if place < len(members) and members[place]:
+                return name
+        return None
+
+
+def module_of(name: str) -> str:
+    """Return the name of the module that has a parameter, empty for one of the model itself."""
+    return name.rpartition(".")[0]

@@ -1,0 +1,185 @@
+"""Buckets of random curves: no value is hidden, no count is lost, however they are made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwatch_server.series.buckets import Buckets, width_for
+from gradwatch_server.series.encoding import (
+    decode_blocks,
+    decode_buckets,
+    decode_rows,
+    encode_rows,
+    join_blocks,
+    rounded,
+    split_buckets,
+)
+from gradwatch_server.series.rows import Rows
+
+VALUES = st.one_of(
+    st.floats(),
+    st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e308, 1.7e308, 5e-324, 1e-40]),
+    st.none(),
+)
+
+
+@st.composite
+def rows(draw: Any, items: int = 3) -> Rows:
+    """Rows at steps that rise, some skipped, with values of every kind, and some unknown."""
+    gaps = draw(st.lists(st.integers(1, 40), min_size=1, max_size=60))
+    steps = np.cumsum(gaps) - 1
+    cells = draw(
+        st.lists(
+            st.lists(VALUES, min_size=items, max_size=items), min_size=len(gaps), max_size=len(gaps)
+        )
+    )
+    skipped = draw(st.lists(st.booleans(), min_size=len(gaps), max_size=len(gaps)))
+    values = np.array([[math.nan if own is None else own for own in row] for row in cells])
+    known = np.array([[own is not None for own in row] for row in cells])
+    return Rows(steps.astype(np.int64), steps * 10, np.array(skipped), values, known)
+
+
+WIDTHS = st.sampled_from([1, 2, 4, 16, 64, 256])
+
+
+def check(found: Buckets, own: Rows) -> None:
+    """Hold buckets to what they were made of."""
+    low, high, mean, last = found.stats
+    n, nan, inf, zero, skipped = found.counts
+    assert (found.finite >= 0).all()
+    assert found.counts.sum(axis=1)[0].tolist() == own.known.sum(axis=0).tolist()
+    for place, number in enumerate(found.numbers.tolist()):
+        inside = (own.steps // found.width) == number
+        assert inside.any()
+        assert found.times_ns[place] == own.times_ns[inside][-1]
+        for item in range(own.values.shape[1]):
+            known = own.known[inside, item]
+            values = own.values[inside, item][known]
+            skips = own.skipped[inside][known]
+            finite = values[np.isfinite(values)]
+            bad = ~np.isfinite(values)
+            assert n[place, item] == len(values)
+            assert nan[place, item] == (np.isnan(values) & ~skips).sum()
+            assert inf[place, item] == (np.isinf(values) & ~skips).sum()
+            assert skipped[place, item] == (bad & skips).sum()
+            assert zero[place, item] == (finite == 0.0).sum()
+            cell = low[place, item], mean[place, item], high[place, item], last[place, item]
+            if not len(finite):
+                assert np.isnan(cell).all()
+                continue
+            assert (cell[0], cell[2], cell[3]) == (finite.min(), finite.max(), finite[-1])
+            assert cell[0] <= cell[1] <= cell[2]
+
+
+@given(rows(), WIDTHS)
+def test_every_value_lies_in_its_bucket_and_every_count_adds_up(own: Rows, width: int) -> None:
+    """Minimum, maximum and last are values that there were, the mean lies between them."""
+    check(Buckets.of(own, width), own)
+
+
+@given(rows(), WIDTHS, WIDTHS, st.integers(0, 60))
+def test_buckets_of_buckets_are_the_same(own: Rows, one: int, other: int, cut: int) -> None:
+    """Also of two pieces that meet in the middle of a bucket, and from what was stored of them."""
+    small, large = sorted((one, other))
+    cut = min(cut, len(own.steps))
+    pieces = []
+    for part in (slice(cut), slice(cut, None)):
+        rest = Rows(
+            own.steps[part],
+            own.times_ns[part],
+            own.skipped[part],
+            own.values[part],
+            own.known[part],
+        )
+        if len(rest.steps):
+            pieces.append(stored(Buckets.of(rest, small)))
+    check(Buckets.joined(pieces, large), own)
+
+
+def stored(own: Buckets) -> Buckets:
+    """Return what comes back from the bytes that are written of buckets."""
+    body = join_blocks(own.stats.shape[2], split_buckets(own))
+    head = [own.numbers, own.times_ns]
+    found = decode_buckets(
+        head, own.width, lambda offset, length: body[offset : offset + length], None
+    )
+    same = rounded(own)
+    np.testing.assert_array_equal(found.stats, same.stats)
+    np.testing.assert_array_equal(found.counts, own.counts)
+    return found
+
+
+@given(rows(items=40))
+def test_rows_come_back_to_the_last_bit(own: Rows) -> None:
+    """All of them, and some items alone; one that is not there is not known."""
+    body = encode_rows(own)
+    reads: list[tuple[int, int]] = []
+
+    def read(offset: int, length: int) -> bytes:
+        reads.append((offset, length))
+        return body[offset : offset + length]
+
+    head = [own.steps, own.times_ns, own.skipped]
+    whole = decode_rows(head, read, None)
+    assert whole.values.tobytes() == own.values.tobytes()
+    assert (whole.known == own.known).all()
+    some = decode_rows(head, read, np.array([33, 2, 77]))
+    assert some.values[:, :2].tobytes() == own.values[:, [33, 2]].tobytes()
+    assert not some.known[:, 2].any()
+
+
+def test_one_item_is_read_alone() -> None:
+    """Of a thousand layers a thirtieth is read."""
+    values = np.random.default_rng(7).random((64, 1_000))
+    body = encode_rows(
+        Rows(
+            np.arange(64),
+            np.arange(64),
+            np.zeros(64, np.bool_),
+            values,
+            np.ones_like(values, np.bool_),
+        )
+    )
+    read = 0
+
+    def count(offset: int, length: int) -> bytes:
+        nonlocal read
+        read += length
+        return body[offset : offset + length]
+
+    found, is_known = decode_blocks(count, np.array([500]), (math.nan, False))
+
+    assert found[:, 0].tolist() == values[:, 500].tolist()
+    assert is_known.all()
+    assert read < len(body) // 20
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 40), st.integers(1, 4_096))
+def test_a_width_is_the_smallest_that_fits(first: int, length: int, points: int) -> None:
+    """A power of two, counted from step 0."""
+    last = first + length
+    width = width_for(first, last, points)
+
+    assert width & (width - 1) == 0
+    assert last // width - first // width + 1 <= points
+    half = width // 2
+    assert width == 1 or last // half - first // half + 1 > points
+
+
+def test_buckets_without_gaps() -> None:
+    """What was not recorded has no step and no number."""
+    steps = np.array([3, 9], dtype=np.int64)
+    own = Rows(
+        steps, steps, np.zeros(2, np.bool_), np.array([[1.0], [2.0]]), np.ones((2, 1), np.bool_)
+    )
+
+    found = Buckets.of(own, 2).spread(0, 5)
+
+    assert found.counts[0, :, 0].tolist() == [0, 1, 0, 0, 1, 0]
+    assert found.times_ns.tolist() == [0, 3, 3, 3, 9, 9]
+    assert np.isnan(found.stats[:, [0, 2, 3, 5]]).all()
