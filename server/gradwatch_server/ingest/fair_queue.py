@@ -1,0 +1,217 @@
+"""A fair queue: messages wait by peer, and the peer that cost least so far has its turn first.
+
+What a message costs is known once it was dealt with, so a peer's next one is expected to cost what
+its last ones did. Peers of one group, the ranks of a run, pay what their messages cost on average:
+the rank whose record closes the frame of all, or that was interrupted, must not fall behind for it.
+It knows neither sockets nor clocks: who takes a message says what it cost. Typical use::
+
+    dropped = queue.put(peer, message, len(message))
+    for peer, message in queue.turn(work_s=0.02):
+        queue.charge(peer, seconds_spent_on(message))
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+T = TypeVar("T")
+
+FIRST_S: Final = 0.0005
+"""What a peer's first message is expected to cost."""
+
+DECAY: Final = 0.9
+"""How much of an expectation is left after a message that cost less."""
+
+SLOW_DECAY: Final = 0.99
+"""Likewise of what the messages of a group cost: whatever it is, its peers are to stay together."""
+
+HEAD_START_S: Final = 0.05
+"""How far a peer that was idle may be ahead of those that were not: one that sends now and then is
+served before one that always does."""
+
+MAX_IDLE: Final = 4_096
+"""Peers without messages that are remembered."""
+
+
+@dataclass(slots=True, weakref_slot=True)
+class _Group:
+    """Peers whose messages are taken to cost the same."""
+
+    num_peers: int = 0
+    usual_s: float = FIRST_S  # what a message costs on average
+    expected_s: float = FIRST_S  # what the next one may cost
+    # Since the last turn began:
+    spent_s: float = 0.0
+    largest_s: float = 0.0
+    num_taken: int = 0
+
+    def settle(self, work_s: float) -> None:
+        """Learn from what the last turn cost."""
+        mean_s, rest = self.spent_s / self.num_taken, DECAY**self.num_taken
+        old = SLOW_DECAY**self.num_taken if self.num_peers > 1 else 0.0
+        self.usual_s = mean_s + (self.usual_s - mean_s) * old
+        # One that fills a turn alone is to be expected again, however cheap the others were.
+        seen_s = self.largest_s if self.largest_s > work_s / 2 else self.usual_s
+        self.expected_s = max(seen_s, self.expected_s * rest)
+        self.spent_s = self.largest_s = 0.0
+        self.num_taken = 0
+
+
+@dataclass(slots=True)
+class _Peer(Generic[T]):
+    group: _Group
+    served_s: float  # the later the more it cost
+    waiting: deque[tuple[T, int]] = field(default_factory=deque)
+    num_bytes: int = 0
+    # Since the last turn began:
+    planned_s: float = 0.0
+    num_taken: int = 0
+
+
+class FairQueue(Generic[T]):
+    """Messages of many peers, bounded in bytes, those of each in the order in which they came."""
+
+    def __init__(self, max_bytes: int, max_bytes_per_peer: int) -> None:
+        self.num_bytes = 0
+        self.num_dropped = 0
+        """Messages for which there was no room in all, since the start."""
+        self.num_dropped_of_peer = 0
+        """Messages that were too much of one peer, since the start."""
+        self._max_bytes = max_bytes
+        self._max_bytes_per_peer = max_bytes_per_peer
+        self._peers: dict[bytes, _Peer[T]] = {}
+        self._waiting: dict[bytes, _Peer[T]] = {}  # those with messages
+        self._served: dict[bytes, _Peer[T]] = {}  # those that had a turn
+        self._groups: WeakValueDictionary[str, _Group] = WeakValueDictionary()
+        self._floor_s = 0.0  # what the one served least has had, of those that wait
+
+    def __bool__(self) -> bool:
+        """Whether there is a message."""
+        return bool(self._waiting)
+
+    @property
+    def most_bytes(self) -> int:
+        """What the peer has that has most."""
+        return max((own.num_bytes for own in self._waiting.values()), default=0)
+
+    def has_room(self, peer: bytes) -> bool:
+        """Tell whether half of what a peer may have here is free."""
+        own = self._waiting.get(peer)
+        return own is None or own.num_bytes <= self._max_bytes_per_peer // 2
+
+    def put(self, peer: bytes, message: T, num_bytes: int) -> list[tuple[bytes, T]]:
+        """Add a message; return what is dropped for it, which may be itself.
+
+        Where there is no room in all, the newest of the peer go that has most.
+        """
+        own = self._peers.get(peer)
+        if own is not None and own.num_bytes + num_bytes > self._max_bytes_per_peer:
+            self.num_dropped_of_peer += 1
+            return [(peer, message)]
+        if own is None:
+            own = self._peers[peer] = _Peer(_Group(num_peers=1), self._floor_s)
+        if not own.waiting:
+            own.served_s = max(own.served_s, self._floor_s - HEAD_START_S)
+            self._waiting[peer] = own
+        own.waiting.append((message, num_bytes))
+        self._count(own, num_bytes)
+        return self._drop() if self.num_bytes > self._max_bytes else []
+
+    def _drop(self) -> list[tuple[bytes, T]]:
+        dropped = []
+        while self.num_bytes > self._max_bytes:
+            peer, own = max(self._waiting.items(), key=lambda item: item[1].num_bytes)
+            message, num_bytes = own.waiting.pop()
+            self._count(own, -num_bytes)
+            dropped.append((peer, message))
+            if not own.waiting:
+                del self._waiting[peer]
+        self.num_dropped += len(dropped)
+        return dropped
+
+    def _count(self, own: _Peer[T], num_bytes: int) -> None:
+        own.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+
+    def turn(self, work_s: float) -> Iterator[tuple[bytes, T]]:
+        """Yield messages that are expected to cost so much together, one at least.
+
+        One that is expected to cost more than that alone counts as half of it: what is cheap comes
+        with it, what is as dear waits.
+        """
+        self._settle(work_s)
+        order = [(own.served_s, own.group.expected_s, peer) for peer, own in self._waiting.items()]
+        heapq.heapify(order)
+        if order:
+            self._floor_s = max(self._floor_s, order[0][0])
+        planned_s = 0.0
+        while order and planned_s < work_s:
+            _, _, peer = heapq.heappop(order)
+            own = self._waiting[peer]
+            expected_s = own.group.expected_s
+            counted_s = min(expected_s, work_s / 2)
+            if planned_s + counted_s > work_s or (planned_s and expected_s > work_s):
+                continue
+            planned_s += counted_s
+            yield peer, self._take(peer, own)
+            if own.waiting:
+                heapq.heappush(order, (own.served_s, own.group.expected_s, peer))
+
+    def _take(self, peer: bytes, own: _Peer[T]) -> T:
+        message, num_bytes = own.waiting.popleft()
+        self._count(own, -num_bytes)
+        if not own.waiting:
+            del self._waiting[peer]
+        own.served_s += own.group.expected_s
+        own.planned_s += own.group.expected_s
+        own.num_taken += 1
+        own.group.num_taken += 1
+        self._served[peer] = own
+        return message
+
+    def charge(self, peer: bytes, seconds: float) -> None:
+        """Say what a message cost that was taken since the last turn began, or a part of that."""
+        own = self._served.get(peer)
+        if own is not None:
+            own.group.spent_s += seconds
+            own.group.largest_s = max(own.group.largest_s, seconds)
+
+    def join(self, peer: bytes, group: str) -> None:
+        """Say which group a peer is of; until then it is one of its own."""
+        own = self._peers.get(peer)
+        if own is None or self._groups.get(group) is own.group:
+            return
+        joined = self._groups.get(group)
+        if joined is None:
+            joined = self._groups[group] = _Group()
+        if own.num_taken:
+            own.group.num_taken -= own.num_taken
+            joined.num_taken += own.num_taken
+        own.group.num_peers -= 1
+        joined.num_peers += 1
+        own.group = joined
+
+    def _settle(self, work_s: float) -> None:
+        """Put what the last turn cost in the place of what was expected."""
+        for group in {id(own.group): own.group for own in self._served.values()}.values():
+            group.settle(work_s)
+        for own in self._served.values():
+            own.served_s += own.num_taken * own.group.usual_s - own.planned_s
+            own.planned_s = 0.0
+            own.num_taken = 0
+        self._served.clear()
+        if len(self._peers) - len(self._waiting) > MAX_IDLE:
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Forget half of the peers without messages: those that would be the first to be served."""
+        idle = (own for own in self._peers.items() if not own[1].waiting)
+        kept = dict(heapq.nlargest(MAX_IDLE // 2, idle, key=lambda own: own[1].served_s))
+        for peer, own in self._peers.items():
+            own.group.num_peers -= not own.waiting and peer not in kept
+        self._peers = self._waiting | kept

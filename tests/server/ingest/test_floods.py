@@ -1,0 +1,84 @@
+"""Peers that send on and on: the aggregator lives, others are heard, and the flood is cut off."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from gradwatch_server.ingest.floods import Floods
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+PING = b"\x04PING" + struct.pack(">H", 0)
+
+
+def command(body: bytes) -> bytes:
+    """Return a command of ZMTP."""
+    return bytes([4, len(body)]) + body
+
+
+def message(num_bytes: int) -> bytes:
+    """Return a message of one frame, of nothing that anybody understands."""
+    return b"\x02" + struct.pack(">Q", num_bytes) + bytes(num_bytes)
+
+
+@pytest.fixture
+def connection(service: Any) -> Iterator[socket.socket]:
+    """A connection to the ingest port that speaks ZMTP and nothing else."""
+    host, port = service.ingest.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=60) as own:
+        own.sendall(GREETING)
+        received = b""
+        while len(received) < len(GREETING):
+            received += own.recv(len(GREETING) - len(received))
+        own.sendall(command(READY))
+        yield own
+
+
+def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
+    service: Any, connection: socket.socket, peers: Any
+) -> None:
+    """Messages with heartbeats between them, more than are read at once, and then nobody."""
+    with suppress(OSError):
+        connection.sendall((message(300) * 3 + command(PING)) * 5_000)
+    connection.close()
+    peers(service.ingest, run="beside").attach()
+    time.sleep(3)  # in which a heartbeat of the aggregator is due
+
+    assert service.answers()
+    peers(service.ingest, run="after").attach()
+
+
+def test_a_flood_is_cut_off_and_others_are_heard(
+    service: Any, connection: socket.socket, peers: Any
+) -> None:
+    """It is counted, and told to whoever runs the aggregator."""
+    peer = peers(service.ingest, run="quiet").attach()
+    with pytest.raises(OSError, match=r"reset|pipe"):
+        connection.sendall(message(100_000) * 4_000)
+    peer.stats(0)
+    peer.acked()
+
+    assert 'gradwatch_refused_total{kind="flood"}' in service.get("/metrics").text
+    assert service.answers()
+
+
+def test_a_flood_is_what_comes_in_vain_within_a_second() -> None:
+    """A peer that was cut off begins anew."""
+    floods = Floods(1_000)
+    for at, now_s in enumerate((0.0, 0.5, 2.0, 2.4)):
+        floods.count(b"a", 2_400, now_s)
+        assert (b"a" in floods) == (at % 2 == 1)
+    floods.count(b"b", 2_400, 2.5)
+    floods.forget(b"a")
+
+    assert b"a" not in floods
+    assert b"b" not in floods
+    floods.look(4.0)
+    assert not floods
