@@ -92,11 +92,49 @@ class RulesSet:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetsSet:
+    """What the core keeps to from here on, as plain data of `budgets.LoggedBudgets`."""
+
+    budgets: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """The attempts of a run up to *attempts* ended long ago and leave memory."""
 
     run: str
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class FramesClosed:
+    """All that waits for other ranks takes too much: the oldest steps of one attempt close.
+
+    Which attempt that is depends on all of them, and a checkpoint may have some of them as they
+    were later. So it is decided once, and is a fact of the log.
+
+    Args:
+        run: The run.
+        attempt: Which of its attempts.
+        most_bytes: What its records that wait may take from here on.
+    """
+
+    run: str
+    attempt: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestsDropped:
+    """All manifests take too much: the oldest ones of one session are dropped.
+
+    Args:
+        session: The session.
+        most_bytes: What its manifests may take from here on.
+    """
+
+    session: bytes
+    most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +166,19 @@ Request: TypeAlias = Acknowledged | SilenceAdded | SilenceRemoved
 """What people ask of the aggregator."""
 
 Body: TypeAlias = (
-    Opened | Received | Gap | Lost | Beats | Resumed | Tick | RulesSet | Forgotten | Request
+    Opened
+    | Received
+    | Gap
+    | Lost
+    | Beats
+    | Resumed
+    | Tick
+    | RulesSet
+    | BudgetsSet
+    | Forgotten
+    | FramesClosed
+    | ManifestsDropped
+    | Request
 )
 
 

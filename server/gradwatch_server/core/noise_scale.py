@@ -95,6 +95,11 @@ class NoiseScale:
         """Return the samples, oldest first."""
         return tuple(self._samples)
 
+    def at(self, step: int) -> float | None:
+        """Return the noise scale at *step* if that is the newest sample, else None."""
+        last = self._samples[-1] if self._samples else None
+        return last.noise_scale if last is not None and last.step == step else None
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
         samples = [

@@ -41,6 +41,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._median_s: float | None = None  # of these, once somebody asked
         self._count = 0
         self._largest_s = 0.0
         self._largest_evaluation_s = 0.0
@@ -49,6 +50,7 @@ class Pace:
         """Note a gap, finite and not negative."""
         self._count += 1
         self._gaps.append(gap_s)
+        self._median_s = None
         if not training:
             self._largest_evaluation_s = max(self._largest_evaluation_s, gap_s)
         elif self._count > WARM_UP:
@@ -56,8 +58,9 @@ class Pace:
 
     def gaps(self) -> Gaps:
         """Return what they come to."""
-        median_s = float(np.median(self._gaps)) if self._gaps else 0.0
-        return Gaps(self._count, median_s, self._largest_s, self._largest_evaluation_s)
+        if self._median_s is None:
+            self._median_s = float(np.median(self._gaps)) if self._gaps else 0.0
+        return Gaps(self._count, self._median_s, self._largest_s, self._largest_evaluation_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -71,6 +74,7 @@ class Pace:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what `state_dict` described."""
         self._gaps.extend(unpack_numbers(state["gaps_s"]).tolist())
+        self._median_s = None
         self._count = state["count"]
         self._largest_s = state["largest_s"]
         self._largest_evaluation_s = state["largest_evaluation_s"]

@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.launch import is_same_job, precedes
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
+from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
 
 MAX_LIVE: Final = 8
 """Attempts of a run that are judged at the same time, the newest."""
+
+RETURN_NS: Final = 3_600_000_000_000
+"""An attempt that was lost may come back this long after it was heard of last: a network that is
+away for a while. After that, one that begins takes its place."""
 
 
 @dataclass(slots=True)
@@ -28,6 +35,7 @@ class Run:
     attempts: list[Attempt] = field(default_factory=list)
     num_stored: int = 0
     num_lost: int = 0
+    alert_budget: AlertBudget = field(default_factory=AlertBudget)
     _judged: list[Attempt] = field(default_factory=list)
     _num_known: int = 0  # attempts that there were when these were found
 
@@ -69,9 +77,28 @@ class Run:
 
     @property
     def _newest(self) -> Attempt:
-        # What comes from a spill file is of the past: the training that runs stays current.
+        # What comes from a spill file is of the past, and so is a process of an earlier launch that
+        # attaches only now: the training that runs stays current.
         judged = self.judged or self.attempts[-1:]
-        return next((own for own in reversed(judged) if not own.replayed), judged[-1])
+        trained = [own for own in judged if not own.replayed]
+        if len(trained) > 1:
+            timely = (own for own in reversed(trained) if not self._is_late(own))
+            return next(timely, trained[-1])
+        return trained[0] if trained else judged[-1]
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Tell whether an attempt is of an earlier launch than one that began before it and lives.
+
+        Its job says so, or there was an attempt of the same launch before that one.
+        """
+        living = (own for own in self.judged if own.lives and own.number < attempt.number)
+        return any(self._began_before(attempt.job, own) for own in living)
+
+    def _began_before(self, job: str, other: Attempt) -> bool:
+        if not job or job == other.job:
+            return False
+        earlier = (own.job for own in self.attempts if own.number < other.number)
+        return precedes(job, other.job) or job in earlier
 
     def attempt_of(self, session: Session) -> Attempt:
         """Return the attempt that a session belongs to."""
@@ -83,21 +110,33 @@ class Run:
     def find(self, hello: Hello) -> Attempt | None:
         """Return the attempt that a new session belongs to, None if that is another one."""
         candidates = self.attempts if is_replayed(hello) else self.judged
-        return next((own for own in reversed(candidates) if not own.is_another(hello)), None)
+        fitting = [own for own in candidates if not own.is_another(hello)]
+        if not fitting:
+            return None
+        # A lost one that misses a rank is no place for the rank of a launch that came after it.
+        newest = max(own.number for own in candidates if own.is_of_launch(hello))
+        joined = (own for own in reversed(fitting) if own.lives or own.number == newest)
+        return next(joined, None)
 
     def begin(self, attempt: Attempt, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Add an attempt, and retire those that no longer live."""
+        """Add an attempt, and retire those that have ended, or will hardly come back."""
         if attempt.replayed and any(not own.replayed for own in self.judged):
             yield from attempt.retire(now_ns, rules)
         else:
             if self.judged and not attempt.replayed:
                 attempt.closed.predecessor = self.current.closed.as_predecessor()
-            rest = [own for own in self.judged if own.lives and own.replayed == attempt.replayed]
-            rest.sort(key=lambda own: own.signs.heard_ns)
+            rest = [own for own in self.judged if own.replayed == attempt.replayed]
+            rest = [own for own in rest if own.lives or _may_return(own, attempt)]
+            rest.sort(key=lambda own: (own.lives, own.signs.heard_ns))
             kept = rest[-MAX_LIVE + 1 :]
             for own in self.judged:
                 if own not in kept:
                     yield from own.retire(now_ns, rules)
+        self.adopt(attempt)
+
+    def adopt(self, attempt: Attempt) -> None:
+        """Add an attempt as it is; its alerts are told of what this run has left."""
+        attempt.active_alerts.allowance.budget = self.alert_budget
         self.attempts.append(attempt)
         self._num_known = 0
 
@@ -107,8 +146,8 @@ class Run:
             return
         for own in self.attempts[-MAX_LIVE - 1 :]:
             session = own.sessions.get(hello.rank)
-            same_job = own.job.partition("/")[0] == hello.job.partition("/")[0]
-            if own.number < attempt.number and session and (same_job or not own.lives):
+            replaces = is_same_job(own.job, hello.job) or not own.lives
+            if own.number < attempt.number and session and replaces:
                 session.is_replaced = True
                 if own.signs.is_troubled:
                     own.revision += 1
@@ -131,6 +170,7 @@ class Run:
             "created_ns": self.created_ns,
             "num_stored": pack_integer(self.num_stored),
             "num_lost": pack_integer(self.num_lost),
+            "alert_budget": self.alert_budget.state_dict(),
         }
 
     @classmethod
@@ -141,7 +181,15 @@ class Run:
             state["created_ns"],
             num_stored=int(state["num_stored"]),
             num_lost=int(state["num_lost"]),
+            alert_budget=AlertBudget.from_state_dict(state.get("alert_budget", {})),
         )
+
+
+def _may_return(attempt: Attempt, begins: Attempt) -> bool:
+    """Tell whether an attempt is lost, rather than over: not for long, and not restarted since."""
+    lost = any(own.state is RankState.LOST for own in attempt.sessions.values())
+    is_recent = begins.started_ns - attempt.signs.heard_ns < RETURN_NS
+    return lost and is_recent and not precedes(attempt.job, begins.job)
 
 
 def _number(attempt: Attempt) -> int:

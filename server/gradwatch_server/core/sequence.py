@@ -33,14 +33,33 @@ class SequenceTracker:
 
     def __init__(self, acked: Mapping[bytes, int]) -> None:
         self._expected = {session: seq + 1 for session, seq in acked.items()}
+        self._going_on: set[bytes] = set()  # a record of theirs was taken since the start
+        self._asked: set[bytes] = set()  # whose first gap since the start was doubted
 
     def open(self, session: bytes) -> None:
-        """Begin a session at sequence number 1."""
+        """Note a HELLO: a session that is new begins at sequence number 1."""
         self._expected.setdefault(session, 1)
+        if session in self._asked:
+            self._asked.remove(session)
+            self._going_on.add(session)
+
+    def is_doubtful(self, session: bytes, seq: int, low: int) -> bool:
+        """Tell whether a record is not to be checked before its session said HELLO once more.
+
+        It is the first since the start and speaks of a gap. What was on its way while the log was
+        lost says what the old log had, not what the client can supply: manifests among it.
+        """
+        expected = self._expected.get(session)
+        if expected is None or session in self._going_on or min(low, seq) <= expected:
+            return False
+        self._asked.add(session)
+        return True
 
     def forget(self, session: bytes) -> None:
         """Let a session go; if it comes back it is not known."""
         self._expected.pop(session, None)
+        self._going_on.discard(session)
+        self._asked.discard(session)
 
     def accepted(self, session: bytes) -> int:
         """Return the highest sequence number below which nothing is missing, 0 if unknown."""
@@ -69,4 +88,5 @@ class SequenceTracker:
             self._expected[session] = expected
             return SequenceCheck(Outcome.REWIND, gap)
         self._expected[session] = seq + 1
+        self._going_on.add(session)
         return SequenceCheck(Outcome.ACCEPT, gap)

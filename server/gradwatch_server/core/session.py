@@ -13,6 +13,7 @@ from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes
 from gradwatch_server.core.losses import Losses
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_wire import Event, Hello, Stats
@@ -50,6 +51,17 @@ class DeclaredManifest:
         idle = 0 if self.idle is None else len(self.idle)
         return layers + len(self.layout.modules) + idle + 16
 
+    @property
+    def own_bytes(self) -> int:
+        """What it takes in memory beside its layout, which others may share."""
+        arrays = () if self.idle is None else (self.idle.frozen, self.idle.unused)
+        return RECORD_BYTES + sum(map(array_bytes, arrays))
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory with its layout."""
+        return self.own_bytes + self.layout.num_bytes
+
 
 @dataclass(slots=True)
 class Session:
@@ -79,6 +91,10 @@ class Session:
         is_from_files: Whether it is sent from spill files by now.
         beat_step: The last step that it told of in a BEAT since the last statistics, else -1.
         behind_frames: Frames in a row that closed two steps or more ahead of it.
+        revision: Counts the entries that are of it; readers keep what is unchanged.
+
+    Attributes:
+        manifests_bytes: What its manifests take in memory.
     """
 
     id: bytes
@@ -103,6 +119,9 @@ class Session:
     is_from_files: bool = False
     beat_step: int = -1
     behind_frames: int = 0
+    revision: int = 0
+    manifests_bytes: int = field(default=0, init=False)
+    _manifests_size: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Begin to count from now."""
@@ -130,12 +149,38 @@ class Session:
         self.heard_ns = max(self.heard_ns, now_ns)
         self.stepped_ns = max(self.stepped_ns, now_ns)
 
-    def declare(self, number: int, manifest: DeclaredManifest) -> None:
-        """Note what a manifest declared; the oldest are dropped when they name too many layers."""
-        self.manifests.pop(number, None)
+    def declare(self, number: int, manifest: DeclaredManifest) -> DeclaredManifest | None:
+        """Note what a manifest declared; return the one that it takes the place of, if any."""
+        replaced = None if number not in self.manifests else self._pop_manifest(number)
         self.manifests[number] = manifest
-        while sum(known.size for known in self.manifests.values()) > MAX_MANIFEST_LAYERS:
-            del self.manifests[next(iter(self.manifests))]
+        self.manifests_bytes += manifest.num_bytes
+        self._manifests_size += manifest.size
+        return replaced
+
+    def drop_manifests(self, most_bytes: int, least: int) -> list[DeclaredManifest]:
+        """Let the oldest manifests go that are too many; records of them fit none then.
+
+        Args:
+            most_bytes: What they may take.
+            least: So many of the newest stay.
+        """
+        dropped = []
+        while len(self.manifests) > least and (
+            self.manifests_bytes > most_bytes or self._manifests_size > MAX_MANIFEST_LAYERS
+        ):
+            dropped.append(self._pop_manifest(next(iter(self.manifests))))
+        return dropped
+
+    def clear_manifests(self) -> None:
+        """Let all manifests go."""
+        self.manifests.clear()
+        self.manifests_bytes = self._manifests_size = 0
+
+    def _pop_manifest(self, number: int) -> DeclaredManifest:
+        manifest = self.manifests.pop(number)
+        self.manifests_bytes -= manifest.num_bytes
+        self._manifests_size -= manifest.size
+        return manifest
 
     def read(self, stats: Stats) -> RankPart | None:
         """Return a record in the order of its manifest, None if it does not fit one."""
@@ -203,7 +248,7 @@ class Session:
         session.losses = Losses.from_state_dict(state.get("losses", ()))
         for number, layout, ordered, *later in state["manifests"]:
             idle = Idle.from_state_dict(later[0]) if later else None
-            session.manifests[number] = DeclaredManifest(layouts[layout], ordered, idle)
+            session.declare(number, DeclaredManifest(layouts[layout], ordered, idle))
         return session
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silences
@@ -12,10 +13,13 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
     Acknowledged,
     Beats,
+    BudgetsSet,
     Entry,
     Forgotten,
+    FramesClosed,
     Gap,
     Lost,
+    ManifestsDropped,
     Opened,
     Received,
     Request,
@@ -25,6 +29,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
+from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import EXCEPTION, Session
@@ -44,9 +49,11 @@ class State:
         self.runs: dict[str, Run] = {}
         self.sessions: dict[bytes, Session] = {}
         self.rules = rules or Rules()
+        self.budgets = LoggedBudgets.from_log({})
         self.silences = Silences()
         self.forgotten: dict[str, int] = {}  # run -> its last attempt
         self.window_steps = window_steps
+        self.recorder: FrameRecorder | None = None
 
     def apply(self, entry: Entry, skip: Collection[str] = ()) -> list[Alert]:
         """Apply one entry; return the alerts that fire or are resolved by it, in order.
@@ -60,13 +67,25 @@ class State:
             return list(self._follow(body, entry.received_ns, skip))
         return list(self._apply(entry, skip))
 
+    def record_with(self, recorder: FrameRecorder) -> None:
+        """Hand every frame that closes from here on to what keeps the history."""
+        self.recorder = recorder
+        for run in self.runs.values():
+            for attempt in run.attempts:
+                attempt.closed.recorder = recorder
+
     def concerns(self, entry: Entry) -> list[tuple[str, int]]:
         """Return `(run, attempt)` of what the entry is about to change; attempt 0 if it is new."""
         match entry.body:
             case Opened(session, hello) if session not in self.sessions:
                 run = self.runs.get(hello.run)
                 return [(hello.run, own) for own in (0, *(run.touched_by_open() if run else ()))]
-            case Opened(session, _) | Gap(session, _, _) | Lost(session):
+            case (
+                Opened(session, _)
+                | Gap(session, _, _)
+                | Lost(session)
+                | ManifestsDropped(session, _)
+            ):
                 return self._concerned(session)
             case Received(envelope):
                 return self._concerned(envelope.session)
@@ -83,11 +102,17 @@ class State:
                 ]
             case Forgotten(run, attempts) if run in self.runs:
                 return [(run, attempts)]
-            case Acknowledged(run, attempt) if run in self.runs:
+            case Acknowledged(run, attempt) | FramesClosed(run, attempt) if run in self.runs:
                 return [(run, attempt)]
             case SilenceAdded() | SilenceRemoved():
                 return [(own.run, own.number) for own in self._alerting()]
         return []
+
+    def keep_to(self, budgets: LoggedBudgets) -> None:
+        """Put budgets in force."""
+        self.budgets = budgets
+        for run in self.runs.values():
+            run.alert_budget.limits = budgets
 
     def _concerned(self, session_id: bytes) -> list[tuple[str, int]]:
         session = self.sessions.get(session_id)
@@ -106,12 +131,35 @@ class State:
             case Resumed():
                 for attempt in self._judged(skip):
                     attempt.resume(now_ns)
-            case RulesSet(rules):
-                self.rules = Rules.from_log(rules)
-            case Forgotten(name, attempts):
-                self._forget(self.runs[name], attempts)
+            case RulesSet() | BudgetsSet() as body:
+                self._put_in_force(body)
+            case Forgotten() | FramesClosed() | ManifestsDropped() as body:
+                yield from self._make_room(body, now_ns)
             case Opened() | Gap() | Lost() as body:
                 yield from self._change_session(body, now_ns)
+
+    def _make_room(
+        self, body: Forgotten | FramesClosed | ManifestsDropped, now_ns: int
+    ) -> Iterator[Alert]:
+        match body:
+            case Forgotten(name, attempts):
+                self._forget(self.runs[name], attempts)
+            case FramesClosed(name, number, most_bytes) if name in self.runs:
+                for attempt in self.runs[name].judged:
+                    if attempt.number == number:
+                        attempt.revision += 1
+                        budget = "open_frames_bytes"
+                        yield from attempt.keep_to(most_bytes, budget, now_ns, self.rules)
+            case ManifestsDropped(session_id, most_bytes) if session_id in self.sessions:
+                session = self.sessions[session_id]
+                self._touched(session).manifests.keep_to(session, most_bytes, "manifests_bytes")
+
+    def _put_in_force(self, body: RulesSet | BudgetsSet) -> None:
+        match body:
+            case RulesSet(rules):
+                self.rules = Rules.from_log(rules)
+            case BudgetsSet(budgets):
+                self.keep_to(LoggedBudgets.from_log(budgets))
 
     def _change_session(self, body: Opened | Gap | Lost, now_ns: int) -> Iterator[Alert]:
         match body:
@@ -158,9 +206,10 @@ class State:
         yield from self._touched(session).leave(session, RankState.LOST, now_ns, self.rules)
 
     def _touched(self, session: Session) -> Attempt:
-        """Return the attempt of a session, noting that it changes."""
+        """Return the attempt of a session, noting that both change."""
         attempt = self._attempt(session)
         attempt.revision += 1
+        session.revision += 1
         return attempt
 
     def _open(self, session_id: bytes, hello: Hello, now_ns: int) -> Iterator[Alert]:
@@ -171,11 +220,13 @@ class State:
         run = self.runs.get(hello.run)
         if run is None:
             run = self.runs[hello.run] = Run(hello.run, now_ns)
+            run.alert_budget.limits = self.budgets
         attempt = run.find(hello)
         if attempt is None:
             last = run.attempts[-1].number if run.attempts else self.forgotten.get(run.name, 0)
             attempt = Attempt(run.name, last + 1, hello, now_ns, self.window_steps)
             attempt.active_alerts.silences = self.silences
+            attempt.closed.recorder = self.recorder
             yield from run.begin(attempt, now_ns, self.rules)
         session = Session(session_id, hello, attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
@@ -223,7 +274,7 @@ class State:
             case Stats() as stats:
                 yield from attempt.add_stats(session, stats, now_ns, self.rules)
             case Manifest() as manifest:
-                attempt.add_manifest(session, manifest)
+                attempt.add_manifest(session, manifest, self.budgets)
             case Gains() as gains:
                 attempt.add_gains(session, gains, now_ns)
             case Event() as event:
@@ -233,6 +284,9 @@ class State:
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 yield from attempt.leave(session, state, now_ns, self.rules)
         yield from attempt.close_frames(now_ns, self.rules)
+        budget = "open_frames_bytes_per_attempt"
+        most_bytes = self.budgets.open_frames_bytes_per_attempt * attempt.shares
+        yield from attempt.keep_to(most_bytes, budget, now_ns, self.rules)
 
     def _gap(self, session_id: bytes, first: int, last: int, now_ns: int) -> Iterator[Alert]:
         session = self.sessions[session_id]

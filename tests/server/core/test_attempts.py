@@ -147,3 +147,86 @@ def test_at_most_so_many_attempts_are_judged_at_once(cluster: Any) -> None:
     assert [own.number for own in run.judged] == list(range(6, MAX_LIVE + 6))
     assert len(view_run(run).others) <= 2 * MAX_LIVE
     assert job.closed == [0]
+
+
+def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away(cluster: Any) -> None:
+    """Nothing was heard of it for a while; it comes back, is judged, and is current."""
+    training = cluster(names=("a",)).start(job="new")
+    training.step(0)
+    training.lose(0)
+    training.wait(40)
+    old = cluster(names=("a",), state=training.state)
+    together(training, old)
+    old.open(0, job="old")
+    together(training, old)
+    training.back(0)
+    for step in range(1, 4):
+        training.step(step)
+    together(training, old)
+    old.lose(0)
+    training.step(4, NAN)
+    run = training.state.runs["gpt"]
+    first = run.attempts[0]
+
+    assert (first.num_frames, first.counts.num_late, first.retired) == (5, 0, False)
+    assert [(alert.attempt, alert.rule) for alert in training.alerts] == [
+        *((1, "rank_lost"), (1, "nonfinite")),
+    ]
+    assert run.current is first
+
+
+def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives(
+    cluster: Any,
+) -> None:
+    """What its job was before, or how often it was restarted, says which came first."""
+    for old, new in (("17", "18"), ("17/0", "17/1"), ("/0/node-3:29500", "/1/node-3:29500")):
+        before = cluster(names=("a",)).start(job=old)
+        training = cluster(names=("a",), state=before.state)
+        together(before, training)
+        before.bye(0)
+        together(before, training)
+        training.start(job=new)
+        together(before, training)
+        before.open(0, job=old)
+        together(before, training)
+        training.step(0)
+        run = training.state.runs["gpt"]
+
+        assert run.current.job == new
+        assert [own.number for own in run.live] == [2, 3]
+        training.bye(0)
+        assert run.current.number == 3
+
+
+def test_another_job_is_current_as_soon_as_it_begins(cluster: Any) -> None:
+    """Nothing says that it came before, also where neither has a number of its own."""
+    for old, new in (("18", "17"), ("17/1", "18/0"), ("", ""), ("/0", "/0"), ("/1", "/0")):
+        one = cluster(names=("a",)).start(job=old)
+        two = cluster(names=("a",), state=one.state)
+        together(one, two)
+        two.start(job=new)
+
+        assert one.state.runs["gpt"].current.number == 2
+
+
+def test_a_lost_launch_that_was_restarted_is_over(cluster: Any) -> None:
+    """So a job that is killed and restarted all day does not keep what it was before."""
+    job = cluster(names=("a",)).start(job="7/0")
+    job.lose(0)
+    job.start(job="7/1")
+    job.lose(0)
+    job.start(job="8/0")
+
+    assert [own.retired for own in job.state.runs["gpt"].attempts] == [True, False, False]
+
+
+def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced(cluster: Any) -> None:
+    """The first of a restart may be a rank that the lost one never had."""
+    job = cluster(world=2, names=("a",))
+    job.open(0)
+    job.lose(0)
+    job.open(0)
+    job.open(1)
+    job.open(1)
+
+    assert [sorted(own.sessions) for own in job.state.runs["gpt"].attempts] == [[0], [0, 1], [1]]

@@ -47,6 +47,31 @@ def test_a_record_is_checked(
     assert tracker.accepted(SESSION) == then
 
 
+def test_the_first_gap_is_believed_after_a_hello() -> None:
+    """Of a session that is new, or was there at the start: data that were lost may be older."""
+    for tracker, after in ((SequenceTracker({SESSION: 10}), 10), (SequenceTracker({}), 0)):
+        tracker.open(SESSION)
+
+        assert [tracker.is_doubtful(SESSION, seq, 51) for seq in (51, 52, 99)] == [True] * 3
+        assert tracker.accepted(SESSION) == after
+        assert not tracker.is_doubtful(SESSION, after + 1, after + 1)
+        tracker.open(SESSION)
+        assert not tracker.is_doubtful(SESSION, 51, 51)
+        assert tracker.check(SESSION, 51, 51).gap == (after + 1, 50)
+
+
+def test_later_gaps_are_believed_at_once() -> None:
+    """What a session sends once a record of it is taken, it sent to this aggregator."""
+    tracker = SequenceTracker({SESSION: 10})
+    assert tracker.check(SESSION, 11, 11).outcome is ACCEPT
+
+    assert not tracker.is_doubtful(SESSION, 51, 51)
+    assert not tracker.is_doubtful(b"t" * 16, 51, 51)  # never said HELLO
+    tracker.forget(SESSION)
+    tracker.open(SESSION)
+    assert tracker.is_doubtful(SESSION, 51, 51)
+
+
 def test_a_session_that_never_said_hello_is_unknown() -> None:
     """Its records are neither accepted nor lost; once open it begins at 1."""
     tracker = SequenceTracker({})

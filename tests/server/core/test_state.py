@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
 from gradwatch_server.core.frames import layers
+from gradwatch_server.core.run import RETURN_NS
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import RankState
@@ -129,10 +130,11 @@ def test_records_of_a_session_that_was_replaced_are_judged_in_their_own_attempt(
 def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged(
     cluster: Any, make_stats: Any
 ) -> None:
-    """It was taken for lost when the next one began, and its window is gone."""
+    """It was taken for lost long before the next one began, and its window is gone."""
     job = cluster(names=("a",)).start()
     old = job.sessions[0]
     job.lose(0)
+    job.wait(RETURN_NS / 1e9)
     job.start()
 
     assert job.send(0, make_stats(1, [NAN]), session=old) == []
@@ -155,7 +157,7 @@ def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
         None,
     )
     assert (first.layers.names, first.layers.numel) == ([], [])
-    assert first.window._values.size == 0
+    assert first.window.num_bytes == 0
     assert all(not session.manifests for session in first.sessions.values())
 
 

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.frames.chunked_rows import CHUNK_ROWS
 from gradwatch_server.core.frames.layout import Layout
-from gradwatch_server.core.frames.window import CHUNK_ROWS, Window
+from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
@@ -42,10 +43,12 @@ def rows_of(window: Window) -> list[Any]:
 def restored(state: State) -> State:
     """Return a state that was saved and restored."""
     made = State(state.window_steps)
-    made.rules, made.forgotten = state.rules, dict(state.forgotten)
+    made.rules, made.budgets = state.rules, state.budgets
+    made.forgotten = dict(state.forgotten)
     made.silences.replace(through_bytes(state.silences.state_dict()))
     for name, run in state.runs.items():
         made.runs[name] = Run.from_state_dict(name, through_bytes(run.state_dict()))
+        made.runs[name].alert_budget.limits = state.budgets
         for attempt in run.attempts:
             rows = rows_of(attempt.window)
             plain = through_bytes(attempt.state_dict())
@@ -56,7 +59,7 @@ def restored(state: State) -> State:
             for number in again.window.absent():
                 again.window.fill(number, columns[number])
             again.active_alerts.silences = made.silences
-            made.runs[name].attempts.append(again)
+            made.runs[name].adopt(again)
             made.sessions.update((own.id, own) for own in again.sessions.values())
     return made
 

@@ -8,13 +8,16 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.alerting.active_alert import ActiveAlert, is_worse
+from gradwatch_server.core.alerting import telling
+from gradwatch_server.core.alerting.active_alert import ActiveAlert
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, Part, ResolvedBy
+from gradwatch_server.core.alerting.allowance import Allowance
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.incidents import Cause, Incidents, as_consequence
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -41,16 +44,20 @@ class ActiveAlerts:
 
     Attributes:
         silences: Those in force for all runs.
+        allowance: What they may tell; an alert whose event has to wait stays as it is.
     """
 
     _active: dict[_Key, ActiveAlert] = field(default_factory=dict)
     _resolved: list[Alert] = field(default_factory=list)
     silences: Silences = field(default_factory=Silences)
     _incidents: Incidents = field(default_factory=Incidents)
+    allowance: Allowance = field(default_factory=Allowance)
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
-        active = sorted((own.alert for own in self._active.values()), key=_age, reverse=True)
+        active = sorted(
+            (own.as_it_stands() for own in self._active.values()), key=_age, reverse=True
+        )
         return (*active, *reversed(self._resolved))
 
     def __bool__(self) -> bool:
@@ -63,17 +70,19 @@ class ActiveAlerts:
             "lives": [[*key, *own.state_dict()] for key, own in self._active.items()],
             "resolved": [alert.state_dict() for alert in self._resolved],
             "incidents": self._incidents.state_dict(),
+            "critical": sorted(self.allowance.critical),
         }
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described, without the silences."""
+        """Return what `state_dict` described, without the silences and the budget."""
         active = {
             (rule, group): ActiveAlert.from_state_dict(own) for rule, group, *own in plain["lives"]
         }
         resolved = [Alert.from_state_dict(alert) for alert in plain["resolved"]]
         incidents = Incidents.from_state_dict(plain.get("incidents", {}))
-        return cls(active, resolved, _incidents=incidents)
+        allowance = Allowance(critical=set(plain.get("critical", ())))
+        return cls(active, resolved, _incidents=incidents, allowance=allowance)
 
     def update(
         self, observation: object, flags: Flags, rules: Rules, context: Context
@@ -99,7 +108,9 @@ class ActiveAlerts:
         for own in self._active.values():
             if own.alert.id == alert_id and own.alert.state is AlertState.FIRING:
                 own.alert = replace(own.alert, acknowledged=who)
-                yield own.mention(News.ACKNOWLEDGED, who.at_ns, _describe(own.alert, rules))
+                what = _describe(own.alert, rules)
+                self.allowance.take(own, who.at_ns)
+                yield telling.mention(own, News.ACKNOWLEDGED, who.at_ns, what)
 
     def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
         """Show at once what new silences keep; that one ended is told at the next step.
@@ -125,6 +136,8 @@ class ActiveAlerts:
         self, name: str, rules: Rules, evaluation: Evaluation, context: Context
     ) -> Iterator[Alert]:
         rule, key = rules.root[name], (name, evaluation.group)
+        if key not in self._active and not np.count_nonzero(evaluation.verdict.raised):
+            return
         cause = self._cause_of(key, rule, evaluation)
         root = None if cause is None else self._firing(cause.alert_id)
         by_itself = evaluation.severity
@@ -132,19 +145,21 @@ class ActiveAlerts:
             severity = as_consequence(by_itself, cause, goes_on=root is not None)
             evaluation = replace(evaluation, severity=severity)
         own = self._follow(key, rule, evaluation, context)
-        if own is None:
-            return
         if cause is not None and own.alert.state is AlertState.PENDING:
             own.explain(cause.alert_id, evaluation)
         yield from self._transition(key, rule, evaluation)
         if own.alert.state is not AlertState.FIRING:
             return
-        self._incidents.note(_kind_of(own.alert, rules), own.alert)
+        self._incidents.note(_kind_of(own.alert, rules), own.alert, own.last_step)
         severity_now = by_itself(own.bad_steps)
-        if root is not None and is_worse(severity_now, root.alert.severity):
-            part = Part(name, rule.describe(own.alert.origin))
-            yield root.escalate(severity_now, part, _describe(root.alert, rules), evaluation)
-            self._incidents.note(_kind_of(root.alert, rules), root.alert)
+        if (
+            root is not None
+            and is_worse(severity_now, root.alert.severity)
+            and self.allowance.may_tell(root, severity_now, evaluation.received_ns)
+        ):
+            part, what = Part(name, rule.describe(own.alert.origin)), _describe(root.alert, rules)
+            yield telling.escalate(root, severity_now, part, what, evaluation)
+            self._incidents.note(_kind_of(root.alert, rules), root.alert, root.last_step)
 
     def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
         """Return what an alert that is there, or begins, is a consequence of."""
@@ -161,17 +176,17 @@ class ActiveAlerts:
 
     def _follow(
         self, key: _Key, rule: Rule, evaluation: Evaluation, context: Context
-    ) -> ActiveAlert | None:
-        """Return the alert with what an evaluation adds to it, None if there is none."""
+    ) -> ActiveAlert:
+        """Return the alert with what an evaluation adds to it, or begins it."""
         own, verdict = self._active.get(key), evaluation.verdict
         if own is None:
-            if not verdict.raised.any():
-                return None
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
-            own = self._active[key] = ActiveAlert.begin(key[0], rule, evaluation, context, taken)
-        elif (bad := self._bad(own, evaluation)).any():
+            most = self.allowance.budget.limits.alert_body_bytes
+            own = ActiveAlert.begin(key[0], rule, evaluation, context, taken, most)
+            self._active[key] = own
+        elif np.count_nonzero(bad := self._bad(own, evaluation)):
             own.extend(bad, evaluation)
-        elif own.among(verdict.seen).any():
+        elif np.count_nonzero(own.among(verdict.seen)):
             own.rest()
         elif _is_absent(own, evaluation):
             own.miss()
@@ -192,24 +207,29 @@ class ActiveAlerts:
         return verdict.raised | own.among(verdict.held)
 
     def _transition(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Iterator[Alert]:
-        own = self._active[key]
-        ended = own.look_for_silences(self.silences, evaluation.names, evaluation.received_ns)
+        own, now_ns = self._active[key], evaluation.received_ns
+        ended = own.look_for_silences(self.silences, evaluation.names, now_ns)
         gone = own.absent_steps >= GONE_STEPS
-        for_steps = evaluation.for_steps or rule.for_steps
-        clear_steps = evaluation.clear_steps or rule.clear_steps
+        is_over = own.good_steps >= (evaluation.clear_steps or rule.clear_steps) or gone
         if own.alert.state is AlertState.PENDING:
-            if own.held_steps >= for_steps:
-                yield own.fire(rule, evaluation)
+            if own.held_steps >= (evaluation.for_steps or rule.for_steps):
+                if self.allowance.may_tell(own, own.alert.severity, now_ns):
+                    yield telling.fire(own, rule, evaluation)
+                else:
+                    own.is_over = is_over
             elif own.good_steps > FORGIVEN_STEPS or gone:
                 del self._active[key]
-        elif own.good_steps >= clear_steps or gone:
-            why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
-            what = rule.describe(own.alert.origin)
-            yield self._resolve(key, why, evaluation.step, evaluation.received_ns, what)
-        elif news := (*own.news(), *((News.SILENCE_ENDED,) if ended else ())):
-            event = own.update(news, rule, evaluation)
-            if event is not None:
-                yield event
+        elif is_over:
+            if self.allowance.may_tell(own, own.alert.severity, now_ns):
+                why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
+                what = rule.describe(own.alert.origin)
+                yield self._resolve(key, why, evaluation.step, now_ns, what)
+            else:
+                own.is_over = True
+        else:
+            news = (*own.news(), *((News.SILENCE_ENDED,) if ended else ()))
+            if news and self.allowance.may_update(own, news, now_ns):
+                yield telling.update(own, news, rule, evaluation)
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
         """End the alerts of rules that are off, not there any more, or of another kind by now."""
@@ -224,7 +244,7 @@ class ActiveAlerts:
             yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns, what)
 
     def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int, what: str) -> Alert:
-        resolved = self._active.pop(key).resolve(why, step, now_ns, what)
+        resolved = telling.resolve(self._active.pop(key), why, step, now_ns, what)
         self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
         return resolved
 

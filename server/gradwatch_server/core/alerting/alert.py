@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from gradwatch_server.budget import UNLIMITED
+from gradwatch_server.core.alerting.fitting import MAX_RANKS, fitted
 from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.printable import printable
+from gradwatch_server.core.alerting.wording import cut_bytes
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
+from gradwatch_wire.limits import MAX_TEXT_BYTES
 
 MAX_NAMED_LAYERS: Final = 20
 """Names of layers in an alert."""
@@ -174,6 +177,9 @@ class Alert:
             last is the newest.
         part_of: Id of the alert that it was a consequence of when it began, None if of none.
         copy: Name of the rule that its rule is a copy of, None if it is none.
+        num_flaps: How often it was over and bad again without any event of it, as the run had none
+            to spare.
+        body_bytes: How large it may be as JSON.
     """
 
     id: str
@@ -202,6 +208,8 @@ class Alert:
     part_of: str | None = None
     spread: tuple[Spread, ...] = ()
     copy: str | None = None
+    num_flaps: int = 0
+    body_bytes: int = UNLIMITED
 
     @property
     def kind(self) -> str:
@@ -218,28 +226,41 @@ class Alert:
         return f"{self.state}:{self.severity if rose else self.update.number}"
 
     def to_dict(self) -> dict[str, Json]:
-        """Return plain data, floats as they are: `jsonable` makes it JSON."""
-        plain: dict[str, Json] = asdict(self)
+        """Return plain data, floats as they are: `jsonable` makes it JSON.
+
+        It fits the wire and `body_bytes`, by naming less and never by saying something else.
+        """
+        plain: dict[str, Any] = self.state_dict()
+        del plain["body_bytes"]
         # Nanoseconds since the epoch are beyond what JSON readers keep exactly.
         del plain["updated_ns"]
         plain["updated_at"] = isotime(self.updated_ns)
-        origin = asdict(self.origin)
+        origin = plain["origin"]
         origin["before"] = [{"step": step, "l2": l2} for step, l2 in self.origin.before]
         origin["magnitudes_before"] = [
             {"step": step, "magnitude": magnitude}
             for step, magnitude in self.origin.magnitudes_before
         ]
-        plain["origin"] = origin
+        for own in (plain, origin, plain["worst"]):
+            if own is not None:
+                own["num_ranks"], own["ranks"] = len(own["ranks"]), own["ranks"][:MAX_RANKS]
         if self.acknowledged is not None:
-            by, comment = self.acknowledged.by, self.acknowledged.comment
+            comment = cut_bytes(self.acknowledged.comment, MAX_TEXT_BYTES)
             at = isotime(self.acknowledged.at_ns)
-            plain["acknowledged"] = {"by": by, "comment": comment, "at": at}
+            plain["acknowledged"] = {"by": self.acknowledged.by, "comment": comment, "at": at}
         plain["hints"] = list(hints_for(self.kind))
-        return plain
+        return fitted(plain, self.body_bytes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
-        return asdict(self)
+        # Not `asdict`, which copies each of what may be 65,536 ranks.
+        plain = _fields_of(self)
+        plain["origin"] = _fields_of(self.origin)
+        plain["worst"] = None if self.worst is None else _fields_of(self.worst)
+        plain["update"] = None if self.update is None else asdict(self.update)
+        plain["acknowledged"] = None if self.acknowledged is None else asdict(self.acknowledged)
+        plain["spread"] = tuple(_fields_of(own) for own in self.spread)
+        return plain
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
@@ -264,6 +285,10 @@ class Alert:
         return cls(**{**plain, **changes})
 
 
+def _fields_of(own: Alert | Origin | Worst | Spread) -> dict[str, Any]:
+    return {name: getattr(own, name) for name in own.__slots__}
+
+
 def isotime(time_ns: int) -> str:
     """Return a UTC time in ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds")
@@ -273,16 +298,3 @@ def alert_id(run: str, attempt: int, rule: str, group: str, first_step: int) -> 
     """Return the id that this alert has whenever it is derived again."""
     text = "\0".join((run, str(attempt), rule, group, str(first_step)))
     return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
-
-
-def place(origin: Origin) -> str:
-    """Return the name of the origin's layer, for a message."""
-    return "a layer not known" if origin.layer is None else printable(origin.layer)
-
-
-def comparison(origin: Origin) -> str:
-    """Return how the origin's value compares with the limit it broke, for a message."""
-    if origin.threshold is None:
-        return f"{origin.value:.3g}"
-    sign = ">" if origin.value > origin.threshold else "<"
-    return f"{origin.value:.3g} {sign} {origin.threshold:g}"

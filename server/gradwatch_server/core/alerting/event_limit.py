@@ -26,10 +26,13 @@ class EventLimit:
 
     ahead_ns: int = 0
 
+    def allows(self, now_ns: int) -> bool:
+        """Tell whether an event is allowed."""
+        return self.ahead_ns - now_ns <= (BURST - 1) * INTERVAL_NS
+
     def acquire(self, now_ns: int) -> bool:
         """Tell whether an event is allowed, and count it if it is."""
-        due_ns = max(self.ahead_ns, now_ns)
-        if due_ns - now_ns > (BURST - 1) * INTERVAL_NS:
+        if not self.allows(now_ns):
             return False
-        self.ahead_ns = due_ns + INTERVAL_NS
+        self.ahead_ns = max(self.ahead_ns, now_ns) + INTERVAL_NS
         return True

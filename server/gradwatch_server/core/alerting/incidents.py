@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_wire.health import Severity
 
 FOLLOW_STEPS: Final = 32
@@ -40,7 +41,7 @@ class Incidents:
     def __init__(self, causes: Mapping[str, Cause] | None = None) -> None:
         self._causes = dict(causes or {})
 
-    def note(self, rule: str, alert: Alert) -> None:
+    def note(self, rule: str, alert: Alert, last_step: int) -> None:
         """Note that an alert of a rule fires, or is bad again.
 
         One that nobody is told of explains nothing to anybody: what it led to is told by itself.
@@ -49,7 +50,7 @@ class Incidents:
             if (known := self._causes.get(rule)) is not None and known.alert_id == alert.id:
                 del self._causes[rule]
         elif alert.severity is not Severity.INFO:
-            self._causes[rule] = Cause(alert.id, alert.severity, alert.last_step, alert.group)
+            self._causes[rule] = Cause(alert.id, alert.severity, last_step, alert.group)
 
     def cause_of(
         self,
@@ -101,13 +102,12 @@ def as_consequence(
     It is `info` as long as the cause fires, which is then told to be as severe as it. Once that is
     over it is `info` unless it is above that of the cause.
     """
-    order = list(Severity)
 
     def capped(in_a_row: int) -> Severity:
         if goes_on:
             return Severity.INFO
         own = severity(in_a_row)
-        return own if order.index(own) > order.index(cause.severity) else Severity.INFO
+        return own if is_worse(own, cause.severity) else Severity.INFO
 
     return capped
 

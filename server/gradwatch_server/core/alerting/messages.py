@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst
-from gradwatch_server.core.printable import printable
+from gradwatch_server.core.alerting.wording import cut_bytes, shown
+from gradwatch_wire.limits import MAX_TEXT_BYTES
 
 MAX_LISTED: Final = 3
 """Layers that a message lists where it cannot be known which of them was first."""
@@ -24,9 +25,13 @@ def message(alert: Alert, what: str) -> str:
     An event of an alert that fires already says at its end what is new. What joined while the
     alert was pending, and the worst that it was, are said in any other.
     """
+    return cut_bytes(_message(alert, what), MAX_TEXT_BYTES)
+
+
+def _message(alert: Alert, what: str) -> str:
     origin = alert.origin
     rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
-    text = f"{what} at step {origin.step} on {rank}{_layers(alert)}"
+    text = f"{what} at step {origin.step} on {rank}{_layers(alert)}{_flaps(alert)}"
     if alert.resolved_step is not None:
         over = _OVER[alert.resolved_by or ResolvedBy.CLEAR]
         return f"{text}{_at_worst(alert.worst)}, over at step {alert.resolved_step}{over}"
@@ -44,8 +49,13 @@ def _layers(alert: Alert) -> str:
     if alert.origin.layer is not None or alert.origin.first_gradient is not None:
         return text
     # Which of them was first cannot be known: then at least which they are.
-    names = ", ".join(map(printable, alert.layers[:MAX_LISTED]))
+    names = ", ".join(map(shown, alert.layers[:MAX_LISTED]))
     return f"{text}: {names}{', …' if alert.num_layers > MAX_LISTED else ''}"
+
+
+def _flaps(alert: Alert) -> str:
+    many = "" if alert.num_flaps == 1 else "s"
+    return f", over and back {alert.num_flaps:,} time{many}" if alert.num_flaps else ""
 
 
 def _at_worst(worst: Worst | None) -> str:
@@ -53,7 +63,7 @@ def _at_worst(worst: Worst | None) -> str:
 
 
 def _worst(worst: Worst) -> str:
-    where = "" if worst.layer is None else f" in {printable(worst.layer)}"
+    where = "" if worst.layer is None else f" in {shown(worst.layer)}"
     return f"{worst.value:.3g}{where}"
 
 
@@ -69,7 +79,7 @@ def _news(alert: Alert, update: Update) -> str:
         elif news is News.VALUE and alert.worst is not None:
             told.append(f"now {_worst(alert.worst)}")
         elif news is News.ACKNOWLEDGED and alert.acknowledged is not None:
-            told.append(f"acknowledged by {printable(alert.acknowledged.by)}")
+            told.append(f"acknowledged by {shown(alert.acknowledged.by)}")
         elif news is News.SILENCE_ENDED:
             told.append("no longer silenced")
     return ", ".join(told)

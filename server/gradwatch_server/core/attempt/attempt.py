@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
@@ -15,10 +16,12 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import saving
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
+from gradwatch_server.core.attempt.manifests import Manifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames, TakenPart
 from gradwatch_server.core.attempt.ranks import Ranks
 from gradwatch_server.core.attempt.signs_of_life import SignsOfLife
 from gradwatch_server.core.entries import Progress
+from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.idle import Idle
@@ -38,11 +41,16 @@ ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
 
 
+RANKS_PER_SHARE = 1_024
+"""For each so many ranks that live an attempt has a share of the room for open frames."""
+
+
 class Attempt:
     """Everything the aggregator knows of one attempt, derived from its log entries.
 
     Attributes:
         ranks: Who it consists of.
+        manifests: What they declared, as far as memory goes.
         open: What was sent of steps that wait for other ranks.
         closed: What is known of those that do not.
         signs: How alive it is.
@@ -58,6 +66,7 @@ class Attempt:
         self.started_ns = started_ns
         self.updated_ns = started_ns
         self.ranks = Ranks()
+        self.manifests = Manifests()
         self.open = OpenFrames(hello.world)
         self.closed = ClosedFrames(run, number, hello.world, steps)
         self.signs = SignsOfLife(started_ns)
@@ -79,6 +88,11 @@ class Attempt:
     def sessions(self) -> Mapping[int, Session]:
         """Rank to its session."""
         return self.ranks.sessions
+
+    @property
+    def shares(self) -> int:
+        """How many shares of the room for open frames it has: one step of many ranks takes much."""
+        return max(1, -(-len(self.ranks.alive) // RANKS_PER_SHARE))
 
     @property
     def layers(self) -> Layers:
@@ -112,16 +126,17 @@ class Attempt:
 
     def is_another(self, hello: Hello) -> bool:
         """Tell whether *hello* is of another launch of the run than this attempt."""
-        launch = (hello.job, hello.world)
-        return (
-            hello.rank in self.sessions
-            or launch != (self.job, self.world)
-            or is_replayed(hello) != self.replayed
-        )
+        return hello.rank in self.sessions or not self.is_of_launch(hello)
+
+    def is_of_launch(self, hello: Hello) -> bool:
+        """Tell whether *hello* is of the launch that this attempt is of, whatever its rank."""
+        launch = (hello.job, hello.world, is_replayed(hello))
+        return launch == (self.job, self.world, self.replayed)
 
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.ranks.join(session)
+        self.manifests.take_over(session)
         self.set_state(session, session.state)
 
     def set_state(self, session: Session, state: RankState) -> None:
@@ -179,17 +194,19 @@ class Attempt:
         if self.ranks.alive:
             yield from self.judge_liveness(now_ns, rules)
 
-    def add_manifest(self, session: Session, manifest: Manifest) -> None:
+    def add_manifest(self, session: Session, manifest: Manifest, budgets: LoggedBudgets) -> None:
         """Give each layer of the manifest a place; known names keep theirs."""
         if self.retired:
             return
-        layout = self.layers.declare(manifest)
+        layout = self.layers.declare(manifest, budgets.layers_bytes_per_attempt)
         if layout is None:
             self._note_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
         idle = Idle.declare(manifest, self.layers)
-        session.declare(manifest.manifest_id, DeclaredManifest(layout, ordered, idle))
+        declared = DeclaredManifest(layout, ordered, idle)
+        most_bytes, budget = budgets.manifests_bytes_per_session, "manifests_bytes_per_session"
+        self.manifests.declare(session, manifest.manifest_id, declared, most_bytes, budget)
         self.closed.note_layers()
 
     def add_event(self, session: Session, event: Event) -> None:
@@ -212,23 +229,24 @@ class Attempt:
             self._note_unresolved(session)
             self.open.pass_over(session.hello.rank, stats)
             return
-        placed = self.open.place(session.hello.rank, (stats, part))
+        taken = TakenPart(part, stats.step, stats.part, stats.parts)
+        placed = self.open.place(session.hello.rank, taken)
         yield from self._take_in(placed, now_ns, rules, stats.step - before)
 
     def _take_in(
         self, placed: Placed[TakenPart], now_ns: int, rules: Rules, num_steps: int = 1
     ) -> Iterator[Alert]:
         """Put records into the frames of their steps, and look at those that are late."""
-        for rank, place, (stats, part) in placed.records:
+        for rank, place, taken in placed.records:
             self.open.come_to(rank, place)
             if place > self.signs.place:
-                self.signs.advance(place, stats, num_steps, now_ns)
+                self.signs.advance(place, taken.part, num_steps, now_ns)
                 if self.signs.is_troubled:
                     yield from self.judge_liveness(now_ns, rules)
-            if not self.open.add(rank, place, (stats, part), now_ns):
-                yield from self._add_late(place, part, now_ns, rules)
-        for step, (_, part) in placed.refuted:
-            yield from self._add_late(position(self.closed.epoch, step), part, now_ns, rules)
+            if not self.open.add(rank, place, taken, now_ns):
+                yield from self._add_late(place, taken.part, now_ns, rules)
+        for step, taken in placed.refuted:
+            yield from self._add_late(position(self.closed.epoch, step), taken.part, now_ns, rules)
 
     def _add_late(self, place: int, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Count a record that no frame takes, and look whether anything in it is non-finite."""
@@ -266,13 +284,33 @@ class Attempt:
     def _close(
         self, alive: Collection[int], now_ns: int, rules: Rules, *, awaits_others: bool = False
     ) -> Iterator[Alert]:
-        for gathered in self.open.close(alive, now_ns, awaits_others=awaits_others):
+        yield from self._add_closed(
+            self.open.close(alive, now_ns, awaits_others=awaits_others),
+            self.open.close_gains(alive, now_ns, awaits_others=awaits_others),
+            rules,
+        )
+
+    def keep_to(self, most_bytes: int, budget: str, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Close the oldest steps that wait early, until their records take no more than this."""
+        if self.open.num_bytes <= most_bytes:
+            return
+        yield from self._take_in(self.open.release_held(most_bytes), now_ns, rules)
+        gains = self.open.close_gains_early(most_bytes, budget)
+        yield from self._add_closed(self.open.close_early(most_bytes, budget), gains, rules)
+
+    def _add_closed(
+        self,
+        frames: Iterable[Gathered[RankPart]],
+        gains: Iterable[Gathered[RankGains]],
+        rules: Rules,
+    ) -> Iterator[Alert]:
+        for gathered in frames:
             yield from self.closed.add(gathered, rules)
             self.updated_ns = gathered.received_ns
             if self.last_frame is not None:
                 self.ranks.note_behind(self.last_frame)
-        for gains in self.open.close_gains(alive, now_ns, awaits_others=awaits_others):
-            yield from self.closed.add_gains(gains, rules)
+        for own in gains:
+            yield from self.closed.add_gains(own, rules)
 
     def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close open frames, and free what only an attempt that goes on needs."""
@@ -281,8 +319,7 @@ class Attempt:
         yield from self._close((), now_ns, rules)
         self.retired = True
         self.closed.retire()
-        for session in self.sessions.values():
-            session.manifests.clear()
+        self.manifests.clear(self.sessions.values())
 
     def resize_window(self, steps: int) -> None:
         """Let the window hold another number of frames from now on."""

@@ -23,9 +23,11 @@ from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt.predecessor import Predecessor
 from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.closed_frame import ClosedFrame, FrameRecorder
 from gradwatch_server.core.frames.frame import Frame, LateFrame, RankPart
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.frames.layers import Layers
@@ -57,6 +59,7 @@ class ClosedFrames:
         epoch: How often the steps had gone back.
         predecessor: The attempt before, until the first frame tells whether this one goes on from
             it.
+        recorder: What keeps the history, None for nothing that does.
     """
 
     def __init__(self, run: str, attempt: int, world: int, steps: int) -> None:
@@ -84,6 +87,7 @@ class ClosedFrames:
         self.num_frames = 0
         self.epoch = 0
         self.predecessor: Predecessor | None = None
+        self.recorder: FrameRecorder | None = None
         self._context: Context | None = None
         self._limits = LimitedRules()
         self._rules: Rules | None = None  # those last in force, for all runs
@@ -109,14 +113,23 @@ class ClosedFrames:
             if self.first_bad is not None:
                 self.first_bad_at = position(self.epoch, self.first_bad.step)
         yield from self.active_alerts.update(frame, flags, rules, context)
-        self.window.add(frame, frame_score(frame, flags, rules))
+        score = frame_score(frame, flags, rules)
+        self.window.add(frame, score)
         self.baselines.add(frame, context.names)
         self.outputs.add(frame)
         self.noise_scale.add(frame)
+        if self.recorder is not None:
+            self._record(frame, score, self.recorder)
         # Without the records: nobody asks for them any more, and those of many ranks are large.
         self.last_frame = frame.let_records_go()
         self.last_flags = flags
         self.num_frames += 1
+
+    def _record(self, frame: Frame, score: float, recorder: FrameRecorder) -> None:
+        noise_scale = self.noise_scale.at(frame.step)
+        skipped = was_skipped(frame)
+        closed = ClosedFrame(frame, self.epoch, score, skipped, noise_scale, self.layers)
+        recorder.add(self._run, self._attempt, closed)
 
     def add_gains(self, gathered: Gathered[RankGains], rules: Rules) -> Iterator[Alert]:
         """Merge the gains of a step and evaluate them."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Self
 
-from gradwatch_server.core.frames.assembler import Assembler, Gathered
+from gradwatch_server.core.frames.assembler import Assembler, Gathered, T
 from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
@@ -14,22 +15,62 @@ from gradwatch_server.core.session import Session
 from gradwatch_wire import Stats
 from gradwatch_wire.names import Scalar
 
-TakenPart: TypeAlias = tuple[Stats, RankPart]
-"""A record, and what its manifest makes of it."""
+
+class TakenPart(NamedTuple):
+    """What a manifest makes of a record.
+
+    Args:
+        part: Its numbers.
+        step: Its step.
+        number: Which record of this step it is, from 0.
+        parts: How many there are.
+    """
+
+    part: RankPart
+    step: int
+    number: int = 0
+    parts: int = 1
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.part.num_bytes
+
+    def state_dict(self, layouts: LayoutTable) -> list[Any]:
+        """Return plain data."""
+        step_time = self.part.scalars.get(Scalar.STEP_TIME_S)  # which early versions read here
+        own = [0, self.step, self.number, self.parts, step_time]
+        return [own, self.part.state_dict(layouts)]
+
+    @classmethod
+    def from_state_dict(cls, plain: Sequence[Any], layouts: Sequence[Layout]) -> Self:
+        """Return what `state_dict` described."""
+        (_, step, number, parts, _), part = plain
+        return cls(RankPart.from_state_dict(part, layouts), step, number, parts)
 
 
 class OpenFrames:
-    """What ranks have sent of steps that are not closed yet."""
+    """What ranks have sent of steps that are not closed yet.
+
+    Attributes:
+        num_closed_early: Budget to the steps that closed because it left no room, since the start.
+    """
 
     def __init__(self, world: int) -> None:
         self._world = world
         self._order: StepOrder[TakenPart] = StepOrder(holds=world > 1)
         self._frames: Assembler[RankPart] = Assembler()
         self._gains: Assembler[RankGains] = Assembler()
+        self.num_closed_early: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         """Whether any step waits."""
         return bool(self._frames or self._gains)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the records that wait take in memory."""
+        return self._frames.num_bytes + self._gains.num_bytes + self._order.num_bytes
 
     def expect(self, rank: int) -> None:
         """Note that from now on a rank is waited for."""
@@ -43,8 +84,7 @@ class OpenFrames:
 
     def place(self, rank: int, taken: TakenPart) -> Placed[TakenPart]:
         """Return where a record belongs, and others that its coming decides of."""
-        stats, _ = taken
-        return self._order.take(rank, stats.part, stats.step, taken, self._frames.last_closed)
+        return self._order.take(rank, taken.number, taken.step, taken, self._frames.last_closed)
 
     def pass_over(self, rank: int, stats: Stats) -> None:
         """Note the step of a record that cannot be read."""
@@ -62,9 +102,8 @@ class OpenFrames:
 
     def add(self, rank: int, place: int, taken: TakenPart, now_ns: int) -> bool:
         """Take in a record of a step; return False if it is late, or there already."""
-        stats, part = taken
         return self._frames.add(
-            rank, part, step=place, now_ns=now_ns, part=stats.part, parts=stats.parts
+            rank, taken.part, step=place, now_ns=now_ns, part=taken.number, parts=taken.parts
         )
 
     def add_gains(self, own: RankGains, step: int, now_ns: int) -> bool:
@@ -84,6 +123,41 @@ class OpenFrames:
         """Close the gains that are due likewise."""
         return self._gains.close(alive, now_ns, self._world, awaits_others=awaits_others)
 
+    def release_held(self, most_bytes: int) -> Placed[TakenPart]:
+        """Return all that is held if it is what takes too much, see `close_early`."""
+        if self._order.num_bytes <= self._share(most_bytes):
+            return Placed()
+        return self._order.release_all(self._frames.last_closed)
+
+    def close_early(self, most_bytes: int, budget: str) -> Iterator[Gathered[RankPart]]:
+        """Close the oldest frames, if it is they that take too much, and count them."""
+        return self._close_early(self._frames, most_bytes, budget)
+
+    def close_gains_early(self, most_bytes: int, budget: str) -> Iterator[Gathered[RankGains]]:
+        """Close the oldest gains likewise."""
+        return self._close_early(self._gains, most_bytes, budget)
+
+    def _close_early(
+        self, steps: Assembler[T], most_bytes: int, budget: str
+    ) -> Iterator[Gathered[T]]:
+        for gathered in steps.close_early(self._share(most_bytes)):
+            self.num_closed_early[budget] += 1
+            yield gathered
+
+    def _share(self, most_bytes: int) -> int:
+        """Return what each of frames, gains and held records may take for all to fit.
+
+        What takes little takes it from what takes much.
+        """
+        sizes = sorted((self._frames.num_bytes, self._gains.num_bytes, self._order.num_bytes))
+        rest = max(most_bytes, 0)
+        for place, size in enumerate(sizes):
+            share = rest // (len(sizes) - place)
+            if size > share:
+                return share
+            rest -= size
+        return most_bytes
+
     def state_dict(self, layouts: LayoutTable) -> dict[str, Any]:
         """Return plain data of what is open."""
         return {
@@ -100,27 +174,13 @@ class OpenFrames:
 
     def order_state_dict(self, layouts: LayoutTable) -> Any:
         """Return plain data of the order of the steps, with the records that are held."""
-        return self._order.state_dict(lambda item: [_plain(item[0]), item[1].state_dict(layouts)])
+        return self._order.state_dict(lambda item: item.state_dict(layouts))
 
     def load_order_state_dict(self, plain: Any, layouts: Sequence[Layout]) -> None:
         """Take over what `order_state_dict` described."""
-        self._order.load_state_dict(
-            plain, lambda item: (_stats_of(item[0]), RankPart.from_state_dict(item[1], layouts))
-        )
+        self._order.load_state_dict(plain, lambda item: TakenPart.from_state_dict(item, layouts))
 
     def guess_order(self, sessions: Mapping[int, Session]) -> None:
         """Restore the order of the steps, which early versions did not save."""
         last = {rank: own.last_step for rank, own in sessions.items() if own.last_step >= 0}
         self._order.begin_at(last)
-
-
-def _plain(stats: Stats) -> list[Any]:
-    """Return what is kept of a record that is held, beside its numbers."""
-    step_time = stats.scalars.get(Scalar.STEP_TIME_S)
-    return [stats.manifest_id, stats.step, stats.part, stats.parts, step_time]
-
-
-def _stats_of(plain: Sequence[Any]) -> Stats:
-    manifest_id, step, part, parts, step_time = plain
-    scalars = {} if step_time is None else {Scalar.STEP_TIME_S.value: step_time}
-    return Stats(manifest_id=manifest_id, step=step, part=part, parts=parts, scalars=scalars)

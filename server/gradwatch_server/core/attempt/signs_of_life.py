@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.step_order import step_of
 from gradwatch_server.core.liveness import Liveness, look
 from gradwatch_server.core.pace import Pace, known_seconds
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
-from gradwatch_wire import Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import Scalar
 
@@ -42,16 +42,16 @@ class SignsOfLife:
         """Note that the aggregator was away until now."""
         self.resumed_ns, self.was_away = now_ns, True
 
-    def advance(self, place: int, stats: Stats, num_steps: int, now_ns: int) -> None:
+    def advance(self, place: int, part: RankPart, num_steps: int, now_ns: int) -> None:
         """Note a step that is newer than all before, and how long it took to come.
 
         Args:
             place: Its position.
-            stats: The first record of it.
+            part: The first record of it.
             num_steps: How many steps its rank took since its last record.
             now_ns: The time it is.
         """
-        claimed = known_seconds(stats.scalars.get(Scalar.STEP_TIME_S))
+        claimed = known_seconds(part.scalars.get(Scalar.STEP_TIME_S))
         claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))
         seen = None if self.was_away else (now_ns - self.stepped_ns) / 1e9
         known = [gap for gap in (claimed, seen) if gap is not None]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
+from gradwatch_server.core.frames.sizes import Item
 from gradwatch_server.core.frames.step_order import epoch_of, step_of
 from gradwatch_server.core.packing import pack_integer
 
@@ -17,7 +18,7 @@ MAX_HELD_RECORDS: Final = 8_192
 """A step also closes without them when the open ones hold this many records, or 16 per rank:
 after an outage one rank may send its whole backlog before another is connected again."""
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,17 @@ class _Open(Generic[T]):
     last_ns: int
     items: dict[tuple[int, int], T] = field(default_factory=dict)  # by rank and part
     complete_ranks: set[int] = field(default_factory=set)
+    num_bytes: int = 0
 
 
 class Assembler(Generic[T]):
     """Collects what ranks send of the open steps of one attempt and closes these in order.
 
     A step is given by its position, which also tells the epoch.
+
+    Attributes:
+        num_bytes: What the records of the open steps take in memory.
+        last_closed: Position of the step that closed last, -1 for none.
     """
 
     def __init__(self) -> None:
@@ -58,6 +64,7 @@ class Assembler(Generic[T]):
         self._steps: list[int] = []  # heap of the open steps
         self._newest: dict[int, int] = {}  # rank -> its newest position
         self._num_held = 0
+        self.num_bytes = 0
         self._candidates: list[int] = []  # ranks that may lack the step they were found for
         self._candidates_of: int | None = None
         self.last_closed = -1
@@ -78,13 +85,19 @@ class Assembler(Generic[T]):
             heappush(self._steps, step)
         elif (rank, part) in found.items:
             return False
-        found.items[rank, part] = item
-        self._num_held += 1
+        self._hold(found, rank, part, item)
         found.last_ns = now_ns
         if part == parts - 1:
             found.complete_ranks.add(rank)
         self.note(rank, step)
         return True
+
+    def _hold(self, found: _Open[T], rank: int, part: int, item: T) -> None:
+        num_bytes = item.num_bytes
+        found.items[rank, part] = item
+        found.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+        self._num_held += 1
 
     def note(self, rank: int, step: int) -> None:
         """Note that a rank has come to *step*: it sends nothing more of those before."""
@@ -123,13 +136,23 @@ class Assembler(Generic[T]):
             )
             if waiting and not overdue:
                 return
-            del self._open[heappop(self._steps)]
-            self._num_held -= len(found.items)
-            after, self.last_closed = self.last_closed, step
-            epoch = epoch_of(step)
-            before = step_of(after) if epoch_of(after) == epoch else -1
-            items = tuple(found.items.values())
-            yield Gathered(step_of(step), before, found.last_ns, items, epoch)
+            yield self._close_oldest()
+
+    def close_early(self, most_bytes: int) -> Iterator[Gathered[T]]:
+        """Close, oldest first, steps that still wait, until no more than *most_bytes* are held."""
+        while self._open and self.num_bytes > most_bytes:
+            yield self._close_oldest()
+
+    def _close_oldest(self) -> Gathered[T]:
+        step = heappop(self._steps)
+        found = self._open.pop(step)
+        self._num_held -= len(found.items)
+        self.num_bytes -= found.num_bytes
+        after, self.last_closed = self.last_closed, step
+        epoch = epoch_of(step)
+        before = step_of(after) if epoch_of(after) == epoch else -1
+        items = tuple(found.items.values())
+        return Gathered(step_of(step), before, found.last_ns, items, epoch)
 
     def state_dict(self, item: Callable[[T], Any]) -> dict[str, Any]:
         """Return plain data; *item* gives that of a record."""
@@ -149,8 +172,8 @@ class Assembler(Generic[T]):
         made: Assembler[T] = cls()
         for step, first_ns, last_ns, complete, *items in state["open"]:
             found = made._open[int(step)] = _Open(first_ns, last_ns, complete_ranks=set(complete))
-            found.items = {(rank, part): item(own) for rank, part, own in items}
-            made._num_held += len(items)
+            for rank, part, own in items:
+                made._hold(found, rank, part, item(own))
             heappush(made._steps, int(step))
         made._newest = {rank: int(step) for rank, step in state["newest"]}
         made.last_closed = int(state["last_closed"])

@@ -13,6 +13,7 @@ from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.idle import Idle, idle_layers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
+from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, map_bytes
 from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
 from gradwatch_wire.columns import (
     INFS,
@@ -104,6 +105,13 @@ class RankPart:
     def reduced(self) -> bool:
         """Whether the gradients may hold what other ranks put into a reduction."""
         return self.labels.get(Label.REDUCTION) != Reduction.NONE
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory. Its layout and what is idle belong to its manifest."""
+        arrays = (*self.values.values(), self.activations, self.weight_bits)
+        texts = map_bytes(self.scalars) + map_bytes(self.labels)
+        return RECORD_BYTES + sum(map(array_bytes, arrays)) + texts
 
     def state_dict(self, layouts: LayoutTable) -> list[Any]:
         """Return plain data."""

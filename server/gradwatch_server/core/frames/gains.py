@@ -11,6 +11,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.packing import pack, unpack_numbers
 from gradwatch_wire.gains import gains
 
@@ -25,6 +26,11 @@ class RankGains:
     blocks: tuple[str, ...]
     norm_type: str
     norms: FloatArray
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return RECORD_BYTES + array_bytes(self.norms) + names_bytes(self.blocks)
 
     def state_dict(self) -> list[Any]:
         """Return plain data."""

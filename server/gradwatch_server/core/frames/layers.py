@@ -9,16 +9,25 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gradwatch_server.budget import UNLIMITED
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layout import Layout, Shards
+from gradwatch_server.core.frames.sizes import names_bytes
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard, parse_shard
 
+MEMBER_BYTES: Final = 64
+"""What a layer takes as a member of a group."""
+
 
 class Layers:
-    """Names, sizes and groups in the order in which manifests brought them."""
+    """Names, sizes and groups in the order in which manifests brought them.
+
+    Attributes:
+        num_bytes: What names and groups take in memory.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -27,22 +36,29 @@ class Layers:
         self._groups: dict[str, set[int]] = {}
         self._masks: Mapping[str, BoolArray] | None = None
         self._layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
+        self.num_bytes = 0
 
-    def declare(self, manifest: Manifest) -> Layout | None:
+    def declare(self, manifest: Manifest, most_bytes: int = UNLIMITED) -> Layout | None:
         """Give each layer of the manifest a place; None if they are too many.
 
         Ranks of one layout get one object, by which their records are known to be alike.
+
+        Args:
+            manifest: What a rank declared.
+            most_bytes: What names and groups may take; groups beyond it are left out.
         """
         new = [name for name in manifest.names if name not in self._places]
-        if len(self.names) + len(new) > MAX_LAYERS:
+        num_bytes = self.num_bytes + names_bytes(new)
+        if len(self.names) + len(new) > MAX_LAYERS or (new and num_bytes > most_bytes):
             return None
+        self.num_bytes = num_bytes
         for name, numel in zip(manifest.names, numbers(manifest.numel), strict=True):
             if name not in self._places:
                 self._places[name] = len(self.names)
                 self.names.append(name)
                 self.numel.append(int(numel))
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
-        self._add_groups(manifest, index.tolist())
+        self._add_groups(manifest, index.tolist(), most_bytes)
         return self.share(Layout(index, _shards(manifest.shards), manifest.modules))
 
     def places(self, names: Iterable[str]) -> IndexArray:
@@ -59,11 +75,16 @@ class Layers:
         key += repr(layout.modules).encode() if layout.modules else b""
         return self._layouts.setdefault(key, layout)
 
-    def _add_groups(self, manifest: Manifest, index: list[int]) -> None:
+    def _add_groups(self, manifest: Manifest, index: list[int], most_bytes: int) -> None:
         for group, members in manifest.groups.items():
+            known = self._groups.get(group)
+            new = {index[i] for i in members}.difference(known or ())
+            num_bytes = self.num_bytes + MEMBER_BYTES * len(new)
             # The layers of one group too many stay in no group: watched all the same.
-            if group in self._groups or len(self._groups) < MAX_GROUPS:
-                self._groups.setdefault(group, set()).update(index[i] for i in members)
+            has_room = known is not None or len(self._groups) < MAX_GROUPS
+            if has_room and (num_bytes <= most_bytes or not new):
+                self._groups.setdefault(group, set()).update(new)
+                self.num_bytes = num_bytes
         self._masks = None
 
     def groups(self) -> Mapping[str, BoolArray]:
@@ -88,6 +109,8 @@ class Layers:
         made.names, made.numel = list(state["names"]), [int(numel) for numel in state["numel"]]
         made._places = {name: place for place, name in enumerate(made.names)}
         made._groups = {name: set(members) for name, members in state["groups"]}
+        num_members = sum(map(len, made._groups.values()))
+        made.num_bytes = names_bytes(made.names) + MEMBER_BYTES * num_members
         return made
 
     def _mask(self, members: set[int]) -> BoolArray:

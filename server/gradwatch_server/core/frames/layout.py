@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, IndexArray
+from gradwatch_server.core.frames.sizes import array_bytes, names_bytes
 from gradwatch_server.core.packing import Packed, pack, unpack
 
 
@@ -56,6 +57,13 @@ class Layout:
             return np.zeros(len(self.index), dtype=np.bool_)
         several: BoolArray = self.shards.count > 1
         return several
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        held = self.shards
+        shards = () if held is None else (held.partition, held.number, held.count)
+        return sum(map(array_bytes, (self.index, *shards))) + names_bytes(self.modules)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data."""

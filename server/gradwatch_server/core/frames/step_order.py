@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from gradwatch_server.core.frames.sizes import Item
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_wire.limits import MAX_STEP
 
@@ -21,7 +22,7 @@ MAX_HELD: Final = 64
 GAINS: Final = -1
 """The stream of GAINS. Those of STATS are the parts of a step, from 0."""
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Item)
 
 
 def position(epoch: int, step: int) -> int:
@@ -76,6 +77,9 @@ class StepOrder(Generic[T]):
     The steps of a rank that go back begin a new epoch: training went on from a checkpoint. The
     other ranks follow by themselves, or once a frame of that epoch has closed. A step that is `FAR`
     ahead is held until a later record of the rank, or another rank near it, confirms it.
+
+    Attributes:
+        num_bytes: What the records that are held take in memory.
     """
 
     def __init__(self, *, holds: bool) -> None:
@@ -87,6 +91,7 @@ class StepOrder(Generic[T]):
         self._holds = holds
         self._ranks: dict[int, _RankSteps[T]] = {}
         self._newest = -1
+        self.num_bytes = 0
 
     def take(self, rank: int, stream: int, step: int, item: T, closed: int) -> Placed[T]:
         """Place a record, and what its coming decides of those that are held.
@@ -104,6 +109,7 @@ class StepOrder(Generic[T]):
             self._decide(rank, own, step, closed, found)
         if self._is_far(own, step) and len(own.held) < MAX_HELD and not self._is_near(rank, step):
             own.held.append(Held(stream, step, item))
+            self.num_bytes += item.num_bytes
             return found
         if self._is_far(own, step):
             self._confirm_near(step, closed, found)
@@ -121,6 +127,13 @@ class StepOrder(Generic[T]):
         own = self._ranks.get(rank)
         if own is not None:
             self._settle(rank, own, closed, found, right=alone)
+        return found
+
+    def release_all(self, closed: int) -> Placed[T]:
+        """Take all that is held for right, as beyond `MAX_HELD`: there is no room to wait."""
+        found: Placed[T] = Placed()
+        for rank, own in self._ranks.items():
+            self._settle(rank, own, closed, found, right=True)
         return found
 
     def _rank(self, rank: int) -> _RankSteps[T]:
@@ -146,6 +159,7 @@ class StepOrder(Generic[T]):
     ) -> None:
         held, own.held = own.held, []
         for one in held:
+            self.num_bytes -= one.item.num_bytes
             if right:
                 place = self._place(own, one.stream, one.step, closed)
                 found.records.append((rank, place, one.item))
@@ -196,6 +210,7 @@ class StepOrder(Generic[T]):
         self._newest = int(state["newest"])
         for rank, epoch, last, held in state["ranks"]:
             kept = [Held(stream, step, item(own)) for stream, step, own in held]
+            self.num_bytes += sum(one.item.num_bytes for one in kept)
             self._ranks[rank] = _RankSteps(int(epoch), dict(last), kept)
 
     def begin_at(self, steps: Mapping[int, int]) -> None:

@@ -10,16 +10,12 @@ from typing import Any, Final, Self
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.chunked_rows import CHUNK_ROWS, ChunkedRows, Source
 from gradwatch_server.core.frames.frame import FIRST_SAVED_COLUMNS, Frame
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_wire.columns import L2
 
 WINDOW_STEPS: Final = 512
-
-_FIRST_ROWS: Final = 32
-
-CHUNK_ROWS: Final = 8
-"""Rows that are saved together: one frame more costs so many rows to write at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,55 +51,40 @@ class Window:
     def __init__(self, steps: int = WINDOW_STEPS) -> None:
         self._capacity = steps
         self._kept: list[str] = []  # columns that were ever measured
-        self._values = np.full((min(_FIRST_ROWS, steps), 0, 0), np.nan)
+        self._rows = ChunkedRows(steps)
         # Rows per step, those of `Series`. A float64 keeps every step exact.
         self._steps = np.zeros((6, steps))
-        self._count = 0
-        self._absent: set[int] = set()  # chunks
-        self._restored = 0  # frames at the time of the save that they are from
 
     def __len__(self) -> int:
         """Number of frames in the window."""
-        return min(self._count, self._capacity)
+        return len(self._rows)
 
     def add(self, frame: Frame, score: float) -> None:
         """Write a frame over the oldest one."""
-        at = self._count % self._capacity
-        layers = frame.columns.shape[1]
+        at = self._rows.count % self._capacity
         kept = tuple(self._kept)
         if frame.measured != kept:
             self._kept += [name for name in frame.measured if name not in self._kept]
             kept = tuple(self._kept)
-        self._fit(at + 1, layers)
-        own = self._values[at]
-        own[:, :layers] = frame.columns[_rows_of(kept)]
-        if layers < own.shape[1]:
-            own[:, layers:] = np.nan
+        self._rows.write(frame.columns[_rows_of(kept)], len(kept))
         loss = np.nan if frame.loss is None else frame.loss
         known = frame.total_norm is not None
         norm = frame.total_norm if known else np.nan
         self._steps[:, at] = (frame.step, norm, known, score, frame.coverage, loss)
-        self._count += 1
 
     def before(self, layer: int, most: int) -> tuple[tuple[int, float], ...]:
         """Return `(step, L2 norm)` of a layer in those of the last *most* frames that had it."""
-        if L2 not in self._kept or layer >= self._values.shape[2]:
-            return ()
-        order = self._order()[-most:]
-        values = self._values[order, self._kept.index(L2), layer]
+        values = self.recent(np.array([layer]), most)[:, 0]
         had = ~np.isnan(values)
-        steps = self._steps[0, order[had]].astype(np.int64)
+        steps = self._steps[0, self._order()[-most:][had]].astype(np.int64)
         return tuple(zip(steps.tolist(), values[had].tolist(), strict=True))
 
     def recent(self, layers: IndexArray, most: int) -> FloatArray:
         """Return (steps, layers) L2 norms of the last *most* frames, NaN where absent."""
         order = self._order()[-most:]
-        known = layers < self._values.shape[2]
-        norms = np.full((len(order), len(layers)), np.nan)
-        if L2 in self._kept and known.any():
-            column = self._values[:, self._kept.index(L2)]
-            norms[:, known] = column[np.ix_(order, layers[known])]
-        return norms
+        if L2 not in self._kept:
+            return np.full((len(order), len(layers)), np.nan)
+        return self._rows.read(order, self._kept.index(L2), layers)
 
     def series(self) -> Series:
         """Return a copy of the numbers per step."""
@@ -120,28 +101,36 @@ class Window:
     @property
     def num_added(self) -> int:
         """How many frames were ever added."""
-        return self._count
+        return self._rows.count
+
+    @property
+    def num_bytes(self) -> int:
+        """What the columns take in memory."""
+        return self._rows.num_bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """What the columns of one frame take, bytes."""
+        return self._rows.num_columns * self._rows.num_layers * 8
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data of all but the rows, which `chunk` gives."""
         return {
             "capacity": self._capacity,
-            "count": self._count,
+            "count": self._rows.count,
             "column_names": FRAME_COLUMNS,
             "kept": [FRAME_COLUMNS.index(name) for name in self._kept],
-            "layers": self._values.shape[2],
+            "layers": self._rows.num_layers,
         }
 
     def changed(self, since: int) -> list[int]:
         """Return the numbers of the chunks with frames added since *since* had been, in order."""
-        first = max(since, self._count - self._capacity)
-        rows = {row % self._capacity // CHUNK_ROWS for row in range(first, self._count)}
-        return sorted(rows)
+        return self._rows.changed(since)
 
     def chunk(self, number: int) -> Chunk:
         """Return a chunk that is not absent. The arrays are views."""
         rows = slice(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, len(self)))
-        return Chunk(number, self._steps[:, rows], list(self._values[rows].swapaxes(0, 1)))
+        return Chunk(number, self._steps[:, rows], self._rows.chunk(number))
 
     @classmethod
     def from_state_dict(
@@ -157,34 +146,28 @@ class Window:
             ValueError: If a chunk is missing or does not fit.
         """
         made = cls(state["capacity"])
-        made._count = made._restored = state["count"]
         names = state.get("column_names", FIRST_SAVED_COLUMNS)
         made._kept = [names[row] for row in state["kept"]]
-        num_chunks = -(-len(made) // CHUNK_ROWS)
-        rows = min(max(_FIRST_ROWS, num_chunks * CHUNK_ROWS), state["capacity"])
-        made._values = np.zeros((rows, len(made._kept), state["layers"]))
-        made._restore_steps(steps, num_chunks)
+        made._rows.restore(state["count"], len(made._kept), state["layers"])
+        made._restore_steps(steps)
         return made
 
-    def _restore_steps(self, steps: Iterable[tuple[int, FloatArray]], num_chunks: int) -> None:
+    def _restore_steps(self, steps: Iterable[tuple[int, FloatArray]]) -> None:
         found = []
         for number, own in steps:
             first = number * CHUNK_ROWS
             self._steps[:, first : min(first + CHUNK_ROWS, len(self))] = own
             found.append(number)
-        if sorted(found) != list(range(num_chunks)):
+        if sorted(found) != sorted(self._rows.away()):
             msg = f"chunks {found} of a window of {len(self)} frames"
             raise ValueError(msg)
-        self._absent = set(found)
 
     def absent(self) -> list[int]:
-        """Return the chunks whose columns are yet to be filled in, those of new frames first.
+        """Return the chunks whose columns are not in memory, those of new frames first.
 
-        Nothing may ask for the values of these frames before.
+        What they hold is read from the source where it is asked for.
         """
-        newest = (self._restored - 1) % self._capacity // CHUNK_ROWS
-        num_chunks = -(-self._capacity // CHUNK_ROWS)
-        return sorted(self._absent, key=lambda number: (newest - number) % num_chunks)
+        return self._rows.away()
 
     def fill(self, number: int, columns: Sequence[FloatArray] = ()) -> None:
         """Fill in a chunk that was absent: (rows, layers) each; without columns there is nothing.
@@ -192,46 +175,46 @@ class Window:
         Raises:
             ValueError: If it does not fit.
         """
-        first = number * CHUNK_ROWS
-        saved = min(self._restored, self._capacity)
-        rows = np.arange(first, min(first + CHUNK_ROWS, saved))
-        # Those that newer frames were written over meanwhile stay.
-        own = (rows - self._restored) % self._capacity >= self._count - self._restored
-        block = np.full((int(own.sum()), *self._values.shape[1:]), np.nan)
-        for column, values in enumerate(columns):
-            if len(values) != len(rows):
-                msg = f"{len(values)} rows of the {len(rows)} of chunk {number}"
-                raise ValueError(msg)
-            block[:, column, : values.shape[1]] = values[own]
-        self._values[rows[own]] = block
-        self._absent.discard(number)
+        self._rows.fill(number, columns)
+
+    def bytes_of(self, number: int) -> int:
+        """Return what the columns of a chunk take in memory, or would take."""
+        return self._rows.bytes_of(number)
+
+    def keep_with(self, source: Source) -> None:
+        """Say what has the chunks that are absent."""
+        self._rows.source = source
+
+    def releasable(self, saved: int, *, newest: bool) -> list[int]:
+        """Return the chunks that may become absent, the oldest first.
+
+        Args:
+            saved: How many frames had been added when it was saved last.
+            newest: Whether those that alerts tell of may, too.
+        """
+        found = self._rows.releasable(saved)
+        return [number for number in found if newest or not self._rows.is_newest(number)]
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Let the columns of chunks leave memory that are `releasable`. No value changes by it."""
+        self._rows.release(numbers)
 
     def resized(self, steps: int) -> Window:
-        """Return the same frames, as far as there is room, in a buffer of another size."""
+        """Return the same frames, as far as there is room, in a buffer of another size.
+
+        Nothing may be absent.
+        """
         made = Window(steps)
         order = self._order()[-steps:]
-        made._count, made._kept = len(order), self._kept
-        made._values = np.full(
-            (max(len(order), made._values.shape[0]), *self._values.shape[1:]), np.nan
-        )
-        made._values[: len(order)] = self._values[order]
+        made._kept = self._kept
+        for row in order.tolist():
+            made._rows.write(self._rows.row(row), len(self._kept))
         made._steps[:, : len(order)] = self._steps[:, order]
         return made
 
     def _order(self) -> IndexArray:
-        count = len(self)
-        first = self._count - count
-        return (np.arange(first, first + count) % self._capacity).astype(np.int64)
-
-    def _fit(self, rows: int, layers: int) -> None:
-        """Grow to *rows* by doubling, to the columns kept, and to *layers*."""
-        have_rows, have_columns, have_layers = self._values.shape
-        if rows <= have_rows and layers <= have_layers and len(self._kept) == have_columns:
-            return
-        new_rows = have_rows if rows <= have_rows else min(2 * have_rows, self._capacity)
-        grown = np.full((new_rows, len(self._kept), max(layers, have_layers)), np.nan)
-        grown[:have_rows, :have_columns, :have_layers] = self._values
-        self._values = grown
+        count, newest = len(self), self._rows.count
+        return (np.arange(newest - count, newest) % self._capacity).astype(np.int64)
 
 
 @lru_cache(maxsize=256)

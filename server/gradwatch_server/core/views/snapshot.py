@@ -1,11 +1,16 @@
-"""What readers see: immutable views of runs, made by the engine, read by any thread."""
+"""What readers see: immutable views of runs, made by the engine, read by any thread.
+
+A view takes over from the one before it what is still so: of thousands of ranks, attempts and runs
+few change between two of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from operator import is_
+from typing import Final, TypeVar
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.flags import Flags
@@ -25,10 +30,16 @@ from gradwatch_wire.health import RankState
 MAX_OTHERS: Final = 8
 """Attempts that are over and still shown, the newest."""
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """One rank of the current attempt; `session` is None before it said HELLO."""
+    """One rank of the current attempt; `session` is None before it said HELLO.
+
+    Args:
+        revision: Changes whenever something of its session does.
+    """
 
     rank: int
     session: bytes | None
@@ -42,6 +53,7 @@ class RankView:
     unresolved: int
     reason: str
     gaps: tuple[LostRange, ...]
+    revision: int = field(default=0, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class RunView:
         is_live: Whether it lives beside, or is, the newest.
         recent_lost: Records lost while the frames of the window closed; so for those that were
             late, and those without their manifest.
-        revision: Changes whenever something of the attempt does.
+        revision: Changes whenever an entry is of the attempt.
     """
 
     name: str
@@ -113,23 +125,93 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
         rules: Those in force; without copies by default.
         before: Its last view, of which that is kept which is still so.
     """
+    rules = rules or Rules()
+    of_run = _OfRun.of(run, before)
+    known = {} if before is None else {view.attempt: view for view in (before, *before.others)}
     current, live = run.current, run.live
-    known = {} if before is None else {view.attempt: view for view in before.others}
-    others = []
-    for attempt in _others(run, current):
-        view, is_live = known.get(attempt.number), attempt in live
-        if view is None or (view.revision, view.is_live) != (attempt.revision, is_live):
-            view = _view_attempt(run, attempt, rules, is_live=is_live)
-        others.append(view)
-    return replace(
-        _view_attempt(run, current, rules, is_live=current in live), others=tuple(others)
-    )
+
+    def view(attempt: Attempt) -> RunView:
+        own, is_live = known.get(attempt.number), attempt in live
+        if own is not None and own.is_live == is_live and _is_still(own, attempt, rules):
+            return of_run.put_into(own)
+        return _view_attempt(run, attempt, rules, of_run, own, is_live=is_live)
+
+    shown = view(current)
+    others = _same(tuple(map(view, _others(run, current))), shown.others)
+    return shown if others is shown.others else replace(shown, others=others)
 
 
 def view_attempt(run: Run, number: int, rules: Rules) -> RunView | None:
     """Copy what readers need of one attempt that is over, None if there is none of this number."""
     found = next((own for own in run.attempts if own.number == number), None)
-    return None if found is None else _view_attempt(run, found, rules, is_live=False)
+    if found is None:
+        return None
+    return _view_attempt(run, found, rules, _OfRun.of(run, None), None, is_live=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfRun:
+    """What the views of all attempts of a run have in common."""
+
+    attempts: tuple[AttemptView, ...]
+    alerts: tuple[Alert, ...]
+    stored: int
+    lost: int
+
+    @classmethod
+    def of(cls, run: Run, before: RunView | None) -> _OfRun:
+        """Copy it."""
+        known = {} if before is None else {line.number: line for line in before.attempts}
+        attempts = tuple(_view_line(own, known.get(own.number)) for own in run.attempts)
+        alerts = tuple(own for a in reversed(run.attempts) for own in a.active_alerts.alerts())
+        if before is not None:
+            attempts, alerts = _same(attempts, before.attempts), _same(alerts, before.alerts)
+        return cls(attempts, alerts, run.num_stored, run.num_lost)
+
+    def put_into(self, view: RunView) -> RunView:
+        """Return a view with it."""
+        is_same = view.attempts is self.attempts and view.alerts is self.alerts
+        if is_same and (view.stored, view.lost) == (self.stored, self.lost):
+            return view
+        return replace(
+            view, attempts=self.attempts, alerts=self.alerts, stored=self.stored, lost=self.lost
+        )
+
+
+def _same(new: tuple[T, ...], old: tuple[T, ...]) -> tuple[T, ...]:
+    """Return the old one of two that have the same in them."""
+    return old if len(new) == len(old) and all(map(is_, new, old)) else new
+
+
+def _view_line(attempt: Attempt, before: AttemptView | None) -> AttemptView:
+    line = (attempt.num_frames, attempt.first_bad)
+    if before is not None and (before.frames, before.first_bad) == line:
+        return before
+    return AttemptView(
+        attempt.number,
+        attempt.started_ns,
+        attempt.world,
+        attempt.num_frames,
+        attempt.first_bad,
+    )
+
+
+def _is_still(view: RunView, attempt: Attempt, rules: Rules) -> bool:
+    """Tell whether nothing of an attempt changed that is not of the run as a whole.
+
+    No entry may be of it, and yet frames close with time. Of one that is retired the frames are
+    gone, which its view still has.
+    """
+    if view.revision != attempt.revision or attempt.retired:
+        return view.revision == attempt.revision
+    return (
+        view.frames == attempt.num_frames
+        and view.updated_ns == attempt.updated_ns
+        and view.late == attempt.counts.num_late
+        and view.rules is rules
+        and view.gains is attempt.closed.last_gains
+        and view.first_bad is attempt.first_bad
+    )
 
 
 def _others(run: Run, current: Attempt) -> list[Attempt]:
@@ -139,34 +221,41 @@ def _others(run: Run, current: Attempt) -> list[Attempt]:
     return sorted((own for own in shown if own is not current), key=lambda own: own.number)
 
 
-def _view_attempt(run: Run, attempt: Attempt, rules: Rules | None, *, is_live: bool) -> RunView:
-    ranks = _ranks(attempt)
+def _view_attempt(
+    run: Run,
+    attempt: Attempt,
+    rules: Rules,
+    of_run: _OfRun,
+    before: RunView | None,
+    *,
+    is_live: bool,
+) -> RunView:
+    ranks = _ranks(attempt, () if before is None else before.ranks)
+    names, numel = attempt.layers.names, attempt.layers.numel
+    is_known = before is not None and len(before.names) == len(names)  # names only join
     return RunView(
         name=run.name,
         created_ns=run.created_ns,
         updated_ns=attempt.updated_ns,
         attempt=attempt.number,
-        attempts=tuple(
-            AttemptView(a.number, a.started_ns, a.world, a.num_frames, a.first_bad)
-            for a in run.attempts
-        ),
+        attempts=of_run.attempts,
         world=attempt.world,
-        names=tuple(attempt.layers.names),
-        numel=tuple(attempt.layers.numel),
+        names=before.names if before and is_known else tuple(names),
+        numel=before.numel if before and is_known else tuple(numel),
         groups=dict(attempt.layers.groups()),
         series=attempt.window.series(),
         frame=attempt.last_frame,
         flags=attempt.closed.last_flags,
-        rules=rules or Rules(),
+        rules=rules,
         gains=attempt.closed.last_gains,
         noise_scale=attempt.closed.noise_scale.series(),
         first_bad=attempt.first_bad,
         ranks=ranks,
-        alerts=tuple(alert for a in reversed(run.attempts) for alert in a.active_alerts.alerts()),
+        alerts=of_run.alerts,
         events=Counter(attempt.counts.events),
         skipped_steps=max((s.num_skipped for s in attempt.sessions.values()), default=0),
-        stored=run.num_stored,
-        lost=run.num_lost,
+        stored=of_run.stored,
+        lost=of_run.lost,
         late=attempt.counts.num_late,
         unresolved=sum(rank.unresolved for rank in ranks),
         frames=attempt.num_frames,
@@ -175,11 +264,30 @@ def _view_attempt(run: Run, attempt: Attempt, rules: Rules | None, *, is_live: b
         recent_unresolved=attempt.counts.unresolved.value(attempt.num_frames),
         is_live=is_live,
         revision=attempt.revision,
+        others=() if before is None else before.others,
     )
 
 
-def _ranks(attempt: Attempt) -> tuple[RankView, ...]:
-    return tuple(_view_session(attempt.sessions[rank]) for rank in sorted(attempt.sessions))
+def _ranks(attempt: Attempt, before: tuple[RankView, ...]) -> tuple[RankView, ...]:
+    """Return the ranks in order: no session leaves its attempt."""
+    sessions = attempt.sessions
+    if len(before) == len(sessions):
+        changed = [
+            place
+            for place, view in enumerate(before)
+            if view.revision != sessions[view.rank].revision
+        ]
+        ranks = list(before)
+        for place in changed:
+            ranks[place] = _view_session(sessions[before[place].rank])
+        return tuple(ranks) if changed else before
+    known = {view.rank: view for view in before}
+    return tuple(
+        known[rank]
+        if rank in known and known[rank].revision == sessions[rank].revision
+        else _view_session(sessions[rank])
+        for rank in sorted(sessions)
+    )
 
 
 def _view_session(session: Session) -> RankView:
@@ -196,4 +304,5 @@ def _view_session(session: Session) -> RankView:
         unresolved=session.num_unresolved,
         reason=session.reason,
         gaps=session.losses.ranges(),
+        revision=session.revision,
     )

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame

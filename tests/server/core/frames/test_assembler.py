@@ -7,6 +7,12 @@ from typing import Any
 from gradwatch_server.core.frames.assembler import Assembler
 
 
+class Item:
+    """A record without anything."""
+
+    num_bytes = 8
+
+
 class CountingSet(set[int]):
     """Counts how often it is gone through."""
 
@@ -20,11 +26,11 @@ class CountingSet(set[int]):
 def test_ranks_are_gone_through_once_a_step(cluster: Any) -> None:
     """In whatever order they send."""
     ranks = CountingSet(range(500))
-    open_steps: Assembler[int] = Assembler()
+    open_steps: Assembler[Item] = Assembler()
     closed = 0
     for step in range(4):
         for rank in range(500):
-            open_steps.add(rank, rank, step=step, now_ns=step)
+            open_steps.add(rank, Item(), step=step, now_ns=step)
             closed += len(list(open_steps.close(ranks, step, 500)))
 
     assert closed == 4
@@ -34,9 +40,9 @@ def test_ranks_are_gone_through_once_a_step(cluster: Any) -> None:
 def test_a_rank_that_never_sends_costs_nothing_per_step(cluster: Any) -> None:
     """Each step that closes late was waiting for the same one."""
     ranks = CountingSet(range(500))
-    open_steps: Assembler[int] = Assembler()
+    open_steps: Assembler[Item] = Assembler()
     for step in range(200):
-        open_steps.add(0, 0, step=step, now_ns=step * 6_000_000_000)
+        open_steps.add(0, Item(), step=step, now_ns=step * 6_000_000_000)
         list(open_steps.close(ranks, step * 6_000_000_000, 500))
 
     assert open_steps.last_closed == 198

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.window import Chunk, Window
 
 FRAMES = st.lists(
     st.tuples(
@@ -81,6 +83,132 @@ def test_memory_is_taken_as_frames_come(make_part: Any, make_frame: Any) -> None
     sizes = set()
     for step in range(1200):
         window.add(make_frame(make_part([1.0]), step=step), 1.0)
-        sizes.add(window._values.shape)
+        sizes.add(window.num_bytes)
 
-    assert sizes == {(rows, 1, 1) for rows in (32, 64, 128, 256, 512)}
+    assert sizes == {rows * 8 for rows in range(8, 513, 8)}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 30)),
+        st.tuples(st.just("save"), st.just(0)),
+        st.tuples(st.just("release"), st.integers(0, 9)),
+        st.tuples(st.just("fill"), st.integers(1, 3)),
+        st.tuples(st.just("restart"), st.just(0)),
+    ),
+    min_size=3,
+    max_size=30,
+)
+
+
+class Saved:
+    """What a store does for a window: it keeps chunks, and gives them back."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self.num_frames = 0
+        self.state: Any = None
+
+    def save(self, window: Window) -> None:
+        changed = window.changed(self.num_frames)
+        for number in set(window.absent()).intersection(changed):
+            window.fill(number, self.columns(number))
+        for number in changed:
+            own = window.chunk(number)
+            columns = [values.copy() for values in own.columns]
+            self.chunks[number] = Chunk(number, own.steps.copy(), columns)
+        self.num_frames, self.state = window.num_added, window.state_dict()
+
+    def columns(self, number: int) -> Any:
+        return self.chunks[number].columns
+
+    def restored(self) -> Window:
+        steps = [(number, own.steps) for number, own in self.chunks.items()]
+        window = Window.from_state_dict(self.state, steps)
+        window.keep_with(self.columns)
+        return window
+
+
+class Story:
+    """Two windows with the same frames, of which one has to do without what is saved."""
+
+    def __init__(self, capacity: int, frame: Callable[[int], Frame]) -> None:
+        self.window, self.model = Window(capacity), Window(capacity)
+        self.saved, self.model_saved = Saved(), Saved()
+        self.frame = frame
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            frame = self.frame(self.model.num_added)
+            self.window.add(frame, 1.0)
+            self.model.add(frame, 1.0)
+
+    def save(self, _: int = 0) -> None:
+        self.saved.save(self.window)
+        self.model_saved.save(self.model)
+
+    def release(self, most: int) -> None:
+        self.window.keep_with(self.saved.columns)
+        found = self.window.releasable(self.saved.num_frames, newest=most % 2 == 0)
+        self.window.release(found[: most or None])
+
+    def fill(self, most: int) -> None:
+        for number in self.window.absent()[:most]:
+            self.window.fill(number, self.saved.columns(number))
+
+    def restart(self, _: int) -> None:
+        self.save()
+        self.window = self.saved.restored()
+
+
+@given(capacity=st.sampled_from([3, 8, 20, 40]), deeds=STEPS, most=st.sampled_from([1, 5, 99]))
+@settings(max_examples=80, deadline=None)
+def test_what_leaves_memory_changes_nothing(
+    make_part: Any, make_frame: Any, capacity: int, deeds: list[tuple[str, int]], most: int
+) -> None:
+    """Whenever it does, and comes back or not: all that is read or saved stays the same."""
+
+    def frame(step: int) -> Frame:
+        made: Frame = make_frame(make_part([float(step), 1.0][: 1 + step // 20]), step=step)
+        return made
+
+    story = Story(capacity, frame)
+    for deed, value in deeds:
+        getattr(story, deed)(value)
+        one, model = story.window, story.model
+        layers = np.arange(3)
+        np.testing.assert_array_equal(one.recent(layers, most), model.recent(layers, most))
+        assert one.before(1, most) == model.before(1, most)
+        assert one.state_dict() == model.state_dict()
+    story.save()
+    for number, chunk in story.model_saved.chunks.items():
+        np.testing.assert_array_equal(story.saved.chunks[number].columns, chunk.columns)
+
+
+def test_what_left_memory_takes_none(make_part: Any, make_frame: Any) -> None:
+    """Only the newest frames come back when they are looked at: each alert tells of them."""
+    window, saved = Window(64), Saved()
+    for step in range(64):
+        window.add(make_frame(make_part([float(step)]), step=step), 1.0)
+    assert window.releasable(saved.num_frames, newest=True) == []
+    saved.save(window)
+    window.keep_with(saved.columns)
+    window.release(window.releasable(saved.num_frames, newest=True))
+
+    assert window.num_bytes == 0
+    assert len(window.before(0, 64)) == 64
+    assert window.num_bytes == 2 * window.bytes_of(0)
+    assert window.absent() == [5, 4, 3, 2, 1, 0]
+
+
+def test_what_cannot_be_read_is_tried_again(make_part: Any, make_frame: Any) -> None:
+    """A read that fails costs what one alert tells, and no frame."""
+    window, saved = Window(8), Saved()
+    window.add(make_frame(make_part([3.0]), step=1), 1.0)
+    saved.save(window)
+    window.keep_with(lambda _number: None)
+    window.release(window.releasable(saved.num_frames, newest=True))
+
+    assert window.before(0, 5) == ()
+    window.keep_with(saved.columns)
+    assert window.before(0, 5) == ((1, 3.0),)

@@ -91,3 +91,68 @@ def test_alerts_of_all_attempts_are_in_it_newest_first(cluster: Any) -> None:
     view = view_run(job.state.runs["gpt"])
 
     assert [(a.attempt, a.first_step) for a in view.alerts] == [(2, 2), (1, 10), (1, 0)]
+
+
+def test_what_is_taken_over_of_the_last_view_is_as_it_is(cluster: Any) -> None:
+    """Whatever happens between two views: the second one is what a new one would be."""
+    job = cluster(world=3, names=("a", "b")).start()
+    before: list[RunView] = []
+
+    def look(what: str) -> None:
+        run = job.state.runs["gpt"]
+        fresh = view_run(run, job.state.rules)
+        taken = view_run(run, job.state.rules, before[-1] if before else None)
+        assert frozen(taken) == frozen(fresh), what
+        assert [own.attempt for own in taken.others] == [own.attempt for own in fresh.others]
+        for own, other in zip(taken.others, fresh.others, strict=True):
+            assert (own.alerts, own.attempts) == (other.alerts, other.attempts), what
+        before.append(taken)
+
+    look("start")
+    for step in range(6):
+        job.step(step, [1.0, 500.0 if step % 2 else math.nan])
+        look(f"step {step}")
+    job.event(0, "mark")
+    look("event")
+    job.gap(1, 3)
+    look("gap")
+    job.declare(0, ["a", "b", "c"], manifest_id=2)
+    look("layers")
+    job.lose(1)
+    look("lost")
+    job.start()
+    look("attempt")
+    job.step(0)
+    look("its step")
+
+
+def test_only_the_ranks_that_changed_are_made_anew(cluster: Any) -> None:
+    """S22: of thousands one sends. Of a run of which nothing changed the view stays."""
+    job = cluster(world=300, names=("a",)).start()
+    run, rules = job.state.runs["gpt"], job.state.rules
+    before = view_run(run, rules)
+    assert view_run(run, rules, before) is before
+
+    job.event(7, "mark")
+    after = view_run(run, rules, before)
+    anew = [new.rank for old, new in zip(before.ranks, after.ranks, strict=True) if new is not old]
+    assert anew == [7]
+    assert after.attempts is before.attempts
+    assert after.names is before.names
+
+
+def test_the_lines_of_attempts_are_made_once(cluster: Any) -> None:
+    """S28: of thousands that a job began, each view of one lists all."""
+    job = cluster(names=("a",)).start()
+    job.step(0)
+    for _ in range(20):
+        job.start()
+    before = view_run(job.state.runs["gpt"], job.state.rules)
+    job.step(1)
+    after = view_run(job.state.runs["gpt"], job.state.rules, before)
+
+    assert len(after.others) > 3
+    assert all(other.attempts is after.attempts for other in after.others)
+    anew = [new.number for new in after.attempts if new not in before.attempts]
+    assert anew == [21]
+    assert all(any(new is old for old in before.attempts) for new in after.attempts[:-1])

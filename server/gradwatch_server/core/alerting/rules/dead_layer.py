@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import first_computed, may_come_from_loss
 from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
@@ -18,6 +17,7 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.module import ModuleRule
 from gradwatch_server.core.alerting.rules.slow import began_before
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack

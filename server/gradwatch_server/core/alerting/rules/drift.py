@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.slow_ring import BLOCK, SlowRing
@@ -19,6 +18,7 @@ from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, notes, worst_layer
 from gradwatch_server.core.alerting.rules.slow import began_earlier
 from gradwatch_server.core.alerting.rules.told import told_modules
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, Judgement
 from gradwatch_server.core.alerting.baselines.reference import MAX_AWAY_FRAMES
@@ -22,6 +21,7 @@ from gradwatch_server.core.alerting.rules.base import (
 )
 from gradwatch_server.core.alerting.rules.module import ranks_with
 from gradwatch_server.core.alerting.rules.rising import RisingRule
+from gradwatch_server.core.alerting.wording import comparison
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack

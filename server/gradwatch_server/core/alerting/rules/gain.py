@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison, place
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Limit, Rule, Share, Steps
+from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_wire.gains import AMPLIFYING_GAIN, DAMPING_GAIN

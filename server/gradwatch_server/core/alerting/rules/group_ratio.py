@@ -9,15 +9,14 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
+from gradwatch_server.core.alerting.wording import comparison, shown
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.merging import total_norm
-from gradwatch_server.core.printable import printable
 from gradwatch_wire.columns import L2
 from gradwatch_wire.health import Severity, normalized_ratio
 
@@ -116,7 +115,7 @@ class GroupRatioRule(Rule):
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""
-        names = f"{printable(self.seed)}/{printable(self.host)}"
+        names = f"{shown(self.seed)}/{shown(self.host)}"
         return f"gradient ratio {names} is {comparison(origin)}"
 
     @staticmethod

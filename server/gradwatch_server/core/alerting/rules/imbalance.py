@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, Judgement
 from gradwatch_server.core.alerting.baselines.running import RunningStatistics
@@ -17,6 +16,7 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
 from gradwatch_server.core.alerting.rules.module import layers_of, worst_layer
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity

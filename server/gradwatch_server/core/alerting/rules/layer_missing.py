@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation
 from gradwatch_server.core.alerting.origin import Origin, one_rank
@@ -20,6 +19,7 @@ from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import usual_norm
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack, unpack_flags

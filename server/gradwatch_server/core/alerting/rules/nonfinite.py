@@ -7,7 +7,6 @@ import math
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.attribution import layer_kind
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
@@ -15,9 +14,9 @@ from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_ra
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.skips import was_skipped
+from gradwatch_server.core.alerting.wording import place, shown
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
-from gradwatch_server.core.printable import printable
 from gradwatch_wire.health import Severity
 
 
@@ -102,13 +101,13 @@ class NonfiniteRule(LayerRule):
         """Return what is wrong in a few words."""
         if origin.module is not None and origin.magnitude is not None:
             kind = "NaN" if math.isnan(origin.magnitude) else "Inf"
-            where = f"{printable(origin.module)} is the first module whose output was not finite"
+            where = f"{shown(origin.module)} is the first module whose output was not finite"
             return f"{kind} in the forward pass: {where},"
         kind = "NaN" if origin.kind == "nan" else "Inf"
         if origin.layer is not None or (origin.first_gradient is None and not origin.bad_loss):
             return f"{kind} in the gradient of {place(origin)}"
         first = origin.first_gradient
-        back = "" if first is None else f" from {printable(first)} back"
+        back = "" if first is None else f" from {shown(first)} back"
         was = "was already bad" if origin.bad_loss else "may already have been bad"
         return f"the loss or the forward pass {was}: gradients{back} are {kind}"
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.frame import Frame

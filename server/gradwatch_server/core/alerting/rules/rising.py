@@ -7,15 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, Judgement
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.module import ModuleRule, notes
 from gradwatch_server.core.alerting.rules.slow import Beginning, began_at, rise_of
+from gradwatch_server.core.alerting.wording import place, shown
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.printable import printable
 
 LN_LEAST: Final = 0.6931471805599453
 """ln 2: what has less than doubled has not risen."""
@@ -61,7 +60,7 @@ class RisingRule(ModuleRule):
     def subject(self, origin: Origin) -> str:
         """Return the layer, or which is farthest off where it is not known which was first."""
         if origin.layer is not None:
-            return printable(origin.layer)
+            return shown(origin.layer)
         return f"several modules ({origin.detail})" if origin.detail else place(origin)
 
     def since(self, origin: Origin) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Final
 import numpy as np
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.alert import comparison, place
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
 from gradwatch_server.core.alerting.baselines.reference import Reference
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
@@ -19,6 +18,7 @@ from gradwatch_server.core.alerting.rules.base import FOR_STEPS, HealthShare, Li
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
 from gradwatch_server.core.alerting.rules.slow import began_earlier
+from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack

@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import comparison, place
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Share, Steps
@@ -17,6 +16,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.slow import began_before
 from gradwatch_server.core.alerting.rules.told import told_modules
+from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack

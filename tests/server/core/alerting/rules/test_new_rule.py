@@ -12,7 +12,6 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
-from gradwatch_server.core.alerting.alert import place
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.flags import flags_from_state_dict, flags_state_dict
 from gradwatch_server.core.alerting.origin import Origin
@@ -27,6 +26,7 @@ from gradwatch_server.core.alerting.rules.base import (
 from gradwatch_server.core.alerting.rules.documentation import BEGIN, END, fill, section
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.errors import GradwatchError

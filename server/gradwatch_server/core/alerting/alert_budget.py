@@ -1,0 +1,68 @@
+"""How many alert events a run has left, of those at once and a minute that it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from gradwatch_server.budgets import LoggedBudgets
+from gradwatch_wire.health import Severity
+
+MINUTE_NS: Final = 60_000_000_000
+
+RESERVED: Final = {Severity.INFO: 4, Severity.WARNING: 8}
+"""Part of the events that are kept for what matters more: a quarter, an eighth."""
+
+
+@dataclass(slots=True)
+class AlertBudget:
+    """What one run has left of its alert events.
+
+    It goes by the times in the log, as all of the core does. The generic cell rate algorithm
+    (ITU-T I.371), as in `EventLimit`.
+
+    Args:
+        limits: What it may have.
+        ahead_ns: Time at which all that was told would be due at the rate, nanoseconds since the
+            epoch.
+        num_delayed: Events that had to wait, since that was asked last.
+    """
+
+    limits: LoggedBudgets = field(default_factory=lambda: LoggedBudgets.from_log({}))
+    ahead_ns: int = 0
+    num_delayed: int = 0
+
+    def acquire(self, now_ns: int, severity: Severity) -> bool:
+        """Tell whether an event is allowed, and count it if it is."""
+        most, interval_ns = self.limits.alert_events, self._interval_ns
+        due_ns = max(self.ahead_ns, now_ns)
+        reserved = most // RESERVED[severity] if severity in RESERVED else 0
+        if interval_ns and due_ns - now_ns > (most - reserved - 1) * interval_ns:
+            return False
+        self.ahead_ns = due_ns + interval_ns
+        return True
+
+    def used(self, now_ns: int) -> int:
+        """Return how many of the events that are allowed at once are taken."""
+        ahead_ns = max(0, self.ahead_ns - now_ns)
+        return -(-ahead_ns // self._interval_ns) if self._interval_ns else 0
+
+    def take_delayed(self) -> int:
+        """Return how many events had to wait since this was asked last."""
+        taken, self.num_delayed = self.num_delayed, 0
+        return taken
+
+    @property
+    def _interval_ns(self) -> int:
+        """Time in which there is one event more to have; 0 if any number may be had."""
+        return MINUTE_NS // self.limits.alert_events_per_min
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_state_dict`; the limits are facts of the log."""
+        return {"ahead_ns": self.ahead_ns}
+
+    @classmethod
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `state_dict` described, with no limits yet."""
+        return cls(ahead_ns=plain.get("ahead_ns", 0))

@@ -1,0 +1,19 @@
+"""Severities in their order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gradwatch_wire.health import Severity
+
+_ORDER: Final = tuple(Severity)
+
+
+def is_worse(one: Severity, other: Severity) -> bool:
+    """Tell whether one severity is above another."""
+    return _ORDER.index(one) > _ORDER.index(other)
+
+
+def worse(one: Severity, other: Severity) -> Severity:
+    """Return the one that matters more."""
+    return one if is_worse(one, other) else other

@@ -1,0 +1,101 @@
+"""What the events of an alert have told so far, and what is far worse than that."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from gradwatch_server.core.alerting.alert import Worst
+from gradwatch_server.core.alerting.event_limit import EventLimit
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.packing import pack, unpack_flags
+from gradwatch_wire.health import Severity
+
+WORSE: Final = 10.0
+"""What is this many times what was told before is told again."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the events of an alert have told.
+
+    Args:
+        layers: (layers,) which.
+        excess: The largest excess, as `Evaluation.excess` or the origin's value.
+        severity: How much it matters.
+        loudly: Whether any event was told: of one that never was, nobody is told the end.
+        limit: How often it may be told.
+    """
+
+    layers: BoolArray
+    excess: float
+    severity: Severity
+    loudly: bool = False
+    limit: EventLimit = field(default_factory=EventLimit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data for `from_state_dict`."""
+        return {
+            "layers": pack(self.layers),
+            "excess": self.excess,
+            "severity": self.severity,
+            "loudly": self.loudly,
+            "ahead_ns": self.limit.ahead_ns,
+        }
+
+    @classmethod
+    def from_state_dict(cls, plain: dict[str, Any]) -> Self:
+        """Return what `state_dict` described."""
+        return cls(
+            layers=unpack_flags(plain["layers"]),
+            excess=plain["excess"],
+            severity=Severity(plain["severity"]),
+            loudly=plain["loudly"],
+            limit=EventLimit(plain["ahead_ns"]),
+        )
+
+
+@dataclass(slots=True)
+class Peak:
+    """Something far worse than what was told, not told yet.
+
+    Args:
+        excess: How far it is.
+        worst: Where it is.
+    """
+
+    excess: float
+    worst: Worst
+
+    def state_dict(self) -> list[Any]:
+        """Return plain data for `from_state_dict`."""
+        return [self.excess, asdict(self.worst)]
+
+    @classmethod
+    def from_state_dict(cls, plain: list[Any]) -> Self:
+        """Return what `state_dict` described."""
+        excess, worst = plain
+        return cls(excess, Worst.from_state_dict(worst))
+
+
+def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:
+    """Return the largest excess of the flagged layers, None if there is none that is a number."""
+    if excess is None:
+        return None
+    found = excess[flagged]
+    found = found[~np.isnan(found)]
+    return float(found.max()) if len(found) else None
+
+
+def excess_of(origin: Origin) -> float:
+    """Return the excess of an origin, as far as its limit tells."""
+    value, limit = origin.value, origin.threshold
+    if limit is None:
+        return value
+    if value > limit:
+        return value / limit
+    return limit / value if value else math.inf

@@ -1,0 +1,51 @@
+"""How names and numbers are written in messages, and how long they may be there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.printable import printable
+
+MAX_SHOWN: Final = 120
+"""Characters of a name in a message; the whole one is beside it, in a key of its own."""
+
+_CUT: Final = "…"
+
+
+def shown(name: str) -> str:
+    """Return a name as messages have it: harmless for a terminal, a long one without its middle."""
+    if len(name) > MAX_SHOWN:  # what is between these is cut in any case
+        name = name[:MAX_SHOWN] + name[-MAX_SHOWN:]
+    return cut(printable(name), MAX_SHOWN)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters, of which there is at least one."""
+    if len(text) <= most:
+        return text
+    tail = (most - 1) // 2
+    return text[: most - 1 - tail] + _CUT + text[len(text) - tail :]
+
+
+def cut_bytes(text: str, most: int) -> str:
+    """Return a text of at most so many bytes in UTF-8, 16 or more."""
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    half = (most - len(_CUT.encode())) // 2
+    head, tail = encoded[:half], encoded[len(encoded) - half :]
+    return head.decode(errors="ignore") + _CUT + tail.decode(errors="ignore")
+
+
+def place(origin: Origin) -> str:
+    """Return the name of the origin's layer."""
+    return "a layer not known" if origin.layer is None else shown(origin.layer)
+
+
+def comparison(origin: Origin) -> str:
+    """Return how the origin's value compares with the limit it broke."""
+    if origin.threshold is None:
+        return f"{origin.value:.3g}"
+    sign = ">" if origin.value > origin.threshold else "<"
+    return f"{origin.value:.3g} {sign} {origin.threshold:g}"

@@ -1,0 +1,48 @@
+"""A frame as it is handed to what keeps the history, once all is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.layers import Layers
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedFrame:
+    """A closed frame, and what was found out about it.
+
+    Args:
+        frame: The frame, still with its records.
+        epoch: How often the steps had gone back before it.
+        score: Its health score, NaN where no layer is known.
+        skipped: Whether a GradScaler skipped the step for an overflow.
+        noise_scale: The gradient noise scale at it, None if it added nothing or is not known yet.
+        layers: Those of the attempt; the frame has a value for each.
+    """
+
+    frame: Frame
+    epoch: int
+    score: float
+    skipped: bool
+    noise_scale: float | None
+    layers: Layers
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks that are in it, in order."""
+        return sorted({part.rank for part in self.frame.parts})
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether all records have their layers in the order of the forward pass."""
+        return all(part.ordered for part in self.frame.parts)
+
+
+class FrameRecorder(Protocol):
+    """What keeps the history of closed frames."""
+
+    def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
+        """Take in the next frame of an attempt; it may have had it before a restart."""

@@ -1,0 +1,50 @@
+"""Sizes of what waits in memory, by fixed formulas.
+
+They decide what has to go, so they are the same on every machine and after a restart: what Python
+itself says of its objects is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import numpy.typing as npt
+
+RECORD_BYTES: Final = 1_000
+"""What a record takes beside its numbers and texts."""
+
+ARRAY_BYTES: Final = 112
+"""What an array takes beside its items."""
+
+ITEM_BYTES: Final = 100
+"""What a name takes with its value in a map, or with its place in a list."""
+
+
+class Item(Protocol):
+    """A record, as far as this goes."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+
+
+def array_bytes(array: npt.NDArray[Any] | None) -> int:
+    """Return what an array takes, 0 for none."""
+    return 0 if array is None else ARRAY_BYTES + array.nbytes
+
+
+def text_bytes(text: str) -> int:
+    """Return what a text takes: one character that is not ASCII makes all of them wide."""
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """Return what a list of names takes."""
+    return sum(ITEM_BYTES + text_bytes(name) for name in names)
+
+
+def map_bytes(given: Mapping[str, object]) -> int:
+    """Return what a map of names to numbers, texts or flags takes."""
+    texts = sum(text_bytes(value) for value in given.values() if isinstance(value, str))
+    return names_bytes(given) + texts

@@ -1,0 +1,230 @@
+"""Alerts fit the wire and their budget, whatever names peers choose."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.budgets import LoggedBudgets
+from gradwatch_server.core.alerting.alert import (
+    Acknowledgement,
+    Alert,
+    News,
+    Part,
+    ResolvedBy,
+    Spread,
+    Update,
+    Worst,
+)
+from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first_names
+from gradwatch_server.core.alerting.messages import message
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.scope import with_layers
+from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes, shown
+from gradwatch_server.core.entries import BudgetsSet
+from gradwatch_wire import Alert as AlertRecord
+from gradwatch_wire import Envelope, decode, encode
+from gradwatch_wire.health import AlertState, Severity
+from gradwatch_wire.jsonable import jsonable
+from gradwatch_wire.limits import MAX_NAME_BYTES, MAX_TEXT_BYTES
+from gradwatch_wire.limits import MAX_RANKS as WORLD
+
+LEAST = 12_288
+"""The smallest body that may be set."""
+
+HOSTILE = {
+    "four bytes, escaped as ten": "\U000e0001" * 128,
+    "four bytes, printed as they are": "\U0001f600" * 128,
+    "one byte, escaped as six": "\x01" * 512,
+    "two bytes": "é" * 256,
+    "a quote": '"' * 512,
+    "plain": "layer." * 85,
+}
+NAMES = tuple(HOSTILE.values())
+RULES = Rules().root
+
+
+def told_of(alert: Alert) -> dict[str, Any]:
+    """Return what a client gets."""
+    frames = encode(Envelope(session=bytes(16), record=AlertRecord(alert=alert.to_dict())))
+    record = decode(frames).record
+    assert isinstance(record, AlertRecord)
+    return dict(record.alert)
+
+
+def widest(rule: str, name: str, **changes: Any) -> Alert:
+    """Return an alert of a rule with all that can be in one, each as large as can be."""
+    own = RULES[rule]
+    ranks = tuple(range(WORLD))
+    notes = ("3 of 31 modules", "loss 4.2, usually 1.9", "began about step 1180 (± 4)")
+    origin = Origin(
+        step=(1 << 53) - 1,
+        rank=None,
+        ranks=ranks,
+        layer=name,
+        kind="nan",
+        value=1.7976931348623157e308,
+        threshold=1.7976931348623157e308,
+        before=tuple((step, 1.2345678901234567e-300) for step in range(5)),
+        bad_loss=True,
+        first_gradient=name,
+        module=name,
+        magnitude=math.nan,
+        magnitudes_before=tuple((step, math.inf) for step in range(5)),
+        usual=1.2345678901234567e-300,
+        deviations=-1.2345678901234567e-300,
+        notes=notes,
+        detail=f"farthest off is {shown(name)}",
+    )
+    what = own.describe(origin)
+    worst = Worst(7, name, math.nan, None, ranks)
+    news = tuple(News)
+    alert = Alert(
+        id="f" * 16,
+        run=name,
+        attempt=1_000_000,
+        rule=rule,
+        group=name,
+        severity=Severity.CRITICAL,
+        state=AlertState.FIRING,
+        first_step=origin.step,
+        fired_step=origin.step,
+        raised_step=origin.step,
+        resolved_step=None,
+        last_step=origin.step,
+        origin=origin,
+        layers=(),
+        num_layers=0,
+        updated_ns=1_763_000_000_000_000_000,
+        message="",
+        ranks=ranks,
+        update=Update(1, 7, news, first_names([name] * 20, 20), 20_000, Part(rule, what)),
+        worst=worst,
+        acknowledged=Acknowledgement(name[:200], (name * 20)[:2000], 1_763_000_000_000_000_000),
+        spread=tuple(Spread(origin.step - n, 20_000 - n, WORLD - n) for n in range(16)),
+        part_of="f" * 16,
+        num_flaps=1_000_000,
+        **changes,
+    )
+    alert = with_layers(alert, np.ones(20_000, dtype=np.bool_), (name,) * 20_000)
+    return replace(alert, message=message(alert, what))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
+def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) -> None:
+    """65,536 ranks, 20,000 layers, names of 512 bytes: it is decoded, and says what it said."""
+    assert len(name.encode()) > MAX_NAME_BYTES - 6
+    alert = widest(rule, name)
+    for own in (alert, replace(alert, state=AlertState.RESOLVED, resolved_step=9)):
+        plain = told_of(replace(own, message=message(own, RULES[rule].describe(own.origin))))
+
+        assert len(plain["message"].encode()) <= MAX_TEXT_BYTES
+        assert plain["message"].isprintable()
+        assert (plain["run"], plain["group"], plain["origin"]["layer"]) == (name, name, name)
+        assert (plain["num_layers"], plain["num_ranks"]) == (20_000, WORLD)
+        assert plain["origin"]["num_ranks"] == plain["worst"]["num_ranks"] == WORLD
+        assert plain["ranks"] == list(range(MAX_RANKS))
+
+
+@pytest.mark.parametrize("rule", ["nonfinite", "exploding", "run_failed"])
+@pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
+@pytest.mark.parametrize("most", [LEAST, 16_384, 65_536])
+def test_a_body_is_as_large_as_is_set(rule: str, name: str, most: int) -> None:
+    """What others are found by stays whole; all counts stay."""
+    alert = widest(rule, name, body_bytes=most)
+    plain: Any = alert.to_dict()
+
+    assert len(json.dumps(jsonable(plain))) <= most
+    assert told_of(alert)["id"] == alert.id
+    assert (plain["run"], plain["group"], plain["rule"]) == (name, name, rule)
+    assert (plain["num_layers"], plain["num_ranks"], plain["num_flaps"]) == (
+        20_000,
+        WORLD,
+        1_000_000,
+    )
+    assert plain["update"]["num_layers"] == 20_000
+    assert len(plain["spread"]) == 16
+    assert plain["message"]
+
+
+def test_what_fits_is_left_as_it_is(cluster: Any) -> None:
+    """An honest alert has all of its names."""
+    names = [f"transformer.h.{n}.attention.weight" for n in range(40)]
+    job = cluster(names=names).start()
+    job.put(BudgetsSet({"alert_body_bytes": LEAST}))
+    (alert,) = job.step(0, math.nan)
+    plain = alert.to_dict()
+
+    assert (len(plain["layers"]), plain["num_layers"]) == (20, 40)
+    assert replace(alert, body_bytes=1 << 50).to_dict() == plain
+    assert len(json.dumps(jsonable(plain))) < LEAST
+
+
+def test_hostile_names_in_a_log_are_told_within_bounds(cluster: Any) -> None:
+    """As the attack has them: 300 layers and 60 groups with names of control characters."""
+    names = ["\x01" * 500 + f"{n}" for n in range(300)]
+    groups = {"\x02" * 400 + f"{n}": tuple(range(n * 5, n * 5 + 5)) for n in range(60)}
+    job = cluster(names=names, groups=groups).start()
+    job.put(BudgetsSet({"alert_body_bytes": 16_384}))
+    alerts = job.step(0, math.nan)
+
+    assert len(alerts) == 60
+    for alert in alerts:
+        assert len(json.dumps(jsonable(alert.to_dict()))) <= 16_384
+        assert told_of(alert)["group"] == alert.group
+        assert len(json.dumps(alert.layers)) <= NAMES_BYTES + 2
+        assert alert.num_layers == 5
+    assert max(len(alert.message) for alert in alerts) < 3 * MAX_SHOWN
+
+
+def test_a_long_name_lacks_its_middle_in_the_message_alone(cluster: Any) -> None:
+    """`layer` has the whole one."""
+    name = "begin." + "x" * 400 + ".end"
+    job = cluster(names=(name, "b")).start()
+    (alert,) = job.step(0, [math.nan, 1.0])
+
+    assert alert.origin.layer == name == alert.layers[0]
+    assert f"begin.{'x' * 54}…{'x' * 55}.end at step" in alert.message
+
+
+def test_a_message_fits_whatever_its_rule_says() -> None:
+    """What it begins with and how it ends are there."""
+    alert = replace(widest("spike", NAMES[1]), resolved_step=9, resolved_by=ResolvedBy.FROZEN)
+    text = message(alert, "begins" + "é" * 5_000)
+
+    assert MAX_TEXT_BYTES - 3 <= len(text.encode()) <= MAX_TEXT_BYTES
+    assert text.startswith("beginsé")
+    assert text.endswith(", over at step 9: its layers are frozen")
+
+
+def test_a_list_of_names_keeps_its_bytes() -> None:
+    """As JSON, with what separates them."""
+    assert first_names(["a"] * 30, 20) == ("a",) * 20
+    found = first_names(["\x01" * 300] * 5, 20)
+    assert len(found) == 2
+    assert len(json.dumps(found)) <= NAMES_BYTES + 2
+
+
+def test_a_text_is_cut_between_characters() -> None:
+    """Bytes of UTF-8, never half of a character."""
+    for text in ("é" * 50, "\U0001f600" * 40, "a" + "中" * 60):
+        for most in range(16, 60):
+            found = cut_bytes(text, most)
+            assert most - 8 <= len(found.encode()) <= most
+            assert "…" in found
+    assert cut_bytes("short", 16) == "short"
+
+
+def test_the_default_is_what_the_table_says() -> None:
+    """And the least that may be set is enough for any alert."""
+    field = LoggedBudgets.model_fields["alert_body_bytes"]
+
+    assert field.default == 16_384
+    assert any(getattr(own, "ge", None) == LEAST for own in field.metadata)

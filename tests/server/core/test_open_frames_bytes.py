@@ -1,0 +1,175 @@
+"""What waits for other ranks has room of its own: what is beyond it closes early (S24)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gradwatch_server.budgets import Budgets, LoggedBudgets
+from gradwatch_server.core.entries import BudgetsSet, FramesClosed
+from gradwatch_server.core.frames.step_order import FAR
+from gradwatch_wire import Column
+from gradwatch_wire.names import Label
+from tests.server.core.test_state_dict import restored, same, story_of
+
+LAYERS = 1_000
+RECORD = 1_000 + 8 * LAYERS
+"""At least what one of them takes."""
+
+LIMIT = 20 * RECORD
+NORMS = [1.0] * LAYERS
+
+
+def limited(job: Any, most: int = LIMIT) -> Any:
+    """Let each attempt hold so much from now on."""
+    given = Budgets().logged().model_dump() | {"open_frames_bytes_per_attempt": most}
+    job.put(BudgetsSet(given))
+    return job
+
+
+def total(job: Any) -> int:
+    """Return how many steps closed early."""
+    assert set(job.attempt.open.num_closed_early) <= {"open_frames_bytes_per_attempt"}
+    return int(job.attempt.open.num_closed_early.total())
+
+
+def send(job: Any, kind: str, number: int) -> None:
+    """Send one record of rank 0 that no other rank has anything for."""
+    if kind == "gains":
+        job.gains(0, number, *NORMS)
+    elif kind == "held":  # each of another rank, and far from all others
+        job.stats(number, (number + 1) * 2 * FAR, NORMS)
+    else:
+        job.stats(0, number if kind == "up" else 10_000 - number, NORMS)
+
+
+@pytest.mark.parametrize("kind", ["up", "down", "gains", "held"])
+def test_what_waits_never_takes_more_than_its_budget(cluster: Any, kind: str) -> None:
+    """Steps that go on, or back, of one rank of several; also of gains, and what is held."""
+    job = cluster(world=64, names=[f"layer {i}" for i in range(LAYERS)])
+    for rank in range(64):
+        job.open(rank)
+        job.declare(rank)
+    limited(job)
+    sizes = []
+    for number in range(60):
+        send(job, kind, number)
+        sizes.append(job.attempt.open.num_bytes)
+
+    assert max(sizes) <= LIMIT
+    assert sizes[9] >= 10 * RECORD  # what fits waits
+    assert total(job) > 0
+    if kind in ("up", "down"):
+        assert job.frame.coverage == 1 / 64
+        assert job.attempt.num_frames == total(job)
+
+
+def test_the_oldest_go_and_the_newest_are_complete(cluster: Any) -> None:
+    """A rank that is far behind misses the first ones, and no others."""
+    job = limited(cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start())
+    for step in range(30):
+        job.stats(0, step, NORMS)
+    closed = total(job)
+    for step in range(30):
+        job.stats(1, step, NORMS)
+
+    assert 0 < closed < 20
+    assert job.closed == list(range(30))
+    assert job.attempt.open.num_bytes == 0
+    assert job.health()["records"]["late"] == closed
+    assert job.frame.coverage == 1.0
+
+
+def test_little_stays_where_something_else_takes_much(cluster: Any) -> None:
+    """Frames that wait are not paid for what gains take, nor the other way round."""
+    job = limited(cluster(world=2, names=("a",)).start())
+    for step in range(5):
+        job.stats(0, step)
+    for step in range(60):
+        job.gains(0, step, *NORMS)
+
+    assert job.closed == []
+    assert job.attempt.open.num_bytes <= LIMIT
+
+
+def test_a_log_without_budgets_means_what_it_did(cluster: Any) -> None:
+    """Nothing closes early that did not when it was written."""
+    job = cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start()
+    for step in range(60):
+        job.stats(0, step, NORMS)
+
+    assert job.state.budgets == LoggedBudgets.from_log({})
+    assert job.closed == []
+
+
+def test_a_step_of_many_ranks_has_room(cluster: Any) -> None:
+    """For each 1,024 ranks that live an attempt may hold as much again."""
+
+    def held(world: int) -> int:
+        job = cluster(world=world, names=[f"layer {i}" for i in range(100)])
+        for rank in range(world):
+            job.open(rank)
+        job.declare(0)
+        limited(job, 100_000)
+        for step in range(200):
+            job.stats(0, step, NORMS[:100])
+        return int(job.attempt.open.num_bytes)
+
+    assert held(1_024) <= 100_000 < held(1_025) <= 200_000
+
+
+def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
+    """What waits takes the same after it: it closes at the same record."""
+    job = limited(cluster(world=2, names=("a", "b")).start(), 20_000)
+    for number in range(12):
+        job.stats(0, 3 * number, [1.0, float("nan") if number == 5 else 1.0], nans=[0, number])
+        job.stats(0, 2 * number, loss=2.0, labels={Label.REDUCTION: "nöne"})
+        job.stats(0, 10 * FAR * (number + 1), step_time_s=0.5)
+        job.gains(0, number, 1.0, 2.0, 3.0)
+    live = cluster().state
+    others: list[Any] = []
+    for entry in job.entries:
+        told = live.apply(entry)
+        others = [other for other in others if same(other.apply(entry), told)]
+        others.append(restored(live))
+
+    assert total(job) > 10
+    assert len(others) == len(job.entries)
+    sizes = {other.runs["gpt"].current.open.num_bytes for other in others}
+    assert sizes == {job.attempt.open.num_bytes}
+    assert all(story_of(other) == story_of(live) for other in others)
+
+
+def test_what_all_hold_too_much_of_goes_by_an_entry(cluster: Any) -> None:
+    """The attempt that it names closes its oldest steps, others none; one that is gone nothing."""
+    job = cluster(world=2, names=("a",)).start()
+    other = cluster(world=2, names=("a",), run="other", state=job.state).start()
+    for step in range(8):
+        job.stats(0, step)
+        other.stats(0, step)
+    held = job.attempt.open.num_bytes
+    for body in (("gpt", 1, held // 2), ("gpt", 7, 0), ("gone", 1, 0)):
+        job.put(FramesClosed(*body))
+
+    assert (job.closed, other.closed) == ([0, 1, 2, 3], [])
+    assert job.attempt.open.num_bytes == held // 2
+    assert job.attempt.open.num_closed_early == {"open_frames_bytes": 4}
+
+
+def test_what_a_record_takes_is_counted_by_what_it_holds(cluster: Any) -> None:
+    """Columns that are read, scalars and labels; what nobody reads is not kept."""
+    job, steps = cluster(world=2, names=("a",)).start(), itertools.count()
+
+    def taken(**changes: Any) -> int:
+        before = job.attempt.open.num_bytes
+        job.stats(0, next(steps), **changes)
+        return int(job.attempt.open.num_bytes - before)
+
+    plain = taken()
+    assert taken(l1=[1.0]) > plain
+    assert taken(labels={"x": "y" * 1_000}) > plain + 1_000
+    assert taken(labels={"x": "é" * 1_000}) > plain + 4_000
+    unread = {"l2": Column.pack("<f8", [1.0]), "zz": Column.pack("<f8", [1.0] * 999)}
+    assert taken(columns=unread) == plain
