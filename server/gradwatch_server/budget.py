@@ -9,11 +9,14 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 Unit = Literal["bytes", "s", "count", "per min", "share"]
-Per = Literal["all", "client", "address", "run"]
+Per = Literal["all", "client", "peer", "address", "run", "attempt", "session"]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+
+UNLIMITED: Final = 1 << 50
+"""More than anything can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,12 @@ class Budget:
         default: What may be used.
         unit: What is counted.
         per: Whose use is counted: `all` is that of all peers together, a `client` has a key of its
-            own, an `address` is that of a caller of HTTP.
+            own, a `peer` is a connection to the ingest port, an `address` is that of a caller of
+            HTTP.
         what: What it is.
         why: Why this default.
         at_limit: What happens at the limit.
+        is_logged: Whether alerts may depend on it: then it is a fact of the log.
     """
 
     name: str
@@ -38,12 +43,14 @@ class Budget:
     what: str
     why: str
     at_limit: str
+    is_logged: bool = False
 
     @classmethod
-    def of(cls, name: str, setting: FieldInfo) -> Self:
+    def of(cls, name: str, setting: FieldInfo, *, is_logged: bool) -> Self:
         """Return the budget that `field` declared under a name."""
         about = cast("dict[str, Any]", setting.json_schema_extra)
-        return cls(name, setting.default, what=setting.description or "", **about)
+        what = setting.description or ""
+        return cls(name, setting.default, what=what, is_logged=is_logged, **about)
 
     def shown(self) -> str:
         """Return the default for people: `64 MiB`, `60 per min`, `1,000`, `0.5`."""
@@ -64,7 +71,7 @@ def field(
     why: str,
     at_limit: str,
     least: float = 1,
-    most: float = 1 << 50,
+    most: float = UNLIMITED,
 ) -> Any:
     """Declare a budget of a model; the arguments are those of `Budget`, and the bounds allowed."""
     return Field(

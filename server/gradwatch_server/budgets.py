@@ -6,21 +6,101 @@ it. Settings, metrics and documentation follow from this table.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from gradwatch_server.budget import KIB, MIB, Budget
+from gradwatch_server.budget import KIB, MIB, UNLIMITED, Budget
 from gradwatch_server.budget import field as _budget
+from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES
 
 TABLE: Final = "<!-- The table of budgets, written by scripts/docs. -->\n"
 """Where the table stands in docs/operations.md."""
 
 
-class Budgets(BaseModel):
-    """All budgets, with what they are set to."""
+class LoggedBudgets(BaseModel):
+    """Those that the core acts on: alerts may depend on them, so they are facts of the log.
+
+    A budget that is declared here is written to the log at a start that changes it, and is what
+    `State.budgets` says from there on.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    open_frames_bytes_per_attempt: int = _budget(
+        64 * MIB,
+        "bytes",
+        "attempt",
+        "Records of steps that wait for other ranks; as much again for each 1,024 ranks that live.",
+        why="30 records of the largest size, or 2 steps of 1,024 ranks with 300 layers",
+        at_limit="its oldest step closes early, without the ranks that are missing: its coverage "
+        "says so",
+        least=2 * MIB,
+    )
+    manifests_bytes_per_session: int = _budget(
+        32 * MIB,
+        "bytes",
+        "session",
+        "What the manifests of one session say of its layers.",
+        why="100 sets of 10,000 layers in shards; a client remembers 64",
+        at_limit="its oldest manifest is dropped: records of it count as unresolved",
+        least=4 * MIB,
+    )
+    layers_bytes_per_attempt: int = _budget(
+        32 * MIB,
+        "bytes",
+        "attempt",
+        "Names and groups of all layers that were ever declared in it.",
+        why="32,768 layers, the most there can be, with the longest names and in 6 groups each",
+        at_limit="a manifest with further layers is not taken: its records count as unresolved; "
+        "layers in further groups are watched without them",
+        least=1 * MIB,
+    )
+    alert_events: int = _budget(
+        200,
+        "count",
+        "run",
+        "Alert events that a run may have at once.",
+        why="a fault in every one of 64 groups, three times over",
+        at_limit="the alert stays as it is, and counts how often it was over and back; a quarter "
+        "is kept for what is a warning or critical, an eighth for the latter, and the first "
+        "critical one of a rule in an attempt is told in any case",
+        least=16,
+    )
+    alert_events_per_min: int = _budget(
+        60,
+        "per min",
+        "run",
+        "Alert events that a run may have beyond those, for ever.",
+        why="nobody reads more than one a second",
+        at_limit="as with `alert_events`",
+    )
+    alert_body_bytes: int = _budget(
+        16 * KIB,
+        "bytes",
+        "run",
+        "One alert as it is stored and told.",
+        why="its message is at most 4 KiB",
+        at_limit="fewer names are in it, and shorter ones; how many there are is told",
+        least=12 * KIB,
+        most=1 * MIB,
+    )
+
+    @classmethod
+    def from_log(cls, plain: Mapping[str, Any]) -> LoggedBudgets:
+        """Return budgets as another version may have written them into the log.
+
+        What it does not say was not limited then; what is not known here is left out.
+        """
+        given = {name: plain.get(name) for name in cls.model_fields}
+        known = {name: own for name, own in given.items() if isinstance(own, int | float)}
+        values: dict[str, Any] = dict.fromkeys(given, UNLIMITED) | known
+        return LoggedBudgets.model_construct(**values)
+
+
+class Budgets(LoggedBudgets):
+    """All budgets, with what they are set to."""
 
     # Runs, sessions and attempts
     runs: int = _budget(
@@ -78,7 +158,94 @@ class Budgets(BaseModel):
         at_limit="HELLO is not answered until there is one to spare: the client asks again",
     )
 
+    # What the core holds in all. Who has to go is decided once, and is a fact of the log.
+    manifests_bytes: int = _budget(
+        256 * MIB,
+        "bytes",
+        "all",
+        "What manifests say of layers; ranks that have the same share it.",
+        why="1,600 ranks with 5,000 layers in shards",
+        at_limit="the oldest manifests go of the session that has most of them, in the attempt "
+        "that has most: records of them count as unresolved",
+        least=4 * MIB,
+    )
+    open_frames_bytes: int = _budget(
+        256 * MIB,
+        "bytes",
+        "all",
+        "Records of steps that wait for other ranks.",
+        why="four attempts at their limit",
+        at_limit="the oldest steps close early of the attempt that has most by its ranks: their "
+        "coverage says so",
+        least=4 * MIB,
+    )
+
+    # What is kept of a run
+    window_bytes: int = _budget(
+        256 * MIB,
+        "bytes",
+        "all",
+        "Frames of rolling windows in memory, all columns of all layers.",
+        why="512 frames of 300 layers take 7.4 MB",
+        at_limit="frames leave memory once they are saved: those of attempts that ended, the one "
+        "not heard of for the longest time first, then the oldest of the largest window; they are "
+        "read where they are asked for",
+        least=16 * MIB,
+    )
+
+    # The ingest port
+
+    queue_bytes: int = _budget(
+        64 * MIB,
+        "bytes",
+        "all",
+        "Messages that were received and wait for their turn.",
+        why="what a full disk, or peers that send faster than is taken in, may hold in memory",
+        at_limit="the newest message of the connection that has most is dropped unacknowledged: "
+        "its client sends it again",
+        least=4 * MIB,
+    )
+    queue_bytes_per_peer: int = _budget(
+        8 * MIB,
+        "bytes",
+        "peer",
+        "Those of one connection.",
+        why="as much as a client may have in flight",
+        at_limit="what is above it is dropped unacknowledged: the client sends it again; who sends "
+        "four times as much in vain within a second is disconnected",
+        least=4 * MIB,
+    )
+    in_flight_bytes: int = _budget(
+        MAX_IN_FLIGHT_BYTES,
+        "bytes",
+        "peer",
+        "Records of a session that its client may send before they are acknowledged, not above "
+        "`queue_bytes_per_peer`; WELCOME says so.",
+        why="a usual record has 2 to 20 kB, and 256 of them are in flight at most",
+        at_limit="the client waits",
+        least=2 * MIB,
+    )
+    ingest_connections: int = _budget(
+        4_096,
+        "count",
+        "all",
+        "Connections to the ingest port, at most half of the files that may be open (ulimit -n).",
+        why="four times the ranks of a large job",
+        at_limit="the port takes no new connection until an eighth of them has gone, for 1 s at "
+        "the least; clients try again by themselves",
+        least=16,
+    )
+
     # Time of the engine
+
+    alert_copies: int = _budget(
+        64,
+        "count",
+        "all",
+        "Alerts that are sent at once to ranks other than 0 and those that they are about.",
+        why="one takes 20 µs",
+        at_limit="the other ranks are told in the next rounds",
+    )
 
     publish_share: float = _budget(
         0.1,
@@ -188,8 +355,15 @@ class Budgets(BaseModel):
         at_limit="they are counted, and told of once a minute",
     )
 
+    def logged(self) -> LoggedBudgets:
+        """Return those that are facts of the log."""
+        return LoggedBudgets(**self.model_dump(include=set(LoggedBudgets.model_fields)))
 
-BUDGETS: Final = tuple(Budget.of(name, field) for name, field in Budgets.model_fields.items())
+
+BUDGETS: Final = tuple(
+    Budget.of(name, Budgets.model_fields[name], is_logged=name in LoggedBudgets.model_fields)
+    for name in sorted(Budgets.model_fields, key=LoggedBudgets.model_fields.__contains__)
+)
 """Every budget, in the order of the documentation."""
 
 

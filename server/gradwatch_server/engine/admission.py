@@ -7,7 +7,7 @@ refused if nothing may go.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.attempt_rate import AttemptRate
+from gradwatch_server.engine.eviction import num_over
 from gradwatch_server.engine.room import Room
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_wire import Hello, Refuse
@@ -48,7 +49,7 @@ class Admission:
         self._limits = budget_use.limits
         self._rate = AttemptRate(self._limits.attempts_per_min)
         self._waiting: deque[Message] = deque()
-        self._grown = set(state.runs)  # runs that began an attempt
+        self._grown = Counter(dict.fromkeys(state.runs, 0))  # attempts that runs began in a round
         self._is_making_room = False
         self._told: set[tuple[str, str]] = set()  # kind of refusal and client
 
@@ -114,7 +115,7 @@ class Admission:
     def _may_begin(self, hello: Hello, now_ns: int) -> bool:
         """Count an attempt that begins; tell whether it may now."""
         if self._rate.begin(hello, now_ns):
-            self._grown.add(hello.run)
+            self._grown[hello.run] += 1
             return True
         self._use["attempts_per_min"].num_refused += 1
         if self._rate.is_first_told(hello.run):
@@ -124,14 +125,17 @@ class Admission:
         return False
 
     def _is_crowded(self, message: Message, name: str) -> bool:
-        """Refuse a further attempt while the oldest lives, which keeps all after it in memory."""
+        """Refuse a further attempt while one lives that keeps as many as allowed in memory."""
         run = self._state.runs.get(name)
-        if run is None or len(run.attempts) < self._limits.attempts or not run.attempts[0].lives:
+        if run is None:
+            return False
+        num_kept = len(run.attempts) - num_over(run) + self._grown[name]
+        if num_kept < self._limits.attempts:
             return False
         self._use["attempts"].num_refused += 1
         reason = (
-            f"run {name!a} has {len(run.attempts)} attempts in memory, of which the oldest still "
-            "lives; give this job a run of its own"
+            f"run {name!a} has {num_kept} attempts in memory, of which the oldest still lives; "
+            "give this job a run of its own"
         )
         self._refuse(message, "attempts", reason)
         return True

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.attempt.attempt import Attempt
+from gradwatch_server.core.session import Session
 from gradwatch_server.core.state import State
-from gradwatch_server.ingest.socket import Ingest
+from gradwatch_server.ingest.socket import Ingest, PackedRecord
 from gradwatch_server.storage.store import NewAlertEvent
 from gradwatch_wire import Alert as AlertRecord
+from gradwatch_wire.codec import encode_body
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
+
+FIRST_RANKS: Final = 16
+"""Ranks of the origin that are told at once; of a job of thousands it can be all of them."""
+
+MAX_WAITING: Final = 65_536
+"""Copies that wait; of an alert beyond them the other ranks are not told."""
 
 
 def alert_event(alert: Alert) -> NewAlertEvent:
@@ -19,26 +32,86 @@ def alert_event(alert: Alert) -> NewAlertEvent:
     return NewAlertEvent(alert.id, alert.change, alert.run, json.dumps(jsonable(alert.to_dict())))
 
 
-def tell_ranks(
-    alerts: Iterable[Alert], state: State, peers: Mapping[bytes, bytes], ingest: Ingest
-) -> None:
-    """Send each alert that is not silenced to the ranks of its attempt, if it lives.
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """An alert, and the sessions that are still to be told."""
 
-    Else it goes to those of the current attempt.
+    packed: PackedRecord
+    sessions: deque[Session]
 
-    Args:
-        alerts: What to tell.
-        state: Where the sessions are found.
-        peers: Session to where its answers go.
-        ingest: What sends them.
-    """
-    for alert in alerts:
-        if alert.silenced:
-            continue
-        record = AlertRecord(alert=alert.to_dict())
-        run = state.runs[alert.run]
+
+class AlertDelivery:
+    """Tells each alert to rank 0 and the ranks of its origin at once, to all others by and by."""
+
+    def __init__(
+        self, state: State, peers: Mapping[bytes, bytes], ingest: Ingest, budget_use: BudgetUse
+    ) -> None:
+        """Tell nothing yet.
+
+        Args:
+            state: Where the sessions are found.
+            peers: Session to where its answers go.
+            ingest: What sends them.
+            budget_use: How many copies may be sent at once.
+        """
+        self._state = state
+        self._peers = peers
+        self._ingest = ingest
+        self._most = budget_use.limits.alert_copies
+        self._use = budget_use["alert_copies"]
+        self._waiting: deque[_Copies] = deque()
+        self._num_waiting = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everybody was told."""
+        return not self._waiting
+
+    def tell(self, alerts: Iterable[Alert]) -> None:
+        """Tell each alert that is not silenced to the ranks of its attempt, if it lives.
+
+        Else it goes to those of the current attempt.
+        """
+        for alert in alerts:
+            if not alert.silenced:
+                self._tell(alert)
+
+    def _tell(self, alert: Alert) -> None:
+        packed = PackedRecord(*encode_body(AlertRecord(alert=alert.to_dict())))
+        attempt = self._attempt_of(alert)
+        first = {0, *alert.origin.ranks[:FIRST_RANKS]}
+        others: deque[Session] = deque()
+        for rank, session in attempt.sessions.items():
+            if rank in first:
+                self._send(session, packed)
+            else:
+                others.append(session)
+        if self._num_waiting + len(others) > MAX_WAITING:
+            self._use.num_refused += len(others)
+        elif others:
+            self._waiting.append(_Copies(packed, others))
+            self._num_waiting += len(others)
+
+    def _attempt_of(self, alert: Alert) -> Attempt:
+        run = self._state.runs[alert.run]
         own = [attempt for attempt in run.judged if attempt.number == alert.attempt]
-        for session in (own[0] if own and own[0].lives else run.current).sessions.values():
-            peer = peers.get(session.id)
-            if peer is not None and session.state is RankState.ALIVE:
-                ingest.reply(peer, session.id, record)
+        return own[0] if own and own[0].lives else run.current
+
+    def work(self) -> None:
+        """Tell others, as many as may be told at once."""
+        for session, packed in self._next():
+            self._send(session, packed)
+        self._use.used = self._num_waiting
+
+    def _next(self) -> Iterator[tuple[Session, PackedRecord]]:
+        for _ in range(min(self._most, self._num_waiting)):
+            copies = self._waiting[0]
+            yield copies.sessions.popleft(), copies.packed
+            self._num_waiting -= 1
+            if not copies.sessions:
+                self._waiting.popleft()
+
+    def _send(self, session: Session, packed: PackedRecord) -> None:
+        peer = self._peers.get(session.id)
+        if peer is not None and session.state is RankState.ALIVE:
+            self._ingest.forward(peer, session.id, packed)

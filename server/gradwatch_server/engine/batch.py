@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradwatch_server.core.entries import Body, Entry
 from gradwatch_server.core.sequence import SequenceTracker
@@ -42,14 +42,19 @@ class Batch:
         return self.answers.setdefault(session, Answer(peer))
 
     def acknowledgements(
-        self, tracker: SequenceTracker, boot_id: bytes, http_url: str = ""
+        self, tracker: SequenceTracker, hello: Welcome
     ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
-        """Yield peer, session and what it is told; only to be sent once the lines are committed."""
+        """Yield peer, session and what it is told; only to be sent once the lines are committed.
+
+        Args:
+            tracker: Knows how far each session is.
+            hello: What every WELCOME says.
+        """
         for session, answer in self.answers.items():
             acked = tracker.accepted(session)
             record: Welcome | Ack
             if answer.welcome:
-                record = Welcome(boot_id=boot_id, acked=acked, http=http_url)
+                record = replace(hello, acked=acked)
             else:
-                record = Ack(boot_id=boot_id, acked=acked, rewind=answer.rewind)
+                record = Ack(boot_id=hello.boot_id, acked=acked, rewind=answer.rewind)
             yield answer.peer, session, record

@@ -20,24 +20,32 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
-from gradwatch_server.engine.alert_delivery import alert_event, tell_ranks
+from gradwatch_server.engine.alert_delivery import AlertDelivery, alert_event
+from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
+from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover
+from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
+from gradwatch_server.engine.series_recorder import SeriesRecorder
+from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.socket import Ingest, Message
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import Line, StorageError, Store
+from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
 logger = logging.getLogger(__name__)
 
 POLL_MS: Final = 50
+BUSY_POLL_MS: Final = 5
+"""Likewise while there are alerts to be told."""
 
 
 class Engine(threading.Thread):
@@ -87,18 +95,27 @@ class Engine(threading.Thread):
         self.metrics = EngineMetrics()
         self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
-        self._http_url = http_url
+        limits = self.budget_use.limits
+        self._hello = Welcome(
+            boot_id=self.boot_id,
+            http=http_url,
+            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes_per_peer),
+        )
         self.refused: Mapping[str, int] = ingest.refused
         self._store = store
+        self.records = store.records
+        self.deletions = Deletions(store)
         self._ingest = ingest
         self._on_alerts = on_alerts
         self._on_failure = on_failure
         self._retention = retention or RetentionPolicy()
+        self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
         self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
         self._withheld = False  # whether alerts were applied that are not stored
         self._recover(rules, window_steps)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
+        self._alert_use = AlertUse(self._state, self.budget_use)
         self._housekeeping = Housekeeping(
             self._state,
             self.published,
@@ -116,6 +133,11 @@ class Engine(threading.Thread):
             self._housekeeping.beat,
             self.budget_use,
         )
+        self._core_memory = CoreMemory(self._state, self.budget_use)
+        self._applier.on_changed = self._core_memory.note_changed
+        peers = self._intake.peers
+        self._delivery = AlertDelivery(self._state, peers, ingest, self.budget_use)
+        self._work = WorkMeter(ingest, peers)
         self._applier.on_forgotten = self._intake.forget
         run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
         self._applier.on_entry = run_log.note
@@ -124,11 +146,14 @@ class Engine(threading.Thread):
         self._applier = recover(
             self._store,
             rules,
+            self.budget_use.limits.logged(),
             self.published,
             clock=self.clock,
             retention=self._retention,
             window_steps=window_steps,
+            recorder=self.series,
             publish_share=self.budget_use.limits.publish_share,
+            budget_use=self.budget_use,
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
@@ -165,26 +190,37 @@ class Engine(threading.Thread):
 
     def _round(self) -> None:
         batch = Batch()
-        self._intake.next_round(self.clock.now_ns(), batch)
+        began_s = time.perf_counter()
+        waited = self._intake.next_round(self.clock.now_ns(), batch)
+        self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        for message in self._ingest.receive(POLL_MS):
+        poll_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        for message in self._ingest.receive(poll_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
         now_ns = self.clock.now_ns()
+        self._intake.ask_again(now_ns, batch)
         self._housekeeping.wake(now_ns, batch)
         self._housekeeping.add(now_ns, batch)
+        self._alert_use.look(now_ns)
+        self._core_memory.add(now_ns, batch)
         self._add_rules(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
         if batch.lines and not self._append(batch.lines):
             return
         self._acknowledge(batch)
+        self._ingest.listen()
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._apply_all(batch.lines)
+        self._ingest.listen()
+        self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
         if not self._withheld:
             self._checkpointer.work(self.clock.now_ns(), self._state)
+            self.series.work(self.clock.now_ns())
+            self.deletions.work(self._checkpointer.covered, self.published.cursor)
 
     def _add_rules(self, now_ns: int, batch: Batch) -> None:
         if not self._new_rules:
@@ -202,33 +238,46 @@ class Engine(threading.Thread):
         now_ns = self.clock.now_ns()
         self._housekeeping.wake(now_ns, batch)
         self._intake.take(message, now_ns, batch)
+        self._work.take(message)
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""
+        began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            return self._retry_write(lambda: self._store.log.append(lines))
+            done = self._retry_write(lambda: self._store.log.append(lines))
+        self._work.write(time.perf_counter() - began_s)
+        return done
 
     def _retry_write(self, write: Callable[[], None]) -> bool:
-        return retry_write(write, self.published, self._stopping, on_fault=self._publish)
+        return retry_write(write, self.published, self._stopping, self._publish, self._ingest.drain)
 
     def _acknowledge(self, batch: Batch) -> None:
-        answers = batch.acknowledgements(self._tracker, self.boot_id, self._http_url)
+        answers = batch.acknowledgements(self._tracker, self._hello)
         for peer, session, record in answers:
             self._ingest.reply(peer, session, record)
 
     def _apply_all(self, lines: Sequence[Line]) -> None:
         alerts: list[Alert] = []
+        costs: list[tuple[Entry, float, int]] = []  # seconds, and how many alerts came of it
         first = self._store.log.last_offset - len(lines) + 1
         for offset, line in enumerate(lines, first):
-            alerts += self._apply(line.entry, offset)
+            began_s = time.perf_counter()
+            found = self._apply(line.entry, offset)
+            costs.append((line.entry, time.perf_counter() - began_s, len(found)))
+            alerts += found
+        began_s = time.perf_counter()
         if alerts:
             self._store_alerts(alerts)
+        each_s = (time.perf_counter() - began_s) / max(1, len(alerts))
+        for entry, seconds, num_alerts in costs:
+            self._work.apply(entry, seconds + num_alerts * each_s)
 
     def _apply(self, entry: Entry, offset: int) -> list[Alert]:
         return self._applier.apply(entry, offset)
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         events = [alert_event(alert) for alert in alerts]
+        self._alert_use.note(events)
 
         def store() -> None:
             self.published.cursor = self._store.alert_events.add(events)
@@ -237,7 +286,7 @@ class Engine(threading.Thread):
             self._withheld = True
             return  # the log has what they were derived from: the next start stores them
         self._on_alerts()
-        tell_ranks(alerts, self._state, self._intake.peers, self._ingest)
+        self._delivery.tell(alerts)
 
     def _publish(self) -> None:
         """Publish at once: readers are to see all there is before nothing moves any more."""

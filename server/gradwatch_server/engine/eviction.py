@@ -71,6 +71,11 @@ def candidates(state: State, num_of_owner: Mapping[str, int]) -> list[Candidate]
     )
 
 
+def num_over(run: Run) -> int:
+    """Return how many of the oldest attempts may go, up to the first that lives."""
+    return sum(1 for _ in takewhile(_is_over, run.attempts))
+
+
 def outnumbered(run: Run, most: int) -> Forgotten | None:
     """Return the entry that lets the oldest attempts go if there are more than *most*."""
     over = list(takewhile(_is_over, run.attempts[: max(0, len(run.attempts) - most)]))

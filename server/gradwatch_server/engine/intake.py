@@ -13,7 +13,7 @@ from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Answer, Batch
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.socket import Dropped, Ingest, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import Ack, Beat, Hello
@@ -27,6 +27,9 @@ NO_BOOT: Final = bytes(BOOT_ID_BYTES)
 SILENT_NS: Final = 6_000_000_000
 """A session that was silent this long may be taken up by another peer: by then ZeroMQ's heartbeat
 has ended a connection that is dead."""
+
+REWIND_NS: Final = 1_000_000_000
+"""How often a session is asked to send again: else one that is behind would double its own load."""
 
 ASK_NS: Final = 500_000_000
 """How often it is looked whether the peer of a session is still connected."""
@@ -56,13 +59,44 @@ class Intake:
         self._on_beat = on_beat
         self._admission = Admission(ingest, state, budget_use)
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
+        self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
+        self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to
 
-    def next_round(self, now_ns: int, batch: Batch) -> None:
-        """Begin a batch with what leaves memory, and with the HELLOs that waited for that."""
-        for message in self._admission.next_round():
-            self.take(message, now_ns, batch)
+    def next_round(self, now_ns: int, batch: Batch) -> list[bytes]:
+        """Begin a batch with what leaves memory, and with the HELLOs that waited for that.
+
+        Return the peers that these came from.
+        """
+        waited = []
+        for later_ns, message in enumerate(self._admission.next_round()):
+            # Each at a time of its own: after a restart runs are in the order of their beginnings.
+            self.take(message, now_ns + later_ns, batch)
+            waited.append(message.peer)
         gone = [Line(Entry(now_ns, body)) for body in self._admission.room.forgotten()]
         batch.lines[:0] = gone
+        return waited
+
+    def ask_again(self, now_ns: int, batch: Batch) -> None:
+        """Ask sessions to send again what is missing, or was dropped, once there is room for it."""
+        for session, dropped in self._ingest.dropped.items():
+            self._miss(session, dropped)
+        self._ingest.dropped.clear()
+        for session, missing in list(self._missing.items()):
+            if session not in self._tracker or self._tracker.accepted(session) >= missing.seq:
+                del self._missing[session]
+            elif self._may_ask(session, missing.peer, now_ns):
+                self._rewound_ns[session] = now_ns
+                batch.answer(session, self.peers.get(session, missing.peer)).rewind = True
+                del self._missing[session]
+
+    def _miss(self, session: bytes, missing: Dropped) -> None:
+        known = self._missing.get(session)
+        if known is None or missing.seq < known.seq:
+            self._missing[session] = missing
+
+    def _may_ask(self, session: bytes, peer: bytes, now_ns: int) -> bool:
+        since_ns = now_ns - self._rewound_ns.get(session, -REWIND_NS)
+        return since_ns >= REWIND_NS and self._ingest.has_room(peer)
 
     def take(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Add to a batch what a message puts into the log, and the answer to it."""
@@ -80,6 +114,8 @@ class Intake:
         self._tracker.forget(session)
         self.peers.pop(session, None)
         self._asked_ns.pop(session, None)
+        self._missing.pop(session, None)
+        self._rewound_ns.pop(session, None)
         self._published.last_seen.pop(session, None)
         self._admission.room.remove(session)
 
@@ -140,6 +176,7 @@ class Intake:
         """Open the session if it is new; return False if it is refused, or waits."""
         session = message.envelope.session
         if session in self._tracker:
+            self._tracker.open(session)
             self._admission.returns(message)
             self._return(session, hello, now_ns, batch)
         elif self._admission.judge(message, hello, now_ns) is Verdict.ADMITTED:
@@ -148,6 +185,8 @@ class Intake:
         else:
             return False
         batch.answers[session] = Answer(message.peer, welcome=True)
+        self._ingest.join(message.peer, hello.run)
+        self._missing.pop(session, None)  # WELCOME says from where to go on
         return True
 
     def _return(self, session: bytes, hello: Hello, now_ns: int, batch: Batch) -> None:
@@ -164,6 +203,9 @@ class Intake:
     def _check(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Log a record if it is the next one of its session, and what is lost before it."""
         envelope = message.envelope
+        if self._tracker.is_doubtful(envelope.session, envelope.seq, envelope.low):
+            self._say_unknown(message)
+            return
         checked = self._tracker.check(envelope.session, envelope.seq, envelope.low)
         if checked.gap:
             first, last = checked.gap
@@ -175,8 +217,9 @@ class Intake:
             batch.add(now_ns, Received(envelope), message.raw)
         elif checked.outcome is Outcome.DUPLICATE:
             self._published.num_duplicates += 1
-        # A rewind asked for is void once the missing record came after all.
-        batch.answer(envelope.session, message.peer).rewind = checked.outcome is Outcome.REWIND
+        else:
+            self._miss(envelope.session, Dropped(message.peer, envelope.seq))
+        batch.answer(envelope.session, message.peer)
 
     def _revive(self, session: bytes, now_ns: int, batch: Batch) -> None:
         """Note in the log that a session taken for lost is alive after all."""

@@ -21,6 +21,9 @@ PUBLISH_NS: Final = 50_000_000
 MAX_PAUSE_NS: Final = 2_000_000_000
 """However much they cost, they are made this often: probes and people look at them."""
 
+SLICE_S: Final = 0.005
+"""Of many runs that changed, those are made first that waited longest, and others after a pause."""
+
 
 @dataclass(slots=True)
 class PublishedState:
@@ -64,23 +67,23 @@ class Publisher:
         self._published = published
         self._share = share
         self._pause_ns = PUBLISH_NS
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}  # the one that waited longest first
         self._removed: set[str] = set()
         self._published_ns = 0
         self._unmatched = UnmatchedRules()
 
     def note_changed(self, runs: Iterable[str]) -> None:
         """Say that runs are not any more what readers see."""
-        self._changed.update(runs)
+        self._changed.update(dict.fromkeys(runs))
 
     def remove(self, run: str) -> None:
         """Take back what was published of a run that left memory, at the next time."""
-        self._changed.discard(run)
+        self._changed.pop(run, None)
         self._removed.add(run)
         self._unmatched.remove(run)
 
     def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
-        """Publish what changed, unless it was done just before."""
+        """Publish what changed, a slice at a time, unless it was done just before."""
         self._published.rules = state.rules
         if not (self._changed or self._removed):
             return
@@ -89,13 +92,15 @@ class Publisher:
         began_s = time.perf_counter()
         runs = self._published.runs
         before = {name: view for name, view in runs.items() if name not in self._removed}
-        views = {
-            name: view_run(state.runs[name], state.rules, before.get(name))
-            for name in self._changed
-        }
+        views: dict[str, RunView] = {}
+        took_s = 0.0
+        while self._changed and (took_s < SLICE_S or force):
+            name = next(iter(self._changed))
+            views[name] = view_run(state.runs[name], state.rules, before.get(name))
+            del self._changed[name]
+            took_s = time.perf_counter() - began_s
         self._published.runs = MappingProxyType(before | views)
         self._unmatched.look(views.values(), state.rules)
-        self._changed.clear()
         self._removed.clear()
         self._published_ns = now_ns
         took_ns = (time.perf_counter() - began_s) * 1e9

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert, isotime
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry, RulesSet
+from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
 from gradwatch_server.engine.alert_delivery import alert_event
 from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.published import PublishedState, Publisher
+from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -23,12 +26,15 @@ logger = logging.getLogger(__name__)
 def recover(
     store: Store,
     rules: Rules,
+    budgets: LoggedBudgets,
     published: PublishedState,
     *,
     clock: Clock,
     retention: RetentionPolicy,
     window_steps: int,
+    recorder: SeriesRecorder,
     publish_share: float = 1.0,
+    budget_use: BudgetUse | None = None,
 ) -> Applier:
     """Read the newest checkpoint and the log after it; begin anew if the store is damaged.
 
@@ -37,10 +43,15 @@ def recover(
     """
 
     def read() -> Applier:
-        checkpointer = Checkpointer(store, retention, clock)
+        checkpointer = Checkpointer(store, retention, clock, budget_use)
         state = checkpointer.restore(window_steps)
-        applier = Applier(state, checkpointer, Publisher(published, publish_share), published)
-        published.cursor = _catch_up(applier, store, rules, clock)
+        recorder.begin()
+        state.record_with(recorder)
+        publisher = Publisher(published, publish_share)
+        applier = Applier(state, checkpointer, publisher, published, recorder)
+        checkpointer.before_save = recorder.before_save
+        published.cursor = _catch_up(applier, store, clock, rules, budgets)
+        recorder.look(state)
         published.silences = tuple(state.silences)
         published.loss = store.find_loss()
         return applier
@@ -62,8 +73,10 @@ def recover(
     return applier
 
 
-def _catch_up(applier: Applier, store: Store, rules: Rules, clock: Clock) -> int:
-    """Apply the log, put the rules in force into it, and store alerts that a crash kept back.
+def _catch_up(
+    applier: Applier, store: Store, clock: Clock, rules: Rules, budgets: LoggedBudgets
+) -> int:
+    """Apply the log, put what is in force into it, and store alerts that a crash kept back.
 
     Returns:
         The cursor of the newest alert event.
@@ -71,8 +84,13 @@ def _catch_up(applier: Applier, store: Store, rules: Rules, clock: Clock) -> int
     alerts: list[Alert] = []
     for offset, entry, ahead in applier.checkpointer.tail(applier.state):
         alerts += applier.apply(entry, offset, ahead)
+    in_force: list[RulesSet | BudgetsSet] = []
     if rules != applier.state.rules:
-        entry = Entry(clock.now_ns(), RulesSet(rules.model_dump(mode="json")))
+        in_force.append(RulesSet(rules.model_dump(mode="json")))
+    if budgets != applier.state.budgets:
+        in_force.append(BudgetsSet(budgets.model_dump(mode="json")))
+    for body in in_force:
+        entry = Entry(clock.now_ns(), body)
         store.log.append([Line(entry)])
         alerts += applier.apply(entry, store.log.last_offset)
     return store.alert_events.add([alert_event(alert) for alert in alerts])
@@ -93,4 +111,4 @@ def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:
     alive = (session.id for session in sessions if session.state is RankState.ALIVE)
     published.last_seen = dict.fromkeys(alive, now_ns)
     applier.publisher.note_changed(applier.state.runs)
-    applier.publisher.publish(applier.state, now_ns)
+    applier.publisher.publish(applier.state, now_ns, force=True)

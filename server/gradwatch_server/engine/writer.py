@@ -20,6 +20,7 @@ def retry_write(
     published: PublishedState,
     stopping: threading.Event,
     on_fault: Callable[[], None],
+    wait: Callable[[float, threading.Event], object] = lambda s, stopping: stopping.wait(s),
 ) -> bool:
     """Write, and try again while the store cannot; return False if stopped before.
 
@@ -28,6 +29,7 @@ def retry_write(
         published: Where the fault is shown while it lasts.
         stopping: Ends the attempts.
         on_fault: Called once when the first attempt failed.
+        wait: Called between attempts, with the seconds until the next and what ends the wait.
 
     Raises:
         StorageError: If the store is gone, which no waiting mends.
@@ -42,7 +44,8 @@ def retry_write(
                 logger.error("the log cannot be written, nothing is acknowledged: %s", error)
                 on_fault()
             published.fault = f"the log cannot be written: {error}"
-            if stopping.wait(RETRY_S):
+            wait(RETRY_S, stopping)
+            if stopping.is_set():
                 return False
         else:
             if published.fault is not None:

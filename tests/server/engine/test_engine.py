@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.budgets import Budgets, LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry, Lost, Opened, Received, Tick
+from gradwatch_server.core.entries import BudgetsSet, Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -140,7 +141,7 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: A
         assert peer.receive() == Ack(boot_id=NO_BOOT, acked=0)
 
     assert running.published.runs == {}
-    assert running.entries() == []
+    assert [type(entry.body) for entry in running.entries()] == [BudgetsSet]
 
 
 @pytest.mark.parametrize("seq", [0, 1])
@@ -246,7 +247,7 @@ def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Any, 
 
     wait_for_state(running, 0, RankState.ALIVE)
     bodies = [type(entry.body) for entry in running.entries()]
-    assert bodies == [Opened, Received, Lost, Opened]
+    assert bodies == [BudgetsSet, Opened, Received, Lost, Opened]
 
 
 def wait_for_state(running: Any, rank: int, state: RankState) -> None:
@@ -440,6 +441,18 @@ def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
     assert event.alert["first_step"] == 2
     running = start(endpoint=running.endpoint)
     assert len(running.events()) == 1
+
+
+def test_new_budgets_hold_from_the_restart_on(start: Any) -> None:
+    """They are written to the log once, and those that the core does not act on not at all."""
+    running = start()
+    for budgets in (Budgets(runs=7), *[Budgets(open_frames_bytes_per_attempt=1 << 22)] * 2):
+        running = start(endpoint=running.endpoint, budgets=budgets)
+
+    assert running.engine._state.budgets == budgets.logged()
+    said = [e.body.budgets for e in running.entries() if isinstance(e.body, BudgetsSet)]
+    assert [own["open_frames_bytes_per_attempt"] for own in said] == [1 << 26, 1 << 22]
+    assert said[-1].keys() == LoggedBudgets.model_fields.keys()
 
 
 @pytest.mark.slow
@@ -673,8 +686,10 @@ class Rank:
     def finish(self) -> None:
         """Send what is there until all is acknowledged; the last record is never evicted."""
         self.send(1)
-        while (acked := self.peer.say(Beat()).acked) < self.produced:
-            for seq in range(max(acked + 1, self.low), self.produced + 1):
+        while (answer := self.peer.say(Beat())).acked < self.produced:
+            if not any(answer.boot_id):  # its first gap since the start is to be told once more
+                self.peer.greet()
+            for seq in range(max(answer.acked + 1, self.low), self.produced + 1):
                 self.put(seq)
 
 
@@ -712,7 +727,7 @@ def test_a_flood_of_hellos_of_one_session_is_one_session(start: Any, peers: Any)
         peer.greet()
 
     assert len(running.shows().attempts) == 1
-    assert len(running.entries()) == 1
+    assert [type(entry.body) for entry in running.entries()] == [BudgetsSet, Opened]
 
 
 def test_a_record_spelt_at_length_survives_a_restart(start: Any, peers: Any) -> None:

@@ -32,11 +32,10 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
             peer.steps(step, 1.0)
     for peer in ranks:
         peer.say(Beat(last_step=6, since_s=400.0, training=True))
-    wait_until(running.woken.is_set)
+    (alert,) = wait_until(lambda: running.view().alerts)
 
     said = [own for body in bodies(running, Beats) for own in body.progress]
     assert {(own.last_step, own.since_s, own.training) for own in said} == {(6, 400.0, True)}
-    (alert,) = running.view().alerts
     assert (alert.rule, str(alert.severity)) == ("run_stalled", "warning")
 
 

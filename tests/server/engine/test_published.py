@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import pytest
 
-from gradwatch_server.core.entries import Entry, Opened
+from gradwatch_server.core.entries import Entry, Gap, Opened
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.engine.published import PUBLISH_NS, PublishedState, Publisher
+from gradwatch_server.engine.published import PUBLISH_NS, SLICE_S, PublishedState, Publisher
 from gradwatch_wire import Hello
+
+
+@pytest.fixture(autouse=True)
+def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the first snapshot may take longer than a slice."""
+    monkeypatch.setattr("gradwatch_server.engine.published.SLICE_S", math.inf)
 
 
 @pytest.fixture
@@ -30,6 +37,7 @@ def test_only_runs_that_changed_get_new_snapshots(state: State) -> None:
     publisher.note_changed(["one", "two"])
     publisher.publish(state, PUBLISH_NS)
     before = published.runs
+    state.apply(Entry(2, Gap((1).to_bytes(16, "big"), 1, 3)))
     publisher.note_changed(["two"])
     publisher.publish(state, 2 * PUBLISH_NS)
 
@@ -113,3 +121,31 @@ def test_snapshots_take_only_their_share_of_the_time(
     ]
     slow(60.0)
     assert [publishes(now_ms) for now_ms in (1_500, 3_400, 3_600)] == [True, False, True]
+
+
+def test_many_runs_are_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that waited longest first, so that each has its turn; all at once where asked for."""
+    clock_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
+
+    def view(*arguments: Any) -> Any:
+        clock_s[0] += SLICE_S / 2
+        return view_run(*arguments)
+
+    monkeypatch.setattr("gradwatch_server.engine.published.view_run", view)
+    monkeypatch.setattr("gradwatch_server.engine.published.SLICE_S", SLICE_S)
+    names = ["a", "b", "c", "d", "e"]
+    state = State()
+    for number, run in enumerate(names):
+        hello = Hello(run=run, rank=0, world=1)
+        state.apply(Entry(number, Opened(number.to_bytes(16, "big"), hello)))
+    published = PublishedState()
+    publisher = Publisher(published)
+    publisher.note_changed(names)
+    publisher.publish(state, PUBLISH_NS)
+    assert list(published.runs) == ["a", "b"]
+    publisher.note_changed(["a"])
+    publisher.publish(state, 2 * PUBLISH_NS)
+    assert list(published.runs) == ["a", "b", "c", "d"]
+    publisher.publish(state, 2 * PUBLISH_NS, force=True)
+    assert list(published.runs) == names

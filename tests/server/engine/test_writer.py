@@ -53,6 +53,17 @@ def test_a_stop_ends_the_attempts() -> None:
     assert published.fault is not None
 
 
+def test_something_else_is_done_between_the_attempts() -> None:
+    """The port is read on, say; it knows for how long, and what ends it."""
+    published, stopping = PublishedState(), threading.Event()
+    disk = Disk(published, num_faults=2)
+    waits: list[tuple[float, threading.Event]] = []
+    assert retry_write(
+        disk.write, published, stopping, lambda: None, lambda s, stop: waits.append((s, stop))
+    )
+    assert waits == [(0.0, stopping)] * 2
+
+
 def test_a_fault_of_ours_is_not_tried_again() -> None:
     """It would fail for ever, and nobody would learn of it."""
 

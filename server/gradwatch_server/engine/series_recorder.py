@@ -1,0 +1,269 @@
+"""Keeps the rows of closed frames: in memory while they are new, in the store from then on.
+
+A run's rows are in the store before its state is saved, so that a restart, which computes anew what
+came after that save, finds each row exactly once: one that is there already is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.entries import Forgotten
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.state import State
+from gradwatch_server.series.encoding import DamagedChunkError, encode_layers
+from gradwatch_server.series.history import History
+from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.series.tail import Tail
+from gradwatch_server.storage.series_chunks import decode_chunk, encode_chunk
+from gradwatch_server.storage.series_compactor import Compactor
+from gradwatch_server.storage.series_store import MAX_LEVEL, SeriesStore
+from gradwatch_server.storage.store import StorageError
+
+logger = logging.getLogger(__name__)
+
+SHARE: Final = 0.1
+"""Share of the engine's time that making buckets and trimming may take."""
+
+RETRY_NS: Final = 10_000_000_000
+TRIM_NS: Final = 10_000_000_000
+"""How often it is looked whether curves take too much room."""
+
+LOOK_NS: Final = 30_000_000_000
+"""How often it is looked which tails did not move: they leave memory, and are read again if they
+do."""
+
+MAX_TAIL_BYTES: Final = 256 << 20
+"""What all tails may take in memory; of more, those that did not move for longest go first."""
+
+SLICE_CHUNKS: Final = 16
+"""Chunks that are deleted at once."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The tail of an attempt, and up to where the store has it."""
+
+    tail: Tail
+    number: int = -1
+    count: int = 0
+    layers: KnownLayers | None = None
+    seen: int = 0  # rows that there were when it was looked at last
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the store has all of it."""
+        newest = self.tail.chunks[-1] if self.tail.chunks else None
+        return newest is None or (newest.number, newest.count) == (self.number, self.count)
+
+
+class SeriesRecorder:
+    """The curves of all attempts. The engine's thread writes; any thread reads."""
+
+    def __init__(self, store: SeriesStore, max_bytes: int, clock: Clock) -> None:
+        """Read nothing yet.
+
+        Args:
+            store: Where curves are kept.
+            max_bytes: What they may take there.
+            clock: Gives the time.
+        """
+        self.offset = 0  # that of the entry which is being applied
+        self._store = store
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._kept: dict[tuple[str, int], _Kept] = {}
+        self._full: dict[tuple[str, int], None] = {}  # those with a chunk that is to be written
+        self._gone: dict[tuple[str, int], None] = {}  # those that are to be removed
+        self._compactor = Compactor(store)
+        self._rest_until_ns = self._trim_ns = self._looked_ns = 0
+        self._failed = self._missed = False
+
+    def begin(self) -> None:
+        """Begin with what the store has: the engine reads it, maybe for the second time."""
+        self._kept, self._full, self._gone = {}, {}, {}
+
+    def look(self, state: State) -> None:
+        """Find what an earlier process left to be done, once the state is that of the log."""
+        attempts = {(run.name, own.number) for run in state.runs.values() for own in run.attempts}
+        for size in self._store.sizes():
+            own = size.run, size.attempt
+            if own in attempts:
+                self._compactor.note(*own)
+            else:
+                self._gone[own] = None
+
+    def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
+        """Take in the next frame of an attempt; it may have had it before a restart.
+
+        A fault in that costs the row: what the rules make of the frame does not depend on it.
+        """
+        try:
+            self._add(run, attempt, closed)
+        except Exception:
+            if not self._missed:
+                logger.exception("a row of the curves of run %s is missing (told once)", run)
+            self._missed = True
+
+    def _add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
+        kept = self._kept.get((run, attempt))
+        if kept is None:
+            kept = self._kept[run, attempt] = self._resume(run, attempt)
+        kept.tail.add(closed, self.offset)
+        if len(kept.tail.chunks) > 1 or (kept.tail.chunks and kept.tail.chunks[-1].is_full):
+            self._full[run, attempt] = None
+
+    def _resume(self, run: str, attempt: int) -> _Kept:
+        """Return the tail of an attempt, which goes on with the last chunk that is stored."""
+        newest = self._store.newest(run, attempt, 0)
+        if newest is None:
+            return _Kept(Tail())
+        tail = Tail(newest.number + 1, (newest.epoch, newest.last_step))
+        if newest.is_closed:
+            return _Kept(tail, newest.number, newest.entries)
+        own = run, attempt, 0, newest.number
+        bodies = {}
+        for table in self._store.tables(*own):
+            with self._store.body(*own, table) as read:
+                bodies[table] = b"" if read is None else read(0, 1 << 40)
+        try:
+            tail.resume(decode_chunk(newest, self._store.head(*own), bodies))
+        except (DamagedChunkError, ValueError, TypeError, KeyError) as error:
+            logger.warning("curves of run %s go on in a chunk of their own: %s", run, error)
+        return _Kept(tail, newest.number, newest.entries)
+
+    def place(self, run: str, attempt: int) -> tuple[int, int] | None:
+        """Return epoch and step of the newest row in memory, None without any; from any thread."""
+        kept = self._kept.get((run, attempt))
+        return None if kept is None or kept.tail.last < (0, 0) else kept.tail.last
+
+    def history(self, run: str, attempt: int) -> contextlib.AbstractContextManager[History]:
+        """Open what there is of an attempt, from any thread."""
+        return self._history(run, attempt)
+
+    @contextlib.contextmanager
+    def _history(self, run: str, attempt: int) -> Iterator[History]:
+        # The tail first: what leaves it is in the store before.
+        kept = self._kept.get((run, attempt))
+        tail = None if kept is None else kept.tail.view()
+        with self._store.read(run, attempt, None if tail is None else tail.first) as stored:
+            yield History(tail, stored)
+
+    def before_save(self, runs: Iterable[str]) -> None:
+        """Write all rows of some runs: their state is about to be saved.
+
+        Raises:
+            StorageError: If the disk is full or fails; the state is not to be saved then.
+        """
+        names = set(runs)
+        for own in [own for own in self._kept if own[0] in names]:
+            self._write(own)
+
+    def _write(self, own: tuple[str, int]) -> None:
+        kept = self._kept[own]
+        chunks = [
+            chunk
+            for chunk in kept.tail.chunks
+            if (chunk.number, chunk.count) > (kept.number, kept.count)
+        ]
+        if not chunks:
+            return
+        newest = chunks[-1]
+        saved = [
+            encode_chunk(chunk, is_closed=chunk is not newest or chunk.is_full) for chunk in chunks
+        ]
+        layers = kept.tail.layers
+        new_layers = None if layers is kept.layers else encode_layers(layers)
+        self._store.save(*own, saved, new_layers)
+        kept.number, kept.count, kept.layers = newest.number, newest.count, layers
+        if any(chunk.facts.is_closed for chunk in saved):
+            self._compactor.note(*own)
+        kept.tail.drop(lambda chunk: chunk.number < newest.number)
+        self._full.pop(own, None)
+
+    def forget(self, gone: Forgotten) -> None:
+        """Let go of attempts that leave memory."""
+        for own in [own for own in self._kept if own[0] == gone.run and own[1] <= gone.attempts]:
+            del self._kept[own]
+            self._full.pop(own, None)
+        for size in self._store.sizes():
+            if size.run == gone.run and size.attempt <= gone.attempts:
+                self._gone[size.run, size.attempt] = None
+
+    def work(self, now_ns: int) -> None:
+        """Write the chunks that are full; make buckets of them and trim, if it is their turn."""
+        if self._failed and now_ns < self._rest_until_ns:
+            return
+        try:
+            for own in list(self._full):
+                self._write(own)
+            if now_ns - self._looked_ns >= LOOK_NS:
+                self._looked_ns = now_ns
+                self._let_go()
+            if now_ns < self._rest_until_ns:
+                return
+            if self._do_due(now_ns):
+                spent_ns = self._clock.now_ns() - now_ns
+                self._rest_until_ns = now_ns + round(spent_ns / SHARE)
+            if self._failed:
+                logger.warning("curves can be written again")
+            self._failed = False
+        except StorageError as error:
+            if not self._failed:
+                logger.warning("curves cannot be written, tried again (told once): %s", error)
+            self._failed = True
+            self._rest_until_ns = now_ns + RETRY_NS
+
+    def _let_go(self) -> None:
+        """Let the tails leave memory that did not move, and more where all take too much."""
+        total = 0
+        for own, kept in list(self._kept.items()):
+            moved, kept.seen = kept.tail.num_added != kept.seen, kept.tail.num_added
+            if moved or not kept.is_saved:
+                total += kept.tail.num_bytes
+                self._kept[own] = self._kept.pop(own)  # those that moved last come last
+            else:
+                del self._kept[own]
+        for own in list(self._kept):
+            if total <= MAX_TAIL_BYTES:
+                return
+            self._write(own)
+            total -= self._kept.pop(own).tail.num_bytes
+
+    def _do_due(self, now_ns: int) -> bool:
+        if self._gone:
+            own = next(iter(self._gone))
+            self._compactor.forget(*own)
+            if not self._store.remove(*own, SLICE_CHUNKS):
+                del self._gone[own]
+            return True
+        if self._compactor.step():
+            return True
+        if now_ns - self._trim_ns < TRIM_NS:
+            return False
+        if self._trim():
+            return True
+        self._trim_ns = now_ns
+        return False
+
+    def _trim(self) -> bool:
+        """Delete the oldest chunks of the attempt that takes most, if all take too much.
+
+        Those first that wider buckets stand for; if there are none, the beginning of the curve.
+        """
+        sizes = self._store.sizes()
+        if sum(own.num_bytes for own in sizes) <= self._max_bytes:
+            return False
+        for largest in sorted(sizes, key=lambda own: -own.num_bytes):
+            for level in range(MAX_LEVEL):
+                if self._store.trim(largest.run, largest.attempt, level, SLICE_CHUNKS):
+                    return True
+            for level in range(MAX_LEVEL + 1):
+                if self._store.drop(largest.run, largest.attempt, level, SLICE_CHUNKS):
+                    return True
+        return False

@@ -1,0 +1,67 @@
+"""What messages cost after they were taken: writing and applying them, and what comes of that.
+
+The port is told, so that who costs much waits and others do not. It knows no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gradwatch_server.core.entries import Entry, Gap, Opened, Received
+from gradwatch_server.ingest.socket import WORK_S, Ingest, Message
+
+MOST_WORK_S: Final = 0.1
+"""What the messages of one batch may be expected to cost at most."""
+
+WORK_PER_WRITE: Final = 4.0
+"""Work for each second of writing: a batch takes a write, however little is in it."""
+
+SMOOTHING: Final = 0.1
+"""What the newest one counts in what is usual."""
+
+WRITE_BYTES: Final = 1 << 20
+"""A batch below it takes as long to write as an empty one."""
+
+
+class WorkMeter:
+    """Charges peers for what their messages cost, and says how much a batch may cost."""
+
+    def __init__(self, ingest: Ingest, peers: Mapping[bytes, bytes]) -> None:
+        self.work_s = WORK_S
+        """What the messages of the next batch may be expected to cost."""
+        self._ingest = ingest
+        self._peers = peers
+        self._bytes: Counter[bytes] = Counter()  # of the batch, by peer
+        self._write_s = 0.0  # what one usually takes
+
+    def take(self, message: Message) -> None:
+        """Count a message of the batch."""
+        self._bytes[message.peer] += len(message.raw)
+
+    def write(self, seconds: float) -> None:
+        """Charge for the write of the batch, each by his bytes."""
+        self._write_s += (seconds - self._write_s) * SMOOTHING
+        self.work_s = min(max(WORK_S, WORK_PER_WRITE * self._write_s), MOST_WORK_S)
+        sum_bytes = max(self._bytes.total(), WRITE_BYTES)
+        for peer, num_bytes in self._bytes.items():
+            self._ingest.charge(peer, seconds * num_bytes / sum_bytes)
+        self._bytes.clear()
+
+    def apply(self, entry: Entry, seconds: float) -> None:
+        """Charge for an entry, with the alerts that came of it."""
+        match entry.body:
+            case Received(envelope):
+                session = envelope.session
+            case Opened(session, _) | Gap(session, _, _):
+                pass
+            case _:
+                return
+        if (peer := self._peers.get(session)) is not None:
+            self._ingest.charge(peer, seconds)
+
+    def share(self, peers: Sequence[bytes], seconds: float) -> None:
+        """Charge several peers for what was done for all of them."""
+        for peer in peers:
+            self._ingest.charge(peer, seconds / len(peers))

@@ -1,0 +1,209 @@
+"""Flow over real sockets: whose messages are taken first, what is dropped, and asked for again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from gradwatch_server.budgets import Budgets
+from gradwatch_wire import Ack, Event, Hello, Welcome, decode
+from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
+from tests.support.records import manifest_of
+from tests.support.waiting import PATIENCE_S, wait_until
+
+MIB = 1 << 20
+NAN = float("nan")
+
+
+def large(step: int, num_bytes: int) -> Event:
+    """Return a record of about so many bytes."""
+    texts = num_bytes // 4_000
+    return Event(name="large", step=step, data={f"k{i}": "v" * 4_000 for i in range(texts)})
+
+
+class Trainer:
+    """A session of our client over a socket, which sends as fast as it may."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, run: str) -> None:
+        self.session = Session(os.urandom(16), Hello(run=run, rank=0, world=1), Outbox(64 * MIB))
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.connect(endpoint)
+
+    def work(self) -> None:
+        """Send and receive once."""
+        send_due(self.session, self._send, time.monotonic())
+        while self._socket.poll(5):
+            self.session.receive(decode(self._socket.recv_multipart()), time.monotonic())
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _send(self, frames: list[bytes]) -> bool:
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+
+@pytest.fixture
+def train() -> Iterator[Callable[..., Trainer]]:
+    """Make a trainer: `train(endpoint, run)`."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made: list[Trainer] = []
+
+    def begin(endpoint: str, run: str) -> Trainer:
+        made.append(Trainer(context, endpoint, run))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.close()
+    context.term()
+
+
+def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(start: Any, peers: Any) -> None:
+    """It is acknowledged while most of what came before it still waits (S23)."""
+    running = start()
+    greedy = peers(running.endpoint, run="greedy").attach([f"l{n}" for n in range(4_000)])
+    honest = peers(running.endpoint, run="honest").attach()
+    groups = {f"group{n}": tuple(range(4_000)) for n in range(32)}
+    names = [f"l{n}" for n in range(4_000)]
+    for number in range(2, 14):
+        greedy.declare(names, groups=groups, manifest_id=number)
+    honest.stats(0)
+    honest.acked()
+    taken = running.engine._tracker.accepted(greedy.session)
+    greedy.acked()
+
+    assert taken < 10
+    running.shows("greedy", stored=13, lost=0)
+
+
+def test_what_waits_is_bounded_while_the_disk_is_full(
+    start: Any, train: Callable[..., Trainer]
+) -> None:
+    """What is dropped is sent again: stored and lost is what was produced (S27)."""
+    running = start(budgets=Budgets(queue_bytes=4 * MIB, queue_bytes_per_peer=4 * MIB))
+    trainers = [train(running.endpoint, f"run{number}") for number in range(3)]
+
+    def all_work() -> None:
+        for one in trainers:
+            one.work()
+
+    def drained() -> bool:
+        all_work()
+        return all(one.session.is_drained for one in trainers)
+
+    for one in trainers:
+        one.session.source.append(manifest_of(["a"]), 1)
+    wait_until(drained)
+    db = running.store.db
+    db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
+    for step in range(60):
+        for one in trainers:
+            one.session.source.append(large(step, 120_000), 1)
+    use = running.engine.budget_use["queue_bytes"]
+
+    def has_dropped() -> bool:
+        all_work()
+        assert (use.used or 0) <= 4 * MIB
+        return bool(running.published.fault) and use.num_refused > 0
+
+    wait_until(has_dropped, "something to be dropped while the disk is full")
+    db.execute("PRAGMA max_page_count=1000000")
+    wait_until(drained, "all to be sent again")
+    for number in range(3):
+        running.shows(f"run{number}", stored=61, lost=0)
+    assert sum(one.session.counters["sent"] for one in trainers) < 4 * 3 * 61
+
+
+def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) -> None:
+    """However many of its records come too early: each time doubles what it sends."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    began_s = time.monotonic()
+    asked = 0
+    for seq in range(4, 60):
+        peer.send_as(seq, 1, Event(name="too early", step=0))
+        answer = peer.receive()
+        assert isinstance(answer, Ack)
+        asked += answer.rewind
+    assert 1 <= asked <= 1 + (time.monotonic() - began_s)
+
+    for seq in range(2, 60):
+        peer.send_as(seq, 1, Event(name="again", step=0))
+    peer.acked(59)
+    running.shows(stored=59, lost=0)
+
+
+def test_what_was_dropped_last_is_asked_for_without_another_record(start: Any, peers: Any) -> None:
+    """The client would notice only after a while."""
+    running = start(budgets=Budgets(queue_bytes=4 * MIB, queue_bytes_per_peer=4 * MIB))
+    peer = peers(running.endpoint).attach()
+    db = running.store.db
+    db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
+    for step in range(60):
+        peer.send(large(step, 120_000))
+    wait_until(lambda: running.engine.budget_use["queue_bytes_per_peer"].num_refused)
+    db.execute("PRAGMA max_page_count=1000000")
+
+    answer = peer.receive()
+    while not answer.rewind:
+        answer = peer.receive()
+    for seq in range(answer.acked + 1, 62):
+        peer.send_as(seq, 1, large(seq, 120_000))
+        time.sleep(0.01)
+    peer.acked(61)
+    running.shows(stored=61, lost=0)
+
+
+def test_welcome_says_how_much_may_be_in_flight(start: Any, peers: Any) -> None:
+    """Never more than waits for one connection."""
+    running = start(budgets=Budgets(in_flight_bytes=6 * MIB, queue_bytes_per_peer=5 * MIB))
+    welcome = peers(running.endpoint).greet()
+    assert isinstance(welcome, Welcome)
+    assert welcome.max_in_flight_bytes == 5 * MIB
+
+
+def test_other_ranks_are_told_of_an_alert_by_and_by(start: Any, peers: Any) -> None:
+    """Rank 0 and the origin's at once, and nobody is left out (N2)."""
+    running = start(budgets=Budgets(alert_copies=1))
+    ranks = [peers(running.endpoint, rank=rank, world=40).attach() for rank in range(40)]
+    use = running.engine.budget_use["alert_copies"]
+    most = 0
+    for rank in ranks:
+        rank.stats(0, (NAN, 1.0) if rank is ranks[7] else (1.0, 1.0))
+    end_s = time.monotonic() + PATIENCE_S
+    while not all(rank.alerts for rank in ranks) and time.monotonic() < end_s:
+        most = max(most, int(use.used or 0))
+        for rank in ranks:
+            rank.received()
+
+    assert all(rank.alerts for rank in ranks)
+    assert most > 10
+    assert use.num_refused == 0
+
+
+def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(start: Any, peers: Any) -> None:
+    """It is packed once for all ranks."""
+    running = start()
+    first, second = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
+    for peer in (first, second):
+        peer.stats(0, (NAN, 1.0))
+
+    def told() -> bool:
+        first.received(), second.received()
+        return bool(first.alerts and second.alerts)
+
+    wait_until(told)
+    assert repr(first.alerts[0]) == repr(second.alerts[0])  # NaN is not equal to itself

@@ -1,0 +1,71 @@
+"""A run that is deleted: gone from memory at once, from the store soon, and others stay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.entries import Opened, Received
+from gradwatch_server.engine.commands import CommandError
+from gradwatch_server.engine.run_commands import DeleteRun
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_wire import Bye, Manifest, Stats
+
+
+def stats_in_log(running: Any, session: bytes) -> int:
+    """Return how many statistics of a session the log has."""
+    bodies = [own.body for own in running.entries() if isinstance(own.body, Received)]
+    return sum(
+        isinstance(own.envelope.record, Stats) and own.envelope.session == session for own in bodies
+    )
+
+
+@pytest.mark.slow
+def test_all_of_a_deleted_run_goes_and_nothing_else(
+    start: Any, peers: Any, wait_until: Any
+) -> None:
+    """Records, curves and alert events; what another run has stays as it was."""
+    running = start(retention=RetentionPolicy(checkpoint_s=0.1))
+    kept = peers(running.endpoint, run="kept").attach()
+    kept.steps(0, 1.0, math.nan)
+    gone = peers(running.endpoint, run="gone").attach()
+    gone.steps(0, *[1.0] * 80, math.nan)
+    gone.send(Bye(reason="done"))
+    gone.acked()
+    # The newest alert event is of the one that goes: it goes once there is another.
+    running.shows("gone", frames=81)
+    engine = running.engine
+    engine.commands.submit(DeleteRun("gone", engine.deletions)).result(10)
+
+    wait_until(lambda: "gone" not in running.published.runs)
+    step = iter(range(2, 10_000))
+
+    def is_gone() -> bool:
+        kept.steps(next(step), 1.0)
+        events = running.store.alert_events.after(0)
+        return not stats_in_log(running, gone.session) and {own.run for own in events} == {"kept"}
+
+    wait_until(is_gone)
+    wait_until(lambda: [own.run for own in running.store.series.sizes()] in (["kept"], []))
+    heads = [own.body for own in running.entries() if isinstance(own.body, Opened)]
+    assert [own.hello.run for own in heads] == ["kept"]
+    names = [
+        own.body.envelope.session
+        for own in running.entries()
+        if isinstance(own.body, Received) and isinstance(own.body.envelope.record, Manifest)
+    ]
+    assert names == [kept.session]
+    assert stats_in_log(running, kept.session) == next(step)
+    assert engine.published.num_apply_errors == 0
+
+
+def test_a_run_that_trains_stays(start: Any, peers: Any) -> None:
+    """It would come back with its next record."""
+    running = start()
+    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+
+    with pytest.raises(CommandError, match="still trains") as refused:
+        running.engine.commands.submit(DeleteRun("gpt", running.engine.deletions)).result(10)
+    assert refused.value.status == 409

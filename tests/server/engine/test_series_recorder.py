@@ -1,0 +1,350 @@
+"""The kept history: exact over restarts, made of wider and wider buckets, bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.entries import Forgotten
+from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.core.frames.layout import Layout
+from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.state import State
+from gradwatch_server.engine import series_recorder
+from gradwatch_server.engine.series_recorder import SeriesRecorder
+from gradwatch_server.series.buckets import Buckets
+from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.history import Wanted
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_wire import Hello
+from tests.support.records import manifest_of
+
+LAYERS = ("a", "b", "c")
+LOSS = RUN_COLUMNS.index("loss")
+
+
+def norm_of(step: int) -> float:
+    """Return a norm that is now and then none, or zero."""
+    if step % 97 == 13:
+        return math.nan
+    if step % 101 == 17:
+        return math.inf
+    return 0.0 if step % 53 == 5 else 1.0 + math.sin(step) ** 2
+
+
+class Feed:
+    """A run whose frames are recorded into one store, by one process after another."""
+
+    def __init__(self, directory: Path, max_bytes: int = 1 << 30) -> None:
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self.layers = Layers()
+        self.layers.declare(manifest_of(LAYERS))
+        self.start()
+
+    def start(self) -> None:
+        self.store = SQLiteStore.open(self.directory, Clock())
+        self.recorder = SeriesRecorder(self.store.series, self.max_bytes, Clock())
+        self.recorder.begin()
+        self.epoch, self.last = 0, -1
+
+    def steps(self, first: int, last: int, *, work: bool = True, every: int = 1) -> None:
+        for step in range(first, last, every):
+            self.epoch += step <= self.last
+            self.last = step
+            values = {"l2": np.array([norm_of(step), 2.0, float(step)])}
+            scalars = {"loss": float(step)}
+            part = RankPart(0, self.layout, True, values, scalars, {})
+            gathered = Gathered(step, -1, step, (part,), self.epoch)
+            frame = merge(gathered, len(LAYERS), 1)
+            closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers)
+            self.recorder.add("r", 1, closed)
+            if work:
+                self.recorder.work(0)
+
+    @property
+    def layout(self) -> Layout:
+        found = self.layers.declare(manifest_of(LAYERS))
+        assert found is not None
+        return found
+
+    def settle(self) -> None:
+        """Do all that is due."""
+        for _ in range(3_000):
+            self.recorder._rest_until_ns = 0
+            self.recorder.work(1)
+            if not self.recorder._gone and not self.recorder._compactor.is_busy:
+                return
+
+    def kill(self) -> None:
+        """Lose what is in memory, and what was not committed."""
+        self.store.close()
+
+    def read(
+        self, width: int, first: int = 0, last: int = 1 << 40, table: str = "l2", epoch: int = 0
+    ) -> Buckets:
+        items = np.array([LOSS]) if table == RUN_TABLE else np.arange(len(LAYERS))
+        with self.recorder.history("r", 1) as history:
+            return history.buckets(Wanted(epoch, table, items, first, last), width)
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    made = Feed(tmp_path / "data")
+    yield made
+    made.store.close()
+
+
+def check(found: Buckets, width: int, first: int, last: int) -> None:
+    """Compare with what was sent, step by step."""
+    assert found.numbers.tolist() == sorted({step // width for step in range(first, last)})
+    low, high, mean, newest = found.stats[:, :, 0]
+    for place, number in enumerate(found.numbers.tolist()):
+        begin, end = max(number * width, first), min((number + 1) * width, last)
+        values = [norm_of(step) for step in range(begin, end)]
+        finite = [value for value in values if math.isfinite(value)]
+        counts = found.counts[:, place, 0].tolist()
+        nans, infs = sum(map(math.isnan, values)), sum(map(math.isinf, values))
+        assert counts == [len(values), nans, infs, finite.count(0.0), 0]
+        if finite:
+            assert (low[place], high[place], newest[place]) == (
+                min(finite),
+                max(finite),
+                finite[-1],
+            )
+            assert mean[place] == pytest.approx(sum(finite) / len(finite), rel=1e-6)
+
+
+@pytest.mark.parametrize("width", [1, 2, 16, 64, 256, 1024])
+def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
+    """In every width, whether it was made of rows, of buckets of these, or is still in memory."""
+    feed.steps(0, 2_500)
+    feed.settle()
+
+    check(feed.read(width), width, 0, 2_500)
+    own = feed.read(width, 700, 1_900)
+    begin, end = 700 // width * width, (1_900 // width + 1) * width
+    check(own, width, begin, min(end, 2_500))
+    loss = feed.read(width, table=RUN_TABLE)
+    assert loss.stats[1, -1, 0] == 2_499.0
+    assert loss.counts[0].sum() == 2_500
+
+
+def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
+    """A long curve is not read row by row."""
+    feed.steps(0, 16 * 16 * 64 + 100)
+    feed.settle()
+
+    for level in (0, 1, 2):
+        assert feed.store.series.newest("r", 1, level) is not None
+    newest = feed.store.series.newest("r", 1, 2)
+    assert newest is not None
+    assert (newest.entries, newest.first_step, newest.last_step) == (64, 0, 16_383)
+    with feed.store.series.read("r", 1, None) as stored:
+        wanted = Wanted(0, "l2", np.arange(1), 0, 1 << 40)
+        entries = sum(len(own.numbers) for own in stored.pieces(wanted, 256))
+    assert entries < 100
+    check(feed.read(256), 256, 0, 16_484)
+
+
+def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
+    """Whatever of it was written: all after it is computed from the log again."""
+    feed = Feed(tmp_path / "data")
+    feed.steps(0, 100)
+    feed.recorder.before_save(["r"])
+    feed.steps(100, 230)  # with a full chunk, that is written, and rows that are not
+    feed.kill()
+
+    feed.start()
+    feed.steps(0, 1_100)
+    feed.settle()
+    feed.recorder.before_save(["r"])
+    check(feed.read(1), 1, 0, 1_100)
+    feed.kill()
+
+    feed.start()
+    check(feed.read(1), 1, 0, 1_100)  # from the store alone
+    check(feed.read(16), 16, 0, 1_100)
+    with feed.recorder.history("r", 1) as history:
+        assert history.layers.names == LAYERS
+        assert history.layers.is_ordered
+        assert [(own.epoch, own.first, own.last) for own in history.spans()] == [(0, 0, 1_099)]
+        assert history.newest(0, 10) == 1_090
+    feed.kill()
+
+
+@pytest.mark.parametrize("slices", range(1, 12, 2))
+def test_a_kill_while_buckets_are_made_is_harmless(tmp_path: Path, slices: int) -> None:
+    """A piece is written as a whole or not at all."""
+    feed = Feed(tmp_path / "data")
+    feed.steps(0, 1_100, work=False)
+    feed.recorder.before_save(["r"])
+    for _ in range(slices):
+        feed.recorder._compactor.step()
+    feed.kill()
+
+    feed.start()
+    state = State()
+    state.runs["r"] = Run("r", 0, [Attempt("r", 1, Hello(run="r", rank=0, world=1), 0, 4)])
+    feed.recorder.look(state)
+    feed.settle()
+
+    check(feed.read(16), 16, 0, 1_100)
+    newest = feed.store.series.newest("r", 1, 1)
+    assert newest is not None
+    assert newest.number == 0
+    feed.kill()
+
+
+def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
+    """Buckets that hold one row each would take more room than the rows."""
+    feed.steps(0, 1_100 * 100, every=100)
+    feed.settle()
+
+    newest = feed.store.series.newest("r", 1, 1)
+    assert newest is not None
+    assert newest.entries == 0
+    found = feed.read(4_096)
+    assert found.counts[0, :, 1].sum() == 1_100
+    assert found.stats[1, -1, 2] == 1_099 * 100
+
+
+def test_epochs_are_kept_apart(feed: Feed) -> None:
+    """Steps that went back are another curve."""
+    feed.steps(0, 300)
+    feed.steps(100, 1_300)
+    feed.steps(1_000, 1_100)
+    feed.settle()
+
+    assert feed.read(16).counts[0, :, 0].sum() == 300
+    second = feed.read(16, epoch=1)
+    check(second, 16, 100, 1_300)
+    check(feed.read(1, epoch=2), 1, 1_000, 1_100)
+
+
+def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
+    """Their buckets stay, and say which width they have."""
+    feed = Feed(tmp_path / "data")
+    feed.steps(0, 3_000)
+    feed.settle()
+    (size,) = feed.store.series.sizes()
+    before = size.num_bytes
+    feed.recorder._max_bytes = before * 9 // 10
+    while feed.recorder._trim():
+        pass
+
+    (size,) = feed.store.series.sizes()
+    assert size.num_bytes <= before * 9 // 10
+    with feed.recorder.history("r", 1) as history:
+        assert history.finest(0, 0, 100) == 16
+        assert history.finest(0, 2_900, 2_999) == 1
+        (span,) = history.spans()
+    assert (span.first, span.last) == (0, 2_999)
+    check(feed.read(16), 16, 0, 3_000)
+    feed.kill()
+
+
+def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
+    """Nothing is unbounded, also where no buckets were made; `kept_from` tells of it."""
+    for count, every in ((5_000, 1), (2_000, 100)):
+        feed = Feed(tmp_path / f"data-{every}")
+        feed.steps(0, count * every, every=every)
+        feed.settle()
+        (size,) = feed.store.series.sizes()
+        feed.recorder._max_bytes = size.num_bytes // 50
+        while feed.recorder._trim():
+            pass
+        with feed.recorder.history("r", 1) as history:
+            (span,) = history.spans()
+            width = history.finest(0, span.first, span.last)
+        assert 0 < span.first < span.last == (count - 1) * every
+        found = feed.read(max(width, every), span.first)
+        assert found.numbers[0] == span.first // found.width
+        assert found.numbers[-1] == span.last // found.width
+        feed.kill()
+
+
+def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
+    """In slices; also what an earlier process did not come to."""
+    feed.steps(0, 2_000)
+    feed.settle()
+    feed.recorder.forget(Forgotten("r", 1))
+    feed.settle()
+
+    assert feed.store.series.sizes() == []
+    for table in ("series", "series_chunks", "series_tables"):
+        (count,) = feed.store.db.row(f"SELECT count(*) FROM {table}")
+        assert count == 0
+
+
+def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the store has it; it is read from there, and goes on where it was."""
+    feed.steps(0, 100)
+    feed.recorder._let_go()
+    feed.recorder._let_go()
+    assert feed.recorder._kept  # 36 rows are not in the store yet
+    feed.recorder.before_save(["r"])
+    feed.recorder._let_go()
+
+    assert not feed.recorder._kept
+    check(feed.read(1), 1, 0, 100)
+    feed.steps(100, 150)
+    check(feed.read(1), 1, 0, 150)
+    monkeypatch.setattr(series_recorder, "MAX_TAIL_BYTES", 0)
+    feed.recorder._let_go()
+    assert not feed.recorder._kept
+    feed.steps(150, 200)
+    check(feed.read(1), 1, 0, 200)
+    (count,) = feed.store.db.row("SELECT count(*) FROM series_chunks")
+    assert count == 4
+
+
+def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, peers: Any) -> None:
+    """A restart applies nothing that the state has: rows of a chunk that is not full, too."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, *[1.0] * 10)
+    running.shows(frames=10)
+
+    running = start()
+
+    assert running.shows(frames=10).stored == 11
+    with running.engine.series.history("gpt", 1) as history:
+        assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
+
+
+def test_a_damaged_chunk_is_a_gap(feed: Feed) -> None:
+    """Never a number that was not sent."""
+    feed.steps(0, 200)
+    feed.recorder.before_save(["r"])
+    feed.store.db.execute(
+        "UPDATE series_tables SET body ="
+        " CAST(substr(body, 1, length(body) - 40) || x'00010203' || substr(body, -36) AS BLOB)"
+        " WHERE name = 'l2' AND chunk = (SELECT id FROM series_chunks WHERE number = 1)"
+    )
+
+    found = feed.read(1)
+
+    assert set(range(200)) - set(found.numbers.tolist()) == set(range(64, 128))
+    assert feed.read(1, table=RUN_TABLE).counts[0].sum() == 200
+
+
+def test_a_column_that_comes_later_is_unknown_before(feed: Feed) -> None:
+    """Neither zero nor made up; a count of NaN is zero where the norm is finite."""
+    feed.steps(0, 70)
+    feed.recorder.before_save(["r"])
+
+    assert feed.read(1, table="linf").counts[0].sum() == 0
+    nans = feed.read(1, 0, 12, table="nans")
+    assert (nans.counts[0, :, 0].tolist(), nans.stats[3, :, 0].tolist()) == ([1] * 13, [0.0] * 13)
