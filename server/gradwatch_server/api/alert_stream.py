@@ -22,6 +22,9 @@ from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, AlertEventRe
 PING_S: Final = 15.0
 """Longest time without a message, so that neither end takes the connection for dead."""
 
+SLICE: Final = 20
+"""Subscribers that are woken before others of the loop get their turn."""
+
 MAX_RECENT_BYTES: Final = 4 << 20
 """Size of the newest events, encoded, that are kept in memory for all subscribers."""
 
@@ -107,7 +110,8 @@ class AlertStream:
     def __init__(self, alert_events: AlertEventReader) -> None:
         self._alert_events = alert_events
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed = asyncio.Event()
+        self._waiting: dict[asyncio.Future[bool], None] = {}
+        self._to_wake: deque[asyncio.Future[bool]] = deque()
         self._num_woken = 0
         self._num_read = -1  # how often it had been woken when the recent events were read
         self._recent: RecentEvents | None = None
@@ -131,8 +135,29 @@ class AlertStream:
 
     def _wake(self) -> None:
         self._num_woken += 1
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        is_waking = bool(self._to_wake)
+        self._to_wake.extend(self._waiting)
+        self._waiting.clear()
+        if not is_waking:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(SLICE, len(self._to_wake))):
+            _settle(self._to_wake.popleft(), is_woken=True)
+        if self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    async def _wait(self) -> bool:
+        """Wait until woken; return False if that took `PING_S`."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        self._waiting[woken] = None
+        timer = loop.call_later(PING_S, lambda: _settle(woken, is_woken=False))
+        try:
+            return await woken
+        finally:
+            timer.cancel()
+            self._waiting.pop(woken, None)
 
     async def resume(self, cursor: int) -> int:
         """Return the cursor after which a stream goes on that ended at *cursor*.
@@ -148,17 +173,14 @@ class AlertStream:
         None says that there was nothing for `PING_S`.
         """
         while not self._closed:
-            changed = self._changed
+            num_woken = self._num_woken
             events = await self._after(cursor, wanted.run)
             for event in events:
                 if wanted.takes(event):
                     yield event
                 cursor = event.cursor
-            if not events:
-                try:
-                    await asyncio.wait_for(changed.wait(), PING_S)
-                except TimeoutError:
-                    yield None
+            if not events and num_woken == self._num_woken and not await self._wait():
+                yield None
 
     async def _after(self, cursor: int, run: str | None) -> list[StreamEvent]:
         """Return the next events after *cursor*, none if there are none yet; also of other runs."""
@@ -185,3 +207,8 @@ class AlertStream:
     def _page(self, cursor: int, run: str | None = None) -> list[StreamEvent]:
         """Read a page of the store, in any thread; of one run or of all."""
         return [encode_event(event) for event in self._alert_events.after(cursor, run)]
+
+
+def _settle(waiting: asyncio.Future[bool], *, is_woken: bool) -> None:
+    if not waiting.done():  # its subscriber may have left
+        waiting.set_result(is_woken)

@@ -20,6 +20,7 @@ from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
@@ -72,6 +73,7 @@ def make_app(
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
+    app.router.routes.extend(make_routes())
     return app
 
 

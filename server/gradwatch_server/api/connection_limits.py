@@ -1,24 +1,24 @@
 """How many HTTP connections may be open, and how long each may keep us waiting.
 
 A connection is counted from when it is accepted, so that one which never ends its TLS handshake is
-counted too. When there are as many as may be, the one that has been idle longest is closed.
+counted too. When there are as many as may be, the one that is idle longest is closed, by when it
+was expected to ask: later of one that had an answer. One that waits for an answer goes last.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import logging
 import socket
 import struct
 import termios
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.open_files import most_open
@@ -34,7 +34,14 @@ LOOK_S: Final = 1.0
 CLOSING_S: Final = 1.0
 """Time in which a connection that was closed gives back its file, before another one has to go."""
 
-_NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ASKS_EVERY_S: Final = 5.0
+"""Time within which a connection that had an answer is expected to be used again."""
+
+ASKS_AFTER_S: Final = 0.5
+"""Time within which a new connection is expected to ask for something."""
+
+CHOOSE_EVERY_S: Final = 0.02
+"""How often those that are idle longest are looked for: that takes a look at all of them."""
 
 
 class Phase(StrEnum):
@@ -92,6 +99,7 @@ class Held:
         connection: What serves it, once there is something.
         unsent: Bytes of answers that were not taken when it was last looked at.
         closed_s: When it was told to close.
+        had_answer: Whether it had one.
     """
 
     sock: socket.socket
@@ -101,13 +109,23 @@ class Held:
     connection: Limited | None = None
     unsent: int = 0
     closed_s: float | None = None
+    had_answer: bool = False
     phase: Phase = field(init=False, default=Phase.HEADER)
 
     def enter(self, phase: Phase, now_s: float) -> None:
         """Note that it waits for something else, or for the next of the same."""
         if phase is Phase.IDLE:
-            self.since_s = now_s
+            self.since_s, self.had_answer = now_s, True
         self.phase, self.phase_s = phase, now_s
+
+    def idleness(self, now_s: float) -> tuple[bool, float]:
+        """Return for how long it has been idle, by what is expected: the largest goes first."""
+        expected_s = ASKS_EVERY_S if self.had_answer else ASKS_AFTER_S
+        return self.phase is not Phase.ANSWER, (now_s - self.since_s) / expected_s
+
+    def may_go(self) -> bool:
+        """Tell whether it may be closed for another one: streams have a limit of their own."""
+        return self.closed_s is None and self.phase is not Phase.STREAM
 
     def close(self, now_s: float, *, politely: bool = False) -> None:
         """End it."""
@@ -136,22 +154,31 @@ class ConnectionLimits:
         self.refused: Counter[str] = Counter()
         self._use = use
         self._clock_s = clock_s
-        self._held: dict[int, Held] = {}  # by the number of the socket
+        self._held: dict[Held, None] = {}  # oldest first
+        self._closing: Held | None = None  # for another one
+        self._next_to_go: deque[tuple[tuple[bool, float], Held]] = deque()
+        self._chosen_s = 0.0
 
     @property
     def idle_s(self) -> float:
         """Time that a connection is kept without a request, seconds."""
         return self._use.limits.idle_s
 
-    def accepted(self, sock: socket.socket, address: str) -> None:
-        """Count a connection."""
+    def accepted(self, sock: socket.socket, address: str) -> Held:
+        """Count a connection, until it is `lost`."""
         now_s = self._clock_s()
-        self._held[sock.fileno()] = Held(sock, address, now_s, now_s)
-        self._use["http_connections"].used = len(self._held)
+        held = Held(sock, address, now_s, now_s)
+        self._held[held] = None
+        self._note()
+        return held
 
-    def find(self, sock: Any) -> Held | None:
-        """Return what is noted of a socket that is open."""
-        return self._held.get(sock.fileno())
+    def lost(self, held: Held) -> None:
+        """Count a connection no more."""
+        self._held.pop(held, None)
+        self._note()
+
+    def _note(self) -> None:
+        self._use["http_connections"].used = len(self._held)
 
     def now_s(self) -> float:
         """Return the time."""
@@ -159,23 +186,16 @@ class ConnectionLimits:
 
     def make_room(self) -> bool:
         """Tell whether there is room for one more; if not, close the one that is idle longest."""
-        if len(self._held) < self.most:
-            return True
-        self._prune()
-        if len(self._held) < self.most:
-            return True
-        return not self.evict()
+        return len(self._held) < self.most or not self.evict()
 
     def evict(self) -> bool:
         """Close the connection that is idle longest; tell whether one is about to go."""
         now_s = self._clock_s()
-        held = [own for own in self._held.values() if own.phase is not Phase.STREAM]
-        if any(own.closed_s is not None and now_s - own.closed_s < CLOSING_S for own in held):
+        if self._closing in self._held and now_s - (self._closing.closed_s or 0.0) < CLOSING_S:
             return True
-        idle = [own for own in held if own.closed_s is None]
-        if not idle:
+        self._closing = gone = self._choose(now_s)
+        if gone is None:
             return False
-        gone = min(idle, key=lambda own: (own.phase is Phase.ANSWER, own.since_s))
         logger.warning(
             "%d HTTP connections are open, and may be: those idle longest are closed, "
             "the first one from %s",
@@ -187,11 +207,22 @@ class ConnectionLimits:
         self._use["http_connections"].num_evicted += 1
         return True
 
+    def _choose(self, now_s: float) -> Held | None:
+        """Return the connection that is idle longest, None if none may go."""
+        if now_s - self._chosen_s >= CHOOSE_EVERY_S or not self._next_to_go:
+            self._chosen_s = now_s
+            idle = [(own.idleness(now_s), own) for own in self._held if own.may_go()]
+            self._next_to_go = deque(sorted(idle, key=lambda pair: pair[0], reverse=True))
+        while self._next_to_go:
+            idleness, own = self._next_to_go.popleft()
+            if own in self._held and own.may_go() and own.idleness(now_s) >= idleness:
+                return own
+        return None
+
     def look(self) -> None:
         """End those that keep us waiting for longer than they may."""
-        self._prune()
         now_s = self._clock_s()
-        for held in list(self._held.values()):
+        for held in list(self._held):
             self._check(held, now_s)
 
     def _check(self, held: Held, now_s: float) -> None:
@@ -206,12 +237,6 @@ class ConnectionLimits:
             self._use[budget].num_refused += 1
             held.close(now_s, politely=not unsent)
 
-    def _prune(self) -> None:
-        gone = [number for number, own in self._held.items() if own.sock.fileno() != number]
-        for number in gone:
-            del self._held[number]
-        self._use["http_connections"].used = len(self._held)
-
     def start(self, also: Callable[[], None] = lambda: None) -> None:
         """Look at the connections from now on, in the running loop, and do something else too."""
         loop = asyncio.get_running_loop()
@@ -223,52 +248,3 @@ class ConnectionLimits:
             also()
 
         loop.call_later(every_s, look)
-
-
-class Listener(socket.socket):
-    """A listening socket that makes room before it accepts.
-
-    Args:
-        bound: The socket that listens; it is taken over.
-        limits: What is kept to.
-    """
-
-    def __init__(self, bound: socket.socket, limits: ConnectionLimits) -> None:
-        super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
-        self._limits = limits
-        self._spare: socket.socket | None = socket.socket()
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection.
-
-        Raises:
-            BlockingIOError: If there is none, or one has to be closed first.
-        """
-        if not self._limits.make_room():
-            raise BlockingIOError
-        try:
-            accepted, address = super().accept()
-        except OSError as error:
-            if error.errno in _NO_FILES and not self._limits.evict():
-                self._turn_away()
-            if error.errno in _NO_FILES:
-                raise BlockingIOError from error
-            raise
-        self._limits.accepted(accepted, str(address[0]))
-        return accepted, address
-
-    def _turn_away(self) -> None:
-        """Accept a connection and close it: one that waits would be asked for again for ever."""
-        if self._spare is not None:
-            self._spare.close()
-        try:
-            super().accept()[0].close()
-            self._spare = socket.socket()
-        except OSError:
-            self._spare = None
-
-    def close(self) -> None:
-        """Close it."""
-        if self._spare is not None:
-            self._spare.close()
-        super().close()

@@ -44,6 +44,10 @@ class Connection(H11Protocol):
         """Return the class of connections that keep to limits."""
         return type("LimitedConnection", (cls,), {"limits": limits})
 
+    def count_as(self, held: Held) -> None:
+        """Say before it begins what is noted of it."""
+        self._held = held
+
     @property
     def phase(self) -> Phase:
         """What the connection waits for, as far as that is noted."""
@@ -58,10 +62,17 @@ class Connection(H11Protocol):
         self.app_state = {**self.app_state, CONNECTION: self}
         address = self.client[0] if self.client else "an unknown address"
         self.logger = _PeerLogger(self.logger, {"peer": address})  # type: ignore[assignment]
-        if self.limits is not None:
-            self._held = self.limits.find(connected)
         if self._held is not None:
             self._held.connection = self
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        super().connection_lost(exc)
+        if self._held is not None and self.limits is not None:
+            self.limits.lost(self._held)
+        # Else it is freed only when garbage is collected.
+        self.app_state = {}
+        self.cycle = None  # type: ignore[assignment]  # as at its beginning
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""

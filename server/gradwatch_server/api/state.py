@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -23,6 +24,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.series.history import History
 from gradwatch_server.storage.store import AlertEventReader
 
 MAX_NAMES: Final = 5
@@ -132,6 +134,10 @@ class ApiState:
         if found is None:  # it was forgotten just now
             raise HTTPException(404, f"no attempt {number} of run {name[:80]!a} any more")
         return found
+
+    def history(self, view: RunView) -> AbstractContextManager[History]:
+        """Open the curves of an attempt, in a thread: reading the store may wait for the disk."""
+        return self.engine.series.history(view.name, view.attempt)
 
     def health(self, view: RunView) -> dict[str, Any]:
         """Return the health of a run at this moment."""

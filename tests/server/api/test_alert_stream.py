@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gradwatch_server.api import alert_stream as alert_stream_module
-from gradwatch_server.api.alert_stream import AlertStream, Wanted
+from gradwatch_server.api.alert_stream import SLICE, AlertStream, StreamEvent, Wanted
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import AlertEvents, NewAlertEvent
@@ -112,3 +113,42 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
         return list(await asyncio.gather(*streams))
 
     assert asyncio.run(follow()) == [1, 0, 0]
+
+
+def test_many_subscribers_are_woken_few_at_a_time(
+    stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else there is to do gets its turn meanwhile; nobody is left out or woken twice."""
+    woken: list[int] = []
+    turns: list[int] = []
+
+    async def nothing(_self: AlertStream, cursor: int, _run: str | None) -> list[StreamEvent]:
+        woken.append(cursor)
+        return []
+
+    monkeypatch.setattr(AlertStream, "_after", nothing)
+
+    async def read(alert_stream: AlertStream, number: int) -> None:
+        async for _ in alert_stream.follow(number, Wanted()):
+            pass
+
+    async def wake() -> None:
+        alert_stream = AlertStream(stored)
+        alert_stream.start()
+        readers = [asyncio.create_task(read(alert_stream, number)) for number in range(200)]
+        while len(woken) < 200:  # noqa: ASYNC110 - turn by turn
+            await asyncio.sleep(0)
+        woken.clear()
+        readers[7].cancel()
+        alert_stream.wake()
+        while len(woken) < 199:
+            turns.append(len(woken))
+            await asyncio.sleep(0)
+        turns.append(len(woken))
+        alert_stream.close()
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    asyncio.run(wake())
+    assert sorted(woken[:199]) == [number for number in range(200) if number != 7]
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= SLICE

@@ -74,7 +74,7 @@ def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> Non
 def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Any, problem: Any) -> None:
     """S52: nor does the description of the routes itself."""
     paths = [
-        path.format(run="none")
+        path.format(run="none", step=0, alert="none")
         for path, item in service.json("/openapi.json")["paths"].items()
         if "get" in item
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -221,3 +222,21 @@ def test_what_is_no_http_is_told_once_and_counted(begin: Start, connect: Connect
     assert metric(service, 'gradwatch_refused_total{kind="http"}') == 300
     assert service.errors.count("Invalid HTTP request received. (from 127.0.0.1)") == 1
     assert refused(service, "log_lines") == 299
+
+
+def test_a_connection_in_use_is_not_the_one_that_makes_room(begin: Start, connect: Connect) -> None:
+    """S29: others begin ever new ones; who asks every second over one that is kept, keeps it."""
+    service = begin((FILES, FILES))
+    used = http.client.HTTPConnection(service.url.partition("//")[2], timeout=PATIENCE_S)
+    used.connect()
+    used.auto_open = 0  # one that was closed is not opened again
+    answers = 0
+    for _ in range(3):
+        used.request("GET", "/healthz")
+        answers += len(used.getresponse().read()) > 0
+        others = [connect(service, b"GET / HT") for _ in range(2 * FILES // 4)]
+        wait_until(lambda first=others[0]: is_closed(first), "older ones of them are closed")  # type: ignore[misc]  # or it is bound late
+        time.sleep(0.2)
+    used.close()
+
+    assert answers == 3

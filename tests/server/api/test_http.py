@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gradwatch_server.storage.store import PAGE_EVENTS
 from gradwatch_wire import Beat, Bye, Column, Event, Gains, __version__
 from gradwatch_wire.jsonable import jsonable
 from tests.support.waiting import PATIENCE_S
@@ -505,11 +506,15 @@ def test_a_stream_tells_each_event_as_it_happens(
     assert stream.events == service.json("/alerts", params={"after": start})
 
 
-def test_a_stream_from_0_gives_everything_kept(service: Any, attach: Any, listen: Any) -> None:
+def test_a_stream_from_0_gives_everything_kept(
+    service: Any, attach: Any, listen: Any, run: str
+) -> None:
     """More than fits in one read of the store, then what happens, none twice."""
     peer = attach()
-    bad_steps(peer, 0, 130)
+    bad_steps(peer, 0, 60)
+    bad_steps(attach(run=f"{run}-b"), 0, 60)
     kept = newest(service)
+    assert kept > PAGE_EVENTS
     stream = listen(service.url, "/alerts/stream", after=0)
     bad_steps(peer, 600, 2)
 

@@ -151,8 +151,8 @@ def test_a_silence_may_be_of_a_copied_rule(serve: Any, tmp_path: Any) -> None:
         ("GET", "/alerts?after=7", 422, "query after: 7 was not given out yet, newest is 0"),
         ("GET", "/alerts?sate=firing", 422, "'sate' is not known here; allowed: after, limit"),
         ("GET", "/alerts?state=pending", 422, "state"),
-        ("GET", "/runs?status=x", 422, "'status' is not known here; allowed: after, limit"),
-        ("GET", "/alerts/stream?rum=x", 422, "allowed: run, silenced, token"),
+        ("GET", "/runs?state=x", 422, "'state' is not known here; allowed: after, limit"),
+        ("GET", "/alerts/stream?rum=x", 422, "allowed: run, silenced, ticks, token"),
     ],
 )
 def test_what_is_not_there_is_said(

@@ -4,9 +4,14 @@ Routes return `Json` themselves: what FastAPI makes of a returned dict has null 
 """
 
 from gradwatch_server.api.routes import (
+    alert,
     alerts,
+    frames,
+    heatmap,
+    layers,
     rules,
     runs,
+    series,
     service,
     silences,
     stream_tokens,
@@ -16,9 +21,14 @@ from gradwatch_server.api.routes import (
 ROUTERS = (
     service.router,
     runs.router,
+    layers.router,
+    series.router,
+    heatmap.router,
+    frames.router,
     rules.router,
     alerts.router,
     silences.router,
     streams.router,
     stream_tokens.router,
+    alert.router,  # after /alerts/stream, which is no id
 )

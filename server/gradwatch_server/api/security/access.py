@@ -15,8 +15,11 @@ from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.security.tokens import Access, access_of
 from gradwatch_server.keys import Tokens
 
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Paths that need no token, for probes: the answers tell nothing of the runs."""
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/"})
+"""Paths that need no token, for probes, and the page: the answers tell nothing of the runs."""
+
+PAGE_PREFIX: Final = "/static/"
+"""Below it are the files of the page, which need no token either: they hold no data."""
 
 STREAM_SUFFIX: Final = "/alerts/stream"
 """How the paths of alert streams end."""
@@ -49,7 +52,7 @@ class AccessPolicy:
     def check_token(self, scope: Scope, headers: Headers) -> Problem | None:
         """Refuse a request whose token does not allow it."""
         path, method = scope["path"], scope["method"]
-        if self.tokens is None or path in PUBLIC_PATHS or self._has_stream_token(scope):
+        if self.tokens is None or _is_public(path) or self._has_stream_token(scope):
             return None
         access = access_of(self.tokens, headers)
         if access is Access.NONE:
@@ -63,6 +66,10 @@ class AccessPolicy:
             return False
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         return len(given) == 1 and self.stream_tokens.is_valid(given[0])
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PAGE_PREFIX)
 
 
 def _token_wanted() -> Problem:

@@ -1,0 +1,174 @@
+"""One step as it was: the numbers of the run, and of its worst layers or of some."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import numpy as np
+from fastapi import APIRouter, HTTPException, Path, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from gradwatch_server.api.problems import Json
+from gradwatch_server.api.rank_parts import RankParts, ShowLayouts
+from gradwatch_server.api.routes.layers import layers_of
+from gradwatch_server.api.routes.series import Epoch, place_of
+from gradwatch_server.api.series_range import Range, find_range
+from gradwatch_server.api.state import Api, View
+from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.series import codes
+from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.history import Wanted, all_run_columns
+from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.series.rows import Rows
+from gradwatch_wire.columns import L2
+from gradwatch_wire.limits import MAX_STEP
+
+router = APIRouter()
+
+MAX_NAMED: Final = 64
+USUAL_ROWS: Final = 64
+"""Rows before the step from which it is known what was usual of each layer."""
+
+Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
+Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
+Worst = Annotated[int, Query(ge=0, le=1_000, description="How many of the worst layers.")]
+Layer = Annotated[
+    list[str] | None, Query(max_length=MAX_NAMED, description="Names of layers, instead.")
+]
+
+
+@router.get("/runs/{run}/frames/{step}", summary="One step as it was", response_class=Json)
+async def frame(
+    view: View,
+    api: Api,
+    step: Step,
+    worst: Worst = 20,
+    layer: Layer = None,
+    rank: Rank = None,
+    epoch: Epoch = None,
+) -> Response:
+    known_ranks = [own.rank for own in view.ranks]
+    if rank is not None and rank not in known_ranks:
+        raise HTTPException(404, f"no rank {rank} in attempt {view.attempt} of run {view.name!a}")
+    layouts = await api.command(ShowLayouts(view.name, view.attempt))
+
+    def read() -> Response:
+        with api.history(view) as history:
+            own = find_range(view, api, history, epoch, None, None, None, None)
+            found = _describe_step(own, layers_of(view, history.layers), step, worst, layer)
+            offset = history.offset(found["epoch"], step)
+        if offset is not None:
+            parts = RankParts.find(view, layouts, api.engine.records, step, offset)
+            _add_ranks(found, parts, rank)
+        return Json(found)
+
+    return await run_in_threadpool(read)
+
+
+def _add_ranks(found: dict[str, Any], parts: RankParts, rank: int | None) -> None:
+    """Add what each rank sent, of one if one is asked for."""
+    found["ranks"] = [own for own in parts.describe() if rank in (None, own["rank"])]
+    layers = found["layers"]
+    of_layers = parts.of_layers([own["index"] for own in layers])
+    for layer, ranks in zip(layers, of_layers, strict=True):
+        layer["ranks"] = ranks and [own for own in ranks if rank in (None, own["rank"])]
+
+
+def _describe_step(
+    own: Range, known: KnownLayers, step: int, worst: int, layer: list[str] | None
+) -> dict[str, Any]:
+    run = _row(own, RUN_TABLE, all_run_columns(), step)
+    if run is None:
+        raise HTTPException(404, _missing(own, step))
+    places = np.arange(len(known), dtype=np.int64)
+    l2 = _row(own, L2, places, step) or _unknown(run, len(known))
+    usual = _usual(own, places, step)
+    if layer is not None:
+        places = np.array([place_of(name, known) for name in layer], dtype=np.int64)
+    else:
+        places = _worst(l2, usual)[:worst]
+    columns = {name: _row(own, name, places, step) for name in FRAME_COLUMNS}
+    numbers = dict[str, Any](zip(RUN_COLUMNS, _plain(run), strict=True))
+    numbers["step_time_s"] = numbers.pop("step_time")
+    numbers["skipped"] = bool(run.skipped[0])
+    return {
+        **{name: own.numbers[name] for name in ("run", "attempt", "boot", "epoch")},
+        "step": step,
+        "received_at": isotime(int(run.times_ns[0])),
+        **numbers,
+        "num_layers": int(l2.known.sum()),
+        "num_nonfinite": int((l2.known & ~np.isfinite(l2.values)).sum()),
+        "ranks": [],
+        "layers": [
+            _describe(known, place, at, columns, usual) for at, place in enumerate(places.tolist())
+        ],
+    }
+
+
+def _row(own: Range, table: str, items: IndexArray, step: int) -> Rows | None:
+    epoch = own.span.epoch if own.span else 0
+    return own.history.row(Wanted(epoch, table, items, step, step))
+
+
+def _unknown(run: Rows, num_layers: int) -> Rows:
+    values = np.full((1, num_layers), np.nan)
+    return Rows(run.steps, run.times_ns, run.skipped, values, np.zeros((1, num_layers), np.bool_))
+
+
+def _missing(own: Range, step: int) -> str:
+    """Say why there is no such step, and which are near."""
+    if own.span is None:
+        return f"no step {step} of run {own.view.name!a}; it has none yet"
+    first, last = own.span.first, own.span.last
+    if not first <= step <= last:
+        return f"no step {step} of run {own.view.name!a}; kept are {first} to {last}"
+    finest = own.history.finest(own.span.epoch, step, step)
+    if finest > 1:
+        return f"step {step} is not kept by itself any more; /series has buckets of {finest} steps"
+    return f"no record of step {step}; kept are steps from {first} to {last} that had one"
+
+
+def _usual(own: Range, places: IndexArray, step: int) -> FloatArray:
+    """Return (layers,) the median of the finite L2 norms in some steps before, NaN without any."""
+    epoch = own.span.epoch if own.span else 0
+    wanted = Wanted(epoch, L2, places, max(step - USUAL_ROWS, 0), max(step - 1, 0))
+    if step == 0 or own.history.finest(epoch, wanted.first, wanted.last) > 1:
+        return np.full(len(places), np.nan)
+    return codes.medians(own.history.buckets(wanted, 1))
+
+
+def _worst(l2: Rows, usual: FloatArray) -> IndexArray:
+    """Return the places of the layers that are there, those farthest from usual first."""
+    values, known = l2.values[0], l2.known[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = abs(np.log2(values) - np.log2(usual))
+    distance = np.where(np.isnan(distance), 0.0, distance)
+    distance = np.where(np.isfinite(values), distance, np.inf)
+    order = np.argsort(-distance, kind="stable")
+    found: IndexArray = order[known[order]]
+    return found
+
+
+def _describe(
+    known: KnownLayers,
+    place: int,
+    at: int,
+    columns: dict[str, Rows | None],
+    usual: FloatArray,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"index": int(place), "name": known.names[place]}
+    for name, rows in columns.items():
+        found[name] = None if rows is None else _number(rows, at)
+    level = float(usual[place])
+    return found | {"usual": None if np.isnan(level) else level}
+
+
+def _plain(rows: Rows) -> list[float | None]:
+    return [_number(rows, at) for at in range(rows.values.shape[1])]
+
+
+def _number(rows: Rows, at: int) -> float | None:
+    return float(rows.values[0, at]) if rows.known[0, at] else None

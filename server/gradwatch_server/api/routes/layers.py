@@ -1,0 +1,66 @@
+"""The layers of a run, which all curves and pictures name by their places."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from gradwatch_server.api.etags import has_tag, tagged, unchanged
+from gradwatch_server.api.problems import Json
+from gradwatch_server.api.state import Api, View
+from gradwatch_server.core.views.runs import name_run
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.series.layers import KnownLayers, module_of
+
+router = APIRouter()
+
+Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
+Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
+From = Annotated[int, Query(ge=0, le=1 << 20, description="The first place, of a page's `next`.")]
+
+
+# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
+@router.get("/runs/{run}/layers", summary="The layers, in their places", response_class=Json)
+def layers(
+    view: View,
+    api: Api,
+    request: Request,
+    q: Text = None,
+    limit: Limit = None,
+    cursor: From = 0,
+) -> Response:
+    with api.history(view) as history:
+        known = layers_of(view, history.layers)
+    tag = f'"{known.digest}.{len(known)}.{int(known.is_ordered)}"'
+    if has_tag(request, tag):
+        return unchanged(tag)
+    wanted = [at for at in range(cursor, len(known)) if q is None or q in known.names[at]]
+    page = wanted if limit is None else wanted[:limit]
+    found = {
+        "manifest": known.digest,
+        "order": "executed" if known.is_ordered else "registered",
+        "total": len(known),
+        "layers": [_describe(known, place) for place in page],
+        "next": wanted[len(page)] if len(page) < len(wanted) else None,
+    }
+    return tagged(Json(name_run(view) | found), tag)
+
+
+def layers_of(view: RunView, recorded: KnownLayers) -> KnownLayers:
+    """Return the layers of an attempt; before its first frame those that were declared."""
+    if len(recorded) or not view.names:
+        return recorded
+    return KnownLayers(view.names, view.numel, view.groups)
+
+
+def _describe(known: KnownLayers, place: int) -> dict[str, object]:
+    name = known.names[place]
+    return {
+        "index": place,
+        "name": name,
+        "module": module_of(name),
+        "numel": known.numel[place],
+        "group": known.group_of(place),
+    }

@@ -1,0 +1,99 @@
+"""Rows of the table of runs: which of them, in which order, and the small curve of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from gradwatch_server.api.summaries import Summary
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_wire.health import Phase, Status
+
+Order = Literal["heard", "worst", "name", "step"]
+
+_STATUSES: Final = list(Status)
+_LIVING: Final = (Phase.WAITING, Phase.RUNNING)
+
+
+def _badness(own: Summary) -> tuple[Any, ...]:
+    return own.phase not in _LIVING, -_STATUSES.index(own.status), -own.key[0], own.view.name
+
+
+_ORDERS: Final[dict[str, Callable[[Summary], Any]]] = {
+    "worst": _badness,
+    "name": lambda own: own.view.name,
+    "step": lambda own: (-(own.view.frame.step if own.view.frame else -1), own.view.name),
+}
+"""By what they come; those heard of last come first as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which runs are wanted.
+
+    Args:
+        q: Text that the name has in it, upper and lower case alike; None for all.
+        status: The status; None for all.
+        phase: The phase; None for all.
+        sort: The order.
+    """
+
+    q: str | None = None
+    status: Status | None = None
+    phase: Phase | None = None
+    sort: Order = "heard"
+
+    def of(self, runs: Sequence[Summary]) -> tuple[Summary, ...]:
+        """Return those of the runs, which come as they were heard of."""
+        text = None if self.q is None else self.q.casefold()
+        found = [
+            own
+            for own in runs
+            if (text is None or text in own.view.name.casefold())
+            and self.status in (None, own.status)
+            and self.phase in (None, own.phase)
+        ]
+        order = _ORDERS.get(self.sort)
+        return tuple(found if order is None else sorted(found, key=order))
+
+
+def describe_row(own: Summary, spark: int) -> dict[str, Any]:
+    """Return a run in short with its small curve.
+
+    Args:
+        own: The run.
+        spark: Values of the curve at most.
+    """
+    frame = own.view.frame
+    row: dict[str, Any] = json.loads(own.encoded)
+    return row | {
+        "step_time_s": None if frame is None else frame.step_time_s,
+        "live_attempts": max(sum(each.is_live for each in (own.view, *own.view.others)), 0),
+        "alerts": dict(own.firing),
+        "spark": small_curve(own.view, spark),
+    }
+
+
+def small_curve(view: RunView, most: int) -> list[float | None]:
+    """Return the gradient norm over the window in *most* values; no maximum and no NaN is lost.
+
+    Each stands for as many steps as the next, but the first, which may stand for fewer: its
+    largest, NaN or Inf if there was one; null where nothing was known.
+    """
+    norms = np.where(view.series.known, view.series.total_norm, np.nan)
+    bad = view.series.known & ~np.isfinite(view.series.total_norm)
+    size = -(-len(norms) // most) if len(norms) else 1
+    found: list[float | None] = []
+    for end in range(len(norms), 0, -size):
+        own = slice(max(end - size, 0), end)
+        values = norms[own][~np.isnan(norms[own])]
+        if bad[own].any():
+            is_nan = np.isnan(norms[own][bad[own]]).any()
+            found.append(float("nan") if is_nan else float("inf"))
+        else:
+            found.append(float(values.max()) if len(values) else None)
+    return found[::-1]

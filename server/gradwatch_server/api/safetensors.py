@@ -1,0 +1,48 @@
+"""Arrays as safetensors, a format that many read: a JSON header, then the bytes of each array.
+
+The header is 8 bytes of length, JSON, and spaces up to a multiple of 8. Arrays of larger items come
+first, so that each is aligned. https://github.com/huggingface/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from starlette.responses import Response
+
+DTYPES: Final = {"<f8": "F64", "<f4": "F32", "<u4": "U32", "<u2": "U16", "<i8": "I64", "|u1": "U8"}
+
+MEDIA_TYPE: Final = "application/vnd.safetensors"
+
+
+def encode(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
+    """Return arrays and what is known of them; texts stay as they are, all else becomes JSON."""
+    header: dict[str, Any] = {"__metadata__": {name: _text(own) for name, own in metadata.items()}}
+    in_order = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    chunks, offset = [], 0
+    for name, array in in_order:
+        data = np.ascontiguousarray(array).tobytes()
+        header[name] = {
+            "dtype": DTYPES[array.dtype.newbyteorder("<").str],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + len(data)],
+        }
+        chunks.append(data)
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+class SafeTensors(Response):
+    """An answer of arrays."""
+
+    media_type = MEDIA_TYPE

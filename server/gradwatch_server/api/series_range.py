@@ -1,0 +1,118 @@
+"""Which steps of which attempt are asked for, checked against what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import HTTPException, Query
+
+from gradwatch_server.api.etags import boot_of
+from gradwatch_server.api.state import ApiState
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.series.buckets import width_for
+from gradwatch_server.series.history import History, Span
+from gradwatch_wire.limits import MAX_STEP
+
+MAX_CELLS: Final = 4_000_000
+"""Numbers of one picture at most, as arrays."""
+
+MAX_JSON_CELLS: Final = 50_000
+"""The same as JSON, which takes ten times the bytes and longer to write."""
+
+Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Steps of one epoch of an attempt.
+
+    Args:
+        view: The attempt.
+        history: What is kept of it.
+        span: What is kept of the epoch, None without any step.
+        first: The first step that is asked for.
+        last: The last one.
+        after: The last step that the asker has, None if it has nothing.
+        numbers: What the answer says of it beside the curves.
+    """
+
+    view: RunView
+    history: History
+    span: Span | None
+    first: int
+    last: int
+    after: int | None
+    numbers: dict[str, Any]
+
+    def width(self, points: int) -> int:
+        """Return the width that gives *points* buckets at most, and that all steps are kept in."""
+        if self.span is None:
+            return 1
+        finest = self.history.finest(self.span.epoch, self.first, self.last)
+        return max(width_for(self.first, self.last, points), finest)
+
+    def numbered(self, width: int) -> tuple[int, int]:
+        """Return the first and the last bucket that the asker does not have.
+
+        The one that `after` is in is among them as long as it may grow.
+        """
+        first = self.first // width
+        if self.after is not None:
+            first = max(first, (self.after + 1) // width)
+        return first, self.last // width
+
+
+def find_range(
+    view: RunView,
+    api: ApiState,
+    history: History,
+    epoch: int | None,
+    first: int | None,
+    last: int | None,
+    after: int | None,
+    newest: int | None,
+) -> Range:
+    """Return the steps that are asked for, as far as they are kept.
+
+    Raises:
+        HTTPException: 404 for an epoch that is not there, 422 for steps that are not.
+    """
+    spans = {own.epoch: own for own in history.spans()}
+    if epoch is not None and epoch not in spans:
+        known = f"{min(spans)} to {max(spans)}" if spans else "none yet"
+        raise HTTPException(404, f"no epoch {epoch} of run {view.name!a}; kept are {known}")
+    span = spans[epoch] if epoch is not None else (spans[max(spans)] if spans else None)
+    if first is not None and last is not None and first > last:
+        raise HTTPException(422, f"query from: a step up to `to`, {last}, got {first}")
+    kept = {
+        "run": view.name,
+        "attempt": view.attempt,
+        "boot": boot_of(api),
+        "revision": view.revision,
+        "epoch": span.epoch if span else (epoch or 0),
+        "kept_from": span.first if span else None,
+        "last_step": span.last if span else None,
+    }
+    if span is None:
+        return Range(view, history, None, first or 0, (first or 0) - 1, after, kept)
+    if last is not None and last < span.first:
+        raise HTTPException(422, f"query to: steps from {span.first} on are kept, got {last}")
+    begin = first
+    if begin is None and newest is not None:
+        begin = history.newest(span.epoch, newest)
+    begin = max(begin or 0, span.first)
+    end = span.last if last is None else min(last, span.last)
+    return Range(view, history, span, begin, end, after, kept)
+
+
+def check_cells(cells: int, *, as_json: bool, advice: str) -> None:
+    """Refuse what would be too large.
+
+    Raises:
+        HTTPException: 422, with the limit and what to do.
+    """
+    most = MAX_JSON_CELLS if as_json else MAX_CELLS
+    if cells > most:
+        form = "as JSON" if as_json else "as safetensors"
+        raise HTTPException(422, f"{cells} numbers are asked for, {form} at most {most}: {advice}")

@@ -1,0 +1,69 @@
+"""One alert over HTTP: the steps around it, its events, and what silences it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.records import stats_of
+
+NAN = math.nan
+
+
+@pytest.fixture
+def alert(service: Any, peers: Any, request: Any, wait_until: Any) -> Any:
+    """A NaN at step 12 that goes on to step 14, in a run of its own."""
+    run = f"details-{request.node.name}"
+    peer = peers(service.ingest, run=run).attach(("a", "b"))
+    for step in range(20):
+        norm = NAN if 12 <= step < 15 else float(step + 1)
+        peer.send(stats_of(step, (norm, 2.0), loss=1.0))
+    peer.acked()
+
+    def found() -> Any:
+        answers = service.json(f"/runs/{run}/alerts") if service.get(f"/runs/{run}") else []
+        return [own for own in answers if own["rule"] == "nonfinite"]
+
+    return wait_until(found)[0]
+
+
+def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
+    """Eight before and eight from it on, and the step to go back to."""
+    found = service.json(f"/alerts/{alert['id']}")
+
+    assert found["first_step"] == 12
+    assert found["last_good_step"] == 11
+    before, after = found["origin"]["before"], found["origin"]["after"]
+    assert [(own["step"], own["l2"]) for own in before] == [(n, n + 1.0) for n in range(4, 12)]
+    assert [own["step"] for own in after] == list(range(12, 20))
+    assert [own["l2"] for own in after] == ["NaN"] * 3 + [16.0, 17.0, 18.0, 19.0, 20.0]
+    same = service.json(f"/runs/{alert['run']}/alerts")
+    assert {key for own in same for key in own} <= set(found)
+
+
+def test_its_events_and_silences_are_there(service: Any, alert: Any, wait_until: Any) -> None:
+    """Oldest first; a silence of another run is not its own."""
+    made = {"rule": "nonfinite", "for_s": 60, "by": "ada"}
+    url = f"{service.url}/silences"
+    fitting = httpx.post(url, json=made | {"run": alert["run"]}).json()
+    httpx.post(url, json=made | {"run": "another"})
+
+    def found() -> Any:
+        own = service.json(f"/alerts/{alert['id']}")
+        return own if own["silences"] else None
+
+    own = wait_until(found)
+    assert [silence["id"] for silence in own["silences"]] == [fitting["id"]]
+    assert own["events"][0]["state"] == "firing"
+    cursors = [event["cursor"] for event in own["events"]]
+    assert cursors == sorted(cursors)
+
+
+def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
+    """With where the others are."""
+    status, detail = problem(service.get("/alerts/0123456789abcdef"))
+
+    assert (status, "/alerts has those that are" in detail) == (404, True)

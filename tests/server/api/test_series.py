@@ -1,0 +1,398 @@
+"""Curves and pictures over HTTP, of a real process fed by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from gradwatch_server.series import codes
+from gradwatch_wire import Bye, Column, Event
+from tests.support.records import stats_of
+
+NUMBERS = itertools.count(1)
+NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture
+def run() -> str:
+    """A run name that no other test of the module uses."""
+    return f"curve-{next(NUMBERS)}"
+
+
+@pytest.fixture
+def peer(service: Any, peers: Any, run: str) -> Any:
+    """A rank of a run with two layers."""
+    return peers(service.ingest, run=run).attach(("net.a.weight", "net.b.weight"))
+
+
+def send(service: Any, peer: Any, first: int, *norms: float) -> None:
+    """Send a step for each norm of the first layer, and wait until it is shown."""
+    for step, norm in enumerate(norms, first):
+        peer.send(stats_of(step, (norm, 2.0), loss=float(step), lr=0.1, step_time_s=0.5))
+    peer.acked()
+    service.shows(peer)
+
+
+def tensors(body: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read safetensors as the format says, with numpy alone."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    kinds = {"F64": "<f8", "F32": "<f4", "U32": "<u4", "U16": "<u2"}
+    found = {}
+    for name, own in header.items():
+        begin, end = own["data_offsets"]
+        data = body[8 + length + begin : 8 + length + end]
+        found[name] = np.frombuffer(data, kinds[own["dtype"]]).reshape(own["shape"])
+    return found, metadata
+
+
+def rounded(cells: list[Any]) -> list[Any]:
+    """Return magnitudes, which codes keep within 0.15 %, in two digits; words as they are."""
+    return [own if isinstance(own, str) else round(own, 1) for own in cells]
+
+
+def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
+    """With the module that each is of, and a tag by which they are not sent again."""
+    send(service, peer, 0, 1.0)
+
+    answer = service.get(f"/runs/{run}/layers")
+
+    found = answer.json()
+    assert found["order"] == "executed"
+    assert [
+        (own["index"], own["name"], own["module"], own["numel"]) for own in found["layers"]
+    ] == [
+        (0, "net.a.weight", "net.a", 10),
+        (1, "net.b.weight", "net.b", 10),
+    ]
+    again = service.get(f"/runs/{run}/layers", headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert [own["name"] for own in service.json(f"/runs/{run}/layers?q=b.w")["layers"]] == [
+        "net.b.weight"
+    ]
+    page = service.json(f"/runs/{run}/layers?limit=1")
+    assert (len(page["layers"]), page["next"]) == (1, 1)
+    assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
+
+
+def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) -> None:
+    """Loss, rate and step time, which were shown nowhere."""
+    send(service, peer, 0, 3.0, 4.0, 5.0)
+
+    found = service.json(
+        f"/runs/{run}/series?column=norm&column=loss&column=lr&column=step_time&column=score"
+    )
+
+    assert (found["width"], found["step"]) == (1, [0, 1, 2])
+    assert (found["kept_from"], found["last_step"]) == (0, 2)
+    norm, loss, lr, step_time, score = found["series"]
+    assert norm["last"] == norm["min"] == pytest.approx([math.hypot(x, 2.0) for x in (3, 4, 5)])
+    assert loss["last"] == [0.0, 1.0, 2.0]
+    assert lr["max"] == [0.1] * 3
+    assert step_time["mean"] == [0.5] * 3
+    assert score["n"] == [1] * 3
+    assert "nan" not in norm
+
+
+def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
+    service: Any, peer: Any, run: str
+) -> None:
+    """In buckets of 4 from step 0 on, whatever range is asked for."""
+    send(service, peer, 2, 1.0, 9.0, NAN, 0.0, INF, 0.5, 2.0)
+
+    found = service.json(f"/runs/{run}/series?layer=net.a.weight&points=3")
+
+    assert (found["width"], found["step"]) == (4, [0, 4, 8])
+    (own,) = found["series"]
+    assert (own["layer"], own["column"]) == ("net.a.weight", "l2")
+    assert own["min"] == [1.0, 0.0, 2.0]
+    assert own["max"] == [9.0, 0.5, 2.0]
+    assert own["mean"] == [5.0, 0.25, 2.0]
+    assert own["last"] == [9.0, 0.5, 2.0]
+    assert (own["n"], own["nan"], own["inf"], own["zero"]) == (
+        [2, 4, 1],
+        [0, 1, 0],
+        [0, 1, 0],
+        [0, 1, 0],
+    )
+    part = service.json(f"/runs/{run}/series?layer=net.a.weight&points=1&from=4&to=7")
+    assert (part["width"], part["step"], part["series"][0]["max"]) == (4, [4], [0.5])
+
+
+def test_what_is_new_comes_by_cursor(service: Any, peer: Any, run: str) -> None:
+    """The bucket that may still grow again, and a gap where nothing was recorded."""
+    send(service, peer, 0, 1.0, 2.0, 3.0)
+    send(service, peer, 5, 4.0)
+
+    found = service.json(f"/runs/{run}/series?after=2")
+
+    assert found["step"] == [3, 4, 5]
+    assert found["series"][0]["n"] == [0, 0, 1]
+    assert found["series"][0]["last"][:2] == [None, None]
+    coarse = service.json(f"/runs/{run}/series?after=4&points=2")
+    assert (coarse["width"], coarse["step"]) == (4, [4])
+    assert service.json(f"/runs/{run}/series?after=5")["step"] == []
+    assert service.json(f"/runs/{run}/series?last=2")["step"] == [2, 3, 4, 5]
+
+
+def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) -> None:
+    """Root mean square from the L2 norm, mean magnitude from the L1 norm."""
+    columns = {"l2": Column.pack("<f8", [3.0, 2.0]), "l1": Column.pack("<f8", [5.0, 4.0])}
+    record = stats_of(0, (3.0, 2.0))
+    peer.send(type(record)(manifest_id=1, step=0, scalars={}, columns=columns))
+    peer.acked()
+    service.shows(peer)
+
+    found = service.json(f"/runs/{run}/series?layer=net.a.weight&column=rms&column=mean_abs")
+
+    rms, mean = found["series"]
+    assert rms["last"] == pytest.approx([3.0 / math.sqrt(10)])
+    assert mean["last"] == pytest.approx([0.5])
+
+
+def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
+    """In safetensors, aligned, largest items first."""
+    send(service, peer, 0, 1.0, NAN, 3.0)
+    query = f"/runs/{run}/series?layer=net.a.weight&column=l2&column=loss"
+    plain = service.json(query)
+
+    answer = service.get(f"{query}&format=safetensors")
+
+    assert answer.headers["content-type"] == "application/vnd.safetensors"
+    arrays, metadata = tensors(answer.content)
+    assert arrays["step"].dtype == np.uint32
+    assert arrays["step"].tolist() == plain["step"]
+    assert arrays["time"].tolist() == plain["time"]
+    assert json.loads(metadata["series"]) == [
+        {"column": "loss"},
+        {"layer": "net.a.weight", "column": "l2"},
+    ]
+    for number, own in enumerate(plain["series"]):
+        for name in ("min", "max", "mean", "last"):
+            expected = [NAN if value is None else value for value in own[name]]
+            np.testing.assert_array_equal(arrays[f"{number}.{name}"], expected)
+    assert arrays["1.nan"].tolist() == [0, 1, 0]
+    assert "0.nan" not in arrays
+    assert (int(metadata["width"]), int(metadata["last_step"])) == (1, 2)
+
+
+def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None:
+    """What we write by hand is what the format's own reader takes."""
+    send(service, peer, 0, 1.0, 2.0)
+
+    body = service.get(f"/runs/{run}/heatmap?format=safetensors").content
+
+    arrays = load(body)
+    assert arrays["code"].shape == (2, 2)
+    assert arrays["coverage"].tolist() == [1.0, 1.0]
+
+
+def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -> None:
+    """Layers in their places, and no state can be taken for another one."""
+    send(service, peer, 0, 1.0, 1.0, NAN, INF, 0.0)
+    send(service, peer, 6, 4.0)
+
+    answer = service.get(f"/runs/{run}/heatmap?format=safetensors")
+
+    arrays, metadata = tensors(answer.content)
+    one, four = codes.encode(np.array([1.0, 4.0])).tolist()
+    assert arrays["code"][0].tolist() == [one, one, codes.NAN, codes.INF, codes.ZERO, 0, four]
+    assert arrays["baseline"].tolist() == [one, codes.encode(np.array([2.0]))[0]]
+    assert arrays["step"].tolist() == list(range(7))
+    assert json.loads(metadata["layers"]) == ["net.a.weight", "net.b.weight"]
+    assert json.loads(metadata["codes"])["nan"] == codes.NAN
+    plain = service.json(f"/runs/{run}/heatmap?layer=net.a*")
+    (row,) = plain["value"]
+    assert rounded(row) == [1.0, 1.0, "nan", "inf", 0.0, "no_record", 4.0]
+    assert plain["skipped"] == [0] * 7
+    assert plain["coverage"][4:6] == [1.0, None]
+
+
+def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, run: str) -> None:
+    """An overflow that a GradScaler skips is how it finds its scale."""
+    peer.send(stats_of(0, (INF, 2.0), loss=1.0, loss_scale=65536.0))
+    peer.send(Event(step=0, name="skipped_step"))
+    peer.send(stats_of(1, (1.0, 2.0), loss=1.0, loss_scale=32768.0))
+    peer.acked()
+    service.shows(peer)
+
+    plain = service.json(f"/runs/{run}/heatmap")
+    assert rounded(plain["value"][0]) == ["skipped", 1.0]
+    assert plain["skipped"] == [1, 0]
+    (own,) = service.json(f"/runs/{run}/series?layer=net.a.weight")["series"]
+    assert (own["skipped"], own["n"]) == ([1, 0], [1, 1])
+    assert "inf" not in own
+    frame = service.json(f"/runs/{run}/frames/0")
+    assert frame["skipped"] is True
+
+
+def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None:
+    """One bad layer of a fold is not hidden by the others."""
+    send(service, peer, 0, 1.0, NAN)
+
+    plain = service.json(f"/runs/{run}/heatmap?fold=2")
+
+    assert len(plain["value"]) == 1
+    assert plain["value"][0][1] == "nan"
+    by_module = service.json(f"/runs/{run}/heatmap?fold=module")
+    assert by_module["layers"] == ["net.a", "net.b"]
+
+
+def test_new_columns_of_a_picture_come_by_cursor(service: Any, peer: Any, run: str) -> None:
+    """Two kilobytes a step at a thousand layers."""
+    send(service, peer, 0, 1.0, 2.0, 3.0)
+
+    arrays, metadata = tensors(
+        service.get(f"/runs/{run}/heatmap?format=safetensors&after=1").content
+    )
+
+    assert arrays["step"].tolist() == [2]
+    assert arrays["code"].shape == (2, 1)
+    assert "baseline" not in arrays
+    assert "layers" not in metadata
+
+
+def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
+    """The layers that are farthest from usual first, with what was usual."""
+    send(service, peer, 0, *[1.0] * 5, 8.0, NAN)
+
+    found = service.json(f"/runs/{run}/frames/5")
+    assert (found["step"], found["loss"], found["lr"], found["step_time_s"]) == (5, 5.0, 0.1, 0.5)
+    assert (found["num_layers"], found["num_nonfinite"], found["coverage"]) == (2, 0, 1.0)
+    worst, other = found["layers"]
+    assert (worst["name"], worst["l2"], worst["usual"]) == ("net.a.weight", 8.0, 1.0)
+    assert (other["name"], other["l2"], other["usual"]) == ("net.b.weight", 2.0, 2.0)
+    assert worst["linf"] is None
+    bad = service.json(f"/runs/{run}/frames/6?worst=1")
+    assert (bad["num_nonfinite"], bad["layers"][0]["l2"]) == (1, "NaN")
+    named = service.json(f"/runs/{run}/frames/6?layer=net.b.weight")
+    assert [own["name"] for own in named["layers"]] == ["net.b.weight"]
+
+
+def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> None:
+    """From the log: which rank it was, also of one that came too late or not at all."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
+    for step in range(3):
+        for rank, own in enumerate(ranks):
+            own.send(stats_of(step, (float(rank + step), 2.0), loss=float(rank), lr=0.1))
+    for own in ranks:
+        own.acked()
+    service.shows(ranks[0])
+
+    found = service.json(f"/runs/{run}/frames/1?layer=a")
+
+    assert [(own["rank"], own["loss"], own["late"]) for own in found["ranks"]] == [
+        (0, 0.0, False),
+        (1, 1.0, False),
+        (2, 2.0, False),
+    ]
+    assert found["ranks"][2]["norm"] == pytest.approx(math.hypot(3.0, 2.0))
+    (layer,) = found["layers"]
+    assert layer["l2"] == 3.0
+    assert [(own["rank"], own["l2"]) for own in layer["ranks"]] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    one = service.json(f"/runs/{run}/frames/1?layer=a&rank=2")
+    assert [own["rank"] for own in (*one["ranks"], *one["layers"][0]["ranks"])] == [2, 2]
+    assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
+
+
+def test_curves_outlive_the_process_and_the_attempt(
+    serve: Any, peers: Any, wait_until: Any
+) -> None:
+    """After kill -9 they are as they were, also those of an attempt that is over."""
+    service = serve()
+    first = peers(service.ingest).attach(("a", "b"))
+    first.steps(0, *map(float, range(1, 201)))
+    first.send(Bye(reason="done"))
+    first.acked()
+    second = peers(service.ingest).attach(("a", "b"))
+    second.steps(0, 5.0, 6.0)
+    service.shows(second)
+    query = "/runs/gpt/series?attempt=1&layer=a&column=l2&column=norm&points=64"
+    before = service.json(query)
+    assert (before["width"], len(before["step"]), before["attempt"]) == (4, 50, 1)
+
+    service.stop(signal.SIGKILL)
+    service.start()
+
+    after = service.json(query)
+    assert after["series"] == before["series"]
+    assert after["step"] == before["step"]
+    assert after["boot"] != before["boot"]
+    names = [own["name"] for own in service.json("/runs/gpt/layers?attempt=1")["layers"]]
+    assert names == ["a", "b"]
+    assert service.json("/runs/gpt/series")["step"] == [0, 1]
+    frame = service.json("/runs/gpt/frames/199?attempt=1")
+    assert frame["layers"][0]["l2"] == 200.0
+    assert [own["rank"] for own in frame["ranks"]] == [0]
+
+
+def test_wrong_questions_are_answered_with_a_sentence(
+    service: Any, peer: Any, run: str, problem: Any
+) -> None:
+    """What was wrong, what is there, what to do."""
+    send(service, peer, 3, 1.0, 2.0)
+
+    def ask(path: str) -> tuple[int, str]:
+        found: tuple[int, str] = problem(service.get(f"/runs/{run}/{path}"))
+        return found
+
+    status, detail = ask("series?layer=net.a.weigth")
+    assert (status, "'net.a.weight'" in detail) == (404, True)
+    status, detail = ask("series?column=gradient")
+    assert (status, "loss_scale" in detail, "mean_abs" in detail) == (422, True, True)
+    assert ask("series?column=l2") == (422, "query column: l2 is of a layer; add layer=NAME")
+    assert ask("series?from=9&to=4") == (422, "query from: a step up to `to`, 4, got 9")
+    assert ask("series?to=2") == (422, "query to: steps from 3 on are kept, got 2")
+    assert ask("series?epoch=7") == (404, f"no epoch 7 of run {run!r}; kept are 0 to 0")
+    assert ask("frames/9") == (404, f"no step 9 of run {run!r}; kept are 3 to 4")
+    assert ask("heatmap?layer=nothing*")[0] == 404
+    assert ask("heatmap?columns=1025")[0] == 422
+    assert ask("series?points=5000")[0] == 422
+    assert ask("series?rank=0")[0] == 422
+
+
+def test_a_run_without_a_step_has_empty_curves(
+    service: Any, peer: Any, run: str, wait_until: Any
+) -> None:
+    """Nothing is made up, and nothing fails."""
+    path = f"/runs/{run}/layers"
+    wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)
+    assert service.json(f"/runs/{run}/series")["step"] == []
+    assert service.json(f"/runs/{run}/heatmap")["value"] == [[], []]
+    assert [own["name"] for own in service.json(f"/runs/{run}/layers")["layers"]] == [
+        "net.a.weight",
+        "net.b.weight",
+    ]
+    assert service.get(f"/runs/{run}/frames/0").status_code == 404
+
+
+def test_an_answer_that_is_there_already_is_not_sent_again(
+    service: Any, peer: Any, run: str
+) -> None:
+    """Until something of the run changes."""
+    send(service, peer, 0, 1.0)
+    first = service.get(f"/runs/{run}/series")
+    tag = {"If-None-Match": first.headers["etag"]}
+    assert service.get(f"/runs/{run}/series", headers=tag).status_code == 304
+
+    send(service, peer, 1, 1.0)
+
+    assert service.get(f"/runs/{run}/series", headers=tag).status_code == 200
+
+
+def test_steps_that_go_back_begin_an_epoch(service: Any, peer: Any, run: str) -> None:
+    """The newest is shown, an earlier one on request."""
+    send(service, peer, 0, 1.0, 2.0, 3.0)
+    send(service, peer, 1, 7.0)
+
+    assert service.json(f"/runs/{run}/series")["step"] == [1]
+    earlier = service.json(f"/runs/{run}/series?epoch=0")
+    assert earlier["step"] == [0, 1, 2]
