@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Annotated, Final
 
 import typer
 
 from simulation.simulate import Outcome, simulate
+
+CHUNK: Final = 10
+"""Seeds that a process takes at once."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -17,31 +24,50 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 300,
     first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that share them.")] = 1,
     seed: Annotated[int, typer.Option(min=-1, help="Run this one, and print its trace.")] = -1,
+    *,
+    long: Annotated[bool, typer.Option("--long", help="Let them train for longer.")] = False,
 ) -> None:
-    """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten."""
+    """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten.
+
+    Each seed that breaks a promise is printed with what happened last; then the exit code is 1.
+    """
+    run: Callable[[int], Outcome] = functools.partial(simulate, is_long=long)
+    again = "scripts/simulate --long" if long else "scripts/simulate"
     if seed >= 0:
-        outcome = simulate(seed)
+        outcome = run(seed)
         print(outcome.trace)
         print(_verdict(outcome))
         raise typer.Exit(outcome.violation is not None)
     began_s, made, stored, lost, boots = time.monotonic(), 0, 0, 0, 0
-    for number in range(first, first + seeds):
-        outcome = simulate(number)
+    broken = []
+    numbers = range(first, first + seeds)
+    outcomes = map(run, numbers) if jobs == 1 else _share(run, numbers, jobs)
+    for count, outcome in enumerate(outcomes, 1):
         if outcome.violation is not None:
             print(outcome.trace)
             print(_verdict(outcome))
-            print(f"again: scripts/simulate --seed {number}")
-            raise typer.Exit(1)
+            print(f"again: {again} --seed {outcome.seed}", flush=True)
+            broken.append(outcome.seed)
         made, stored, lost = made + outcome.made, stored + outcome.stored, lost + outcome.lost
         boots += outcome.boots
-        if sys.stderr.isatty() and number % 50 == 49:
-            print(f"\r{number + 1 - first} seeds", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty() and count % 50 == 0:
+            print(f"\r{count} seeds", end="", file=sys.stderr, flush=True)
+    if broken:
+        print(f"{len(broken)} of {seeds} seeds broke a promise: {', '.join(map(str, broken))}")
+        raise typer.Exit(1)
     took_s = time.monotonic() - began_s
     print(
         f"{seeds} seeds kept every promise, {seeds / took_s:.0f} seeds/s: {made} records made, "
         f"{stored} stored, {lost} declared lost, {boots} starts of the aggregator"
     )
+
+
+def _share(run: Callable[[int], Outcome], numbers: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Yield the outcomes in order; several processes run the seeds."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, numbers, chunksize=CHUNK)
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Final, Protocol
 
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.alert_commands import Acknowledge, AddSilence, RemoveSilence
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.fair_queue import FairQueue
+from gradwatch_server.ingest.socket import MESSAGE_BYTES, WORK_S, Ingest, Message, PackedRecord
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import StorageError, StorageFault
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
+from gradwatch_wire.codec import join
 from simulation.clock import Clock
 from simulation.disk import Disk, SimulatedStore
-from simulation.invariants import InvariantChecker, Violation, require
+from simulation.greedy import AFTER_A_ROUND, OF_THE_LIVING, small_budgets
+from simulation.invariants import Gone, InvariantChecker, Violation, require
 from simulation.network import Network
 from simulation.scenario import SECOND_NS, Scenario
 
 WINDOW_STEPS: Final = 16
+COST_S: Final = 0.002
+"""What each thing costs that is done with a message."""
 
 
 class Killed(BaseException):
@@ -56,21 +62,38 @@ class SimulatedIngest(Ingest):
     """The port of the aggregator, on the simulated network."""
 
     def __init__(self, world: World) -> None:
-        self.refused: Counter[str] = Counter()
+        self._begin(BudgetUse())
+        of_peer = world.scenario.queue_bytes
+        self._queue = FairQueue(3 * of_peer, of_peer)
+        self._seconds = lambda: 0.0
         self.endpoint = "simulated"
         self._world = world
+        self._batch_messages = world.batch
 
-    def receive(self, timeout_ms: int) -> Iterator[Message]:  # noqa: ARG002 - time passes elsewhere
+    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
         """Yield what has arrived, up to a batch."""
+        for message in super().receive(timeout_ms, work_s):
+            yield message
+            self._world.point("receive")
+
+    def _read(self, timeout_ms: int) -> None:  # noqa: ARG002 - time passes elsewhere
         world = self._world
         for _ in range(world.batch):
             found = world.network.receive(world.clock.now_s)
             if found is None:
                 return
             connection, frames = found
-            envelope = decode(frames)
-            yield Message(connection.peer, envelope, frames[1])
-            world.point("receive")
+            num_bytes = sum(map(len, frames)) + MESSAGE_BYTES
+            self._put(connection.peer, (None, frames), num_bytes, world.clock.now_s)
+
+    def charge(self, peer: bytes, seconds: float) -> None:  # noqa: ARG002 - no clock has a say
+        """Charge the same for everything."""
+        super().charge(peer, COST_S)
+
+    def drain(self, seconds: float, stopping: threading.Event) -> None:
+        """Read what is there, and let the world go on."""
+        self._read(0)
+        stopping.wait(seconds)
 
     def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
         """Send an answer; what it promises is checked at once."""
@@ -81,6 +104,16 @@ class SimulatedIngest(Ingest):
         return world.network.reply(
             peer, Envelope(session=session, record=record), world.clock.now_s
         )
+
+    def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:  # noqa: ARG002
+        """Count a message that is not taken; nobody is throttled, for nobody sends nonsense."""
+        self._world.note("refused:", why)
+        self.refused[kind] += 1
+
+    def forward(self, peer: bytes, session: bytes, packed: PackedRecord) -> bool:
+        """Send an answer that is packed already."""
+        envelope = decode(join(packed.kind, session, 0, 0, 0, packed.body))
+        return self.reply(peer, session, envelope.record)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -110,6 +143,9 @@ class Aggregator:
         self._checked = (0, 0)
         self._world = world
         self._class = engine
+        self._budgets = small_budgets() if world.scenario.greedy else Budgets()
+        self.budget_use = BudgetUse(self._budgets)
+        world.invariants.sessions_of = self._sessions_of
         self.disk = Disk(self._before, self._after)
         self.store = SimulatedStore(self.disk, world.clock.boot(), world.invariants.committed)
 
@@ -123,6 +159,18 @@ class Aggregator:
             self.store.committed()
         self._world.point(f"after {word}")
 
+    def _sessions_of(self, name: str, attempts: int) -> Gone:
+        """Return the sessions of a run that leave memory with its attempts up to a number."""
+        if self.engine is None:
+            raise Violation("nothing leaves memory while the aggregator starts")
+        run = self.engine._state.runs[name]
+        gone = [own for own in run.attempts if own.number <= attempts]
+        return Gone(
+            [session.id for own in gone for session in own.sessions.values()],
+            is_whole=len(gone) == len(run.attempts),
+            is_live=any(own.lives and own.num_frames for own in gone),
+        )
+
     def _fail(self) -> None:
         raise Violation("the engine fails at nothing")
 
@@ -131,6 +179,7 @@ class Aggregator:
         world = self._world
         clock = world.clock.boot()
         self.num_boots += 1
+        self.budget_use = BudgetUse(self._budgets)
         try:
             self.store = SimulatedStore(self.disk, clock, world.invariants.committed)
             engine = self._class(
@@ -146,6 +195,7 @@ class Aggregator:
                     log_max_age_s=world.scenario.log_age_s,
                     checkpoint_s=world.scenario.checkpoint_s,
                 ),
+                budget_use=self.budget_use,
                 boot_id=self.num_boots.to_bytes(16, "big"),
                 stopping=Stop(world),
             )
@@ -209,6 +259,11 @@ class Aggregator:
         self.disk.rollback()
         self._world.network.restart()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages wait for their turn."""
+        return self.engine is not None and bool(self.engine._ingest._queue)
+
     def check(self) -> None:
         """Check what the engine says of itself."""
         now = (self.num_boots, len(self._world.invariants.entries))
@@ -218,8 +273,11 @@ class Aggregator:
         num_errors = self.engine.published.num_apply_errors
         require(not num_errors, "every entry can be applied", num_errors)
         self._world.invariants.check_state(self.engine._state)
-        scenario = self._world.scenario
-        bound = max(scenario.max_held, 16 * scenario.world)
+        for name in self.budget_use:
+            used, limit = self.budget_use[name].used, self.budget_use.limit(name)
+            kept = name in AFTER_A_ROUND | OF_THE_LIVING or (used or 0.0) <= limit
+            require(kept, "budgets are kept to", name, used, limit)
         for run in self.engine._state.runs.values():
+            bound = max(self._world.scenario.max_held, 16 * run.current.world)
             held = run.current.open._frames._num_held
             require(held <= bound, "open frames are bounded", held, bound)

@@ -18,10 +18,11 @@ from gradwatch_wire.session.session import Session
 from simulation.aggregator import Aggregator, Killed
 from simulation.clock import Clock
 from simulation.faults import FaultInjector
-from simulation.invariants import InvariantChecker, Violation, key_of, require
+from simulation.greedy import AFTER_A_ROUND, GreedyPeer
+from simulation.invariants import Committed, InvariantChecker, Violation, key_of, require
 from simulation.network import Network
-from simulation.replay import check_replay, check_store
-from simulation.scenario import SECOND_NS, Scenario
+from simulation.replay import Replay, check_replay, check_store
+from simulation.scenario import RUN, SECOND_NS, Scenario
 from simulation.spill import SimulatedOrphan
 from simulation.spill_replayer import SpillReplayer
 from simulation.worker import Worker
@@ -30,10 +31,19 @@ TRACE_LINES: Final = 60
 MAX_TICKS: Final = 400
 """After which the faults are over, whatever was reached."""
 
-HEALING_S: Final = 60.0
+HEALING_S: Final = 240.0
 """A living worker has delivered everything this long after the last fault."""
 
 MAX_RESTARTS: Final = 2
+
+MAX_LATE: Final = 3
+"""Processes of jobs from before that say HELLO only now."""
+
+COPY_CHANCE: Final = 0.1
+"""That the data directory is copied in a tick, where that is ever put back."""
+
+LATE_S: Final = 40.0
+"""The longest time that one of them lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +72,17 @@ class Cluster:
         self.workers: list[Worker] = []
         self.orphans: dict[bytes, SimulatedOrphan] = {}  # by session
         self.replayers: list[SpillReplayer] = []
+        self.greedy: GreedyPeer | None = None
+        if scenario.greedy:
+            self.greedy = GreedyPeer(scenario.greedy, random, self.network, self.invariants)
         self._random = random
         self._parts = parts
         self.faults = FaultInjector(scenario, random, self.clock, self.note)
         self._fuse = 0
+        self._replayed = Replay()
+        self._copy: tuple[bytes, Committed] | None = None  # of the data directory
         self._down_until_s = 0.0
-        self._num_restarts = 0
+        self._num_restarts = self._num_late = 0
         self.aggregator = Aggregator(self, parts.engine)
         self._launch(range(scenario.world))
 
@@ -92,6 +107,7 @@ class Cluster:
         self._until("a worker that closes is let go", lambda w: not w.is_alive)
         self._replay(self._find_orphans())
         self._until("what was left in spill files is sent", self._is_sent)
+        self._until("what arrived is taken in", lambda _: not self.aggregator.has_waiting)
         for _ in range(int(self.scenario.session_timeout_s + LATENESS_NS / SECOND_NS) + 4):
             self.clock.pass_time(1.0)
             self._tick()
@@ -130,6 +146,8 @@ class Cluster:
     def _heal(self) -> None:
         self.note("everything heals")
         self.faults.over = True
+        if self.greedy is not None:
+            self.greedy.leave()
         self.batch = BATCH_MESSAGES
         self._down_until_s = min(self._down_until_s, self.clock.now_s)
         for worker in self.workers:
@@ -137,6 +155,7 @@ class Cluster:
         self.network.heal()
 
     def _check_end(self) -> None:
+        self._replayed = Replay()  # from the beginning, once more
         self._check_replay()
         engine = self.aggregator.engine
         if engine is None:
@@ -154,12 +173,15 @@ class Cluster:
                 right = RankState.ENDED if said_bye else RankState.LOST
                 promise = "who said BYE has ended, who was killed is lost"
                 require(session.state is right, promise, worker.name, session.state)
+        for name in AFTER_A_ROUND & set(engine.budget_use):
+            used, limit = engine.budget_use[name].used, engine.budget_use.limit(name)
+            require((used or 0.0) <= limit, "budgets are kept to in the end", name, used, limit)
         for run in engine._state.runs.values():
             require(not run.current.waiting, "every frame is closed in the end", run.name)
 
     def _check_replay(self) -> None:
         check_store(self.aggregator, self.invariants)
-        check_replay(self.aggregator, self.invariants.entries)
+        check_replay(self.aggregator, self._replayed.follow(self.invariants.entries))
 
     # One tick.
 
@@ -167,22 +189,33 @@ class Cluster:
         self._move()
         self._serve()
         self.invariants.check_workers()
+        for worker in self._living:
+            why = worker.session.refused
+            require(not why, "no honest process is refused", worker.name, why)
         self.aggregator.check()
 
     def _move(self) -> None:
         """Let time pass, and everybody but the aggregator act."""
         self.clock.pass_time(self._random.random() * self.scenario.tick_s)
         self.faults.strike_aggregator()
+        if self._num_late < MAX_LATE and self.faults.chance(self.scenario.late):
+            self._launch_late()
         reachable = self.aggregator.engine is not None and not self.faults.is_frozen
         for worker in self._living:
             self._befall(worker)
             if worker.is_alive:
                 worker.tick(reachable=reachable)
+        if self.greedy is not None and not self.faults.over:
+            self.greedy.tick(self.clock.now_s, reachable=reachable)
         for replayer in self.replayers:
             replayer.tick(self.clock.now_s, reachable=reachable)
         self.network.sweep()
 
     def _befall(self, worker: Worker) -> None:
+        if self.clock.now_s > worker.leaves_s:
+            self.note(worker.name, "is found and killed")
+            worker.leave()
+            return
         if self.faults.chance(self.scenario.kill):
             self._kill(worker)
             return
@@ -198,13 +231,21 @@ class Cluster:
             if self.faults.chance(self.scenario.amnesia):
                 self.note("the data directory is lost")
                 self.aggregator.disk.wipe()
-                self.invariants.forget()
+                self._go_back(Committed())
+            elif self._copy is not None and self.faults.chance(self.scenario.relapse):
+                self.note("the data directory is an older copy of itself")
+                disk, committed = self._copy
+                self.aggregator.disk.put_back(disk)
+                self._go_back(committed)
             self._fuse = self._random.randint(1, 2 * self.scenario.crash_points or 1)
             if not self.aggregator.boot():
                 return
             self._check_replay()
         if self.faults.is_frozen:
             return
+        if self.scenario.relapse and self.faults.chance(COPY_CHANCE):
+            self._copy = self.aggregator.disk.copy(), self.invariants.copy()
+            self.note("the data directory is copied")
         if self.faults.chance(self.scenario.restart):
             self.note("aggregator stopped and started again")
             self.aggregator.stop()
@@ -212,6 +253,10 @@ class Cluster:
             if self.faults.chance(self.scenario.people):
                 self.aggregator.ask(self._random)
             self.aggregator.step()
+
+    def _go_back(self, committed: Committed) -> None:
+        self.invariants.go_back(committed)
+        self._replayed = Replay()
 
     # The surroundings of the aggregator.
 
@@ -260,18 +305,30 @@ class Cluster:
         by_hand = [o for o in orphans if o.rank not in ranks or self._random.random() < 0.5]
         self._replay(by_hand)
         for rank in ranks:
-            hello = Hello(
-                run="gpt", rank=rank, world=self.scenario.world, job=f"j{self._num_restarts}"
-            )
-            self.workers.append(
-                Worker(
-                    self.scenario,
-                    self._random,
-                    self.clock,
-                    self.network,
-                    self.invariants,
-                    self._parts.session,
-                    hello,
-                    [o.claim() for o in orphans if o.rank == rank and not o.is_locked],
-                )
-            )
+            own = [o.claim() for o in orphans if o.rank == rank and not o.is_locked]
+            self._attach(self._hello(rank, f"j{self._num_restarts}"), own)
+
+    def _launch_late(self) -> None:
+        """Start a process that nobody waits for any more: its job was killed, or is not known."""
+        self._num_late += 1
+        hellos = [worker.hello for worker in self.workers if not worker.is_alive]
+        late = self._attach(self._random.choice([*hellos, self._hello(0, "before")]), [])
+        late.leaves_s = self.clock.now_s + self._random.random() * LATE_S
+        self.note(late.name, "attaches late")
+
+    def _hello(self, rank: int, job: str) -> Hello:
+        return Hello(run=RUN, rank=rank, world=self.scenario.world, job=job)
+
+    def _attach(self, hello: Hello, orphans: list[SimulatedOrphan]) -> Worker:
+        worker = Worker(
+            self.scenario,
+            self._random,
+            self.clock,
+            self.network,
+            self.invariants,
+            self._parts.session,
+            hello,
+            orphans,
+        )
+        self.workers.append(worker)
+        return worker

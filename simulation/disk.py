@@ -45,6 +45,14 @@ class Disk(Database):
         super().executemany(sql, rows)
         self._after("rows")
 
+    def copy(self) -> bytes:
+        """Return all that is committed."""
+        return self.connection.serialize()
+
+    def put_back(self, copy: bytes) -> None:
+        """Be what it was when it was copied."""
+        self.connection.deserialize(copy)
+
     def wipe(self) -> None:
         """Lose everything."""
         self._is_empty = True

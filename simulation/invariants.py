@@ -5,13 +5,15 @@ Whatever does not tally is a `Violation`: it names the promise that was broken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradwatch_server.core.entries import Entry, Gap, Opened, Received
+from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened, Received
+from gradwatch_server.core.run import MAX_LIVE
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.store import AlertEvent, Line
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
+from gradwatch_wire.health import RankState
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import SendBuffer
 from simulation.spill import SimulatedSpill
@@ -53,9 +55,11 @@ class Account:
     spill: SimulatedSpill | None
     max_bytes: int
     made: list[Key] = field(default_factory=list)
+    manifests: dict[int, int] = field(default_factory=dict)  # number -> bytes
     stored: set[Key] = field(default_factory=set)
     num_stored: int = 0
     num_lost: int = 0
+    num_unresolved: int = 0  # those stored whose manifest was declared lost before
     num_forgotten: int = 0
     is_over: bool = False  # nothing but the spill is left
     checked: tuple[int, ...] = ()
@@ -83,10 +87,47 @@ class Account:
         found = self.spill.find(seq) if self.spill is not None else None
         return found is not None and found.seq == seq
 
+    def begin_anew(
+        self, stored: set[Key], num_stored: int, num_lost: int, num_unresolved: int
+    ) -> None:
+        """Go back to what was committed at some time, or to nothing."""
+        before = self.durable
+        self.stored = stored
+        self.num_stored, self.num_lost = num_stored, num_lost
+        self.num_unresolved = num_unresolved
+        if self.durable < before:
+            self.num_forgotten = max(self.num_forgotten, before)
+
     @property
     def durable(self) -> int:
         """The highest sequence number that is committed, stored or lost."""
         return self.num_stored + self.num_lost
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What was committed at some time, as it is put back with a copy of the data directory.
+
+    Args:
+        entries: The log.
+        alert_events: All that were stored.
+        sessions: Session to what was stored of it, and how many were stored, lost and unresolved.
+        forgotten: Run to how many were stored and lost of its attempts that left memory.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    alert_events: tuple[AlertEvent, ...] = ()
+    sessions: Mapping[bytes, tuple[set[Key], int, int, int]] = field(default_factory=dict)
+    forgotten: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What leaves memory: sessions, whether that is all of a run, and whether any of it trains."""
+
+    sessions: Sequence[bytes]
+    is_whole: bool
+    is_live: bool
 
 
 class InvariantChecker:
@@ -96,6 +137,8 @@ class InvariantChecker:
         self.accounts: dict[bytes, Account] = {}
         self.entries: list[Entry] = []  # all that is committed
         self._alert_events: list[AlertEvent] = []  # all that readers may have seen
+        self.sessions_of: Callable[[str, int], Gone] = lambda *_: Gone((), True, False)
+        self._forgotten: dict[str, tuple[int, int]] = {}  # run -> stored, lost of what left memory
 
     def committed(self, lines: Sequence[Line]) -> None:
         """Note what the disk has for good."""
@@ -114,24 +157,68 @@ class InvariantChecker:
                     held = [seq for seq in owed if account.holds(seq)]
                     require(not held, "only what is gone is declared lost", *where, held)
                     account.num_lost += last - first + 1
+                    self._lose_manifests(account, first, last)
+                case Forgotten(run, attempts):
+                    self._forget(run, self.sessions_of(run, attempts))
+
+    def _forget(self, run: str, gone: Gone) -> None:
+        """Begin anew with what leaves memory: if it comes back it is not known."""
+        require(not gone.is_live, "nothing leaves memory that trains", run)
+        stored, lost = self._forgotten.get(run, (0, 0))
+        for account in map(self.accounts.__getitem__, gone.sessions):
+            stored, lost = stored + account.num_stored, lost + account.num_lost
+            account.begin_anew(set(), 0, 0, 0)
+        self._forgotten[run] = (0, 0) if gone.is_whole else (stored, lost)
+
+    def _lose_manifests(self, account: Account, first: int, last: int) -> None:
+        """Check that a manifest is declared lost only where its process cannot tell it any more."""
+        if account.is_over or 2 * sum(account.manifests.values()) > account.max_bytes:
+            return  # its send buffer keeps no more of them than fill half of it
+        lost = [seq for seq in account.manifests if first <= seq <= last]
+        sums = (account.name, f"{first} to {last}", lost)
+        require(not lost, "no manifest is lost that its process can tell", *sums)
 
     def _store(self, account: Account, seq: int, record: Record) -> None:
         key = key_of(record)
         where = (account.name, f"number {seq}", key)
+        if isinstance(record, Stats):
+            self._store_stats(account, record)
         require(seq == account.durable + 1, "records are stored once and in order", *where)
         require(key == account.made[seq - 1], "what is stored was made", *where)
         require(key not in account.stored, "no record is stored twice", *where)
         account.num_stored += 1
         account.stored.add(key)
 
-    def forget(self) -> None:
-        """Begin anew with an empty log: what the old one had is no longer expected."""
-        self.entries.clear()
-        self._alert_events.clear()
-        for account in self.accounts.values():
-            account.num_forgotten = max(account.num_forgotten, account.durable)
-            account.stored.clear()
-            account.num_stored = account.num_lost = 0
+    def _store_stats(self, account: Account, stats: Stats) -> None:
+        """Note whether the log has the manifest that a record needs."""
+        manifest = "Manifest", stats.manifest_id
+        if manifest in account.stored:
+            return
+        seq = account.made.index(manifest) + 1
+        where = (account.name, f"step {stats.step}", f"manifest {stats.manifest_id}, number {seq}")
+        require(seq <= account.durable, "a record comes after its manifest", *where)
+        account.num_unresolved += 1
+
+    def copy(self) -> Committed:
+        """Return what is committed now."""
+        return Committed(
+            tuple(self.entries),
+            tuple(self._alert_events),
+            {
+                session: (set(own.stored), own.num_stored, own.num_lost, own.num_unresolved)
+                for session, own in self.accounts.items()
+            },
+            dict(self._forgotten),
+        )
+
+    def go_back(self, committed: Committed) -> None:
+        """Begin anew with an earlier log: what came after it is no longer expected."""
+        self.entries[:] = committed.entries
+        self._alert_events = list(committed.alert_events)
+        for session, account in self.accounts.items():
+            stored, *counts = committed.sessions.get(session, (set(), 0, 0, 0))
+            account.begin_anew(set(stored), *counts)
+        self._forgotten = dict(committed.forgotten)
 
     def acknowledged(self, session: bytes, acked: int) -> None:
         """Check an acknowledgement the moment it is given."""
@@ -172,8 +259,18 @@ class InvariantChecker:
             told = (session.num_stored, session.num_lost, session.acked)
             true = (account.num_stored, account.num_lost, account.durable)
             require(told == true, "the API tells what is committed", account.name, told, true)
+            unresolved = (account.name, session.num_unresolved, account.num_unresolved)
+            attempt = state.runs[session.hello.run].attempt_of(session)
+            resolves = attempt.retired or session.num_unresolved == account.num_unresolved
+            require(resolves, "a record is unresolved only if its manifest is lost", *unresolved)
+            crowded = state.runs[session.hello.run].attempts[-1].number > MAX_LIVE
+            if crowded or account.is_over:
+                continue
+            if session.state in (RankState.ALIVE, RankState.LOST):
+                where = (account.name, f"attempt {attempt.number}")
+                require(not attempt.retired, "an attempt of a process that lives is judged", *where)
         for run in state.runs.values():
-            sums = [0, 0]
+            sums = [*self._forgotten.get(run.name, (0, 0))]
             for session in state.sessions.values():
                 if session.hello.run == run.name:
                     sums[0] += session.num_stored

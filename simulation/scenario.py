@@ -13,6 +13,12 @@ from gradwatch_wire.session.timing import MAX_IN_FLIGHT
 
 SECOND_NS: Final = 1_000_000_000
 
+RUN: Final = "gpt"
+"""The name of the run that is honest."""
+
+KINDS: Final = ("names", "attempts", "wide", "descending", "flapping", "manifests")
+"""Of greedy peers: what each makes grow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
@@ -42,6 +48,7 @@ class Scenario:
         tail: Entries after which a checkpoint is made earlier.
         log_age_s: Age from which on the log is trimmed, seconds.
         amnesia: Chance that it then starts with an empty data directory.
+        relapse: Chance that it then starts with an older copy of it.
         cut: Chance that a connection breaks.
         half_open: Chance that one direction of a connection swallows everything.
         partition: Chance that a worker cannot reach the aggregator for a while.
@@ -51,6 +58,8 @@ class Scenario:
         freeze: Chance that the aggregator is stopped for up to 30 s, and then continues.
         kill: Chance that a worker is killed.
         clock_jump: Chance that somebody sets the clock an hour forward or back.
+        greedy: What a peer takes too much of beside them, empty for none.
+        late: Chance that a process of a job from before attaches only now, for a while.
     """
 
     world: int
@@ -75,6 +84,7 @@ class Scenario:
     tail: int
     log_age_s: float
     amnesia: float
+    relapse: float
     cut: float
     half_open: float
     partition: float
@@ -84,6 +94,13 @@ class Scenario:
     freeze: float
     kill: float
     clock_jump: float
+    late: float
+    greedy: str
+
+    @property
+    def queue_bytes(self) -> int:
+        """What may wait in the aggregator of one connection: three records, or more."""
+        return 3_000 * self.hwm // 2
 
 
 def draw(random: Random) -> Scenario:
@@ -114,7 +131,8 @@ def draw(random: Random) -> Scenario:
         checkpoint_s=random.choice((1.0, 5.0, 60.0)),
         tail=random.choice((5, 50, MAX_TAIL)),
         log_age_s=random.choice((2.0, 7 * 86_400.0)),
-        amnesia=chance(0.0, 0.0, 0.2),
+        amnesia=chance(0.0, 0.0, 0.2, 0.6),
+        relapse=chance(0.0, 0.2),
         cut=chance(0.01, 0.05),
         half_open=chance(0.01, 0.03),
         partition=chance(0.005, 0.02),
@@ -124,6 +142,8 @@ def draw(random: Random) -> Scenario:
         freeze=chance(0.01),
         kill=chance(0.002, 0.01),
         clock_jump=chance(0.01),
+        late=chance(0.02, 0.1),
+        greedy=random.choice(("",) * 2 * len(KINDS) + KINDS),
     )
 
 
@@ -144,5 +164,7 @@ def draw_long(random: Random) -> Scenario:
         buffer_bytes=1 << 20,
         kill=drawn.kill / 10,
         amnesia=0.0,
+        relapse=0.0,
+        greedy="",
         log_age_s=7 * 86_400.0,
     )

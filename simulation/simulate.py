@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 from unittest import mock
 
 from gradwatch_server.core.frames import assembler as assembler_module
@@ -35,6 +36,8 @@ class Outcome:
         acknowledged: How many of them say that somebody knows of the alert.
         silenced: How many of them are not told because of a silence.
         boots: Starts of the aggregator.
+        evicted: What left memory for others since the last of them.
+        refused: What was not taken for want of room since then.
     """
 
     seed: int
@@ -49,18 +52,28 @@ class Outcome:
     acknowledged: int
     silenced: int
     boots: int
+    evicted: int
+    refused: int
 
 
-def simulate(seed: int, parts: Parts | None = None, *, is_long: bool = False) -> Outcome:
+def simulate(
+    seed: int,
+    parts: Parts | None = None,
+    *,
+    is_long: bool = False,
+    changes: Mapping[str, Any] | None = None,
+) -> Outcome:
     """Run one seed.
 
     Args:
         seed: The seed.
         parts: Other classes than those of the product.
         is_long: Whether it takes so many steps that it is known what is usual.
+        changes: What is other in its scenario than it would draw.
     """
     random = Random(seed)
     scenario = draw_long(random) if is_long else draw(random)
+    scenario = replace(scenario, **(changes or {}))
     cluster = Cluster(scenario, random, parts or Parts())
     violation = None
     with _surroundings(cluster):
@@ -72,6 +85,7 @@ def simulate(seed: int, parts: Parts | None = None, *, is_long: bool = False) ->
             violation = f"nothing fails inside: {error!r}"
             cluster.note(traceback.format_exc())
     told = [event.alert for event in alert_events(cluster.aggregator)]
+    use = cluster.aggregator.budget_use
     accounts = cluster.invariants.accounts.values()
     return Outcome(
         seed=seed,
@@ -86,6 +100,8 @@ def simulate(seed: int, parts: Parts | None = None, *, is_long: bool = False) ->
         acknowledged=sum(alert["acknowledged"] is not None for alert in told),
         silenced=sum(alert["silenced"] for alert in told),
         boots=cluster.aggregator.num_boots,
+        evicted=sum(use[name].num_evicted for name in use),
+        refused=sum(use[name].num_refused for name in use),
     )
 
 

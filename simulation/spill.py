@@ -1,12 +1,16 @@
-"""Spill files without the files: segments of records, of which the oldest is deleted."""
+"""Spill files without the files: segments of records, of which the oldest is deleted.
+
+Each begins with the manifests so far, as the client's do.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
-from gradwatch_wire import Hello
+from gradwatch_wire import Hello, Kind
 from gradwatch_wire.session.replayed import as_replayed
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session import Phase, Session
@@ -15,20 +19,33 @@ from gradwatch_wire.session.spill_source import SpillSource
 SEGMENT_RECORDS: Final = 6
 
 
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    manifests: tuple[BufferedRecord, ...]
+    records: list[BufferedRecord] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[BufferedRecord]:
+        yield from self.manifests
+        yield from self.records
+
+
 class SimulatedSpill:
     """Keeps records until their whole segment is acknowledged, as the client's do."""
 
     def __init__(self, max_segments: int) -> None:
         self._max_segments = max_segments
-        self._segments: deque[list[BufferedRecord]] = deque()
+        self._segments: deque[_Segment] = deque()
+        self._manifests: list[BufferedRecord] = []
 
     def add(self, item: BufferedRecord) -> None:
         """Keep a record."""
-        if not self._segments or len(self._segments[-1]) == SEGMENT_RECORDS:
+        if not self._segments or len(self._segments[-1].records) == SEGMENT_RECORDS:
             if len(self._segments) == self._max_segments:
                 self._segments.popleft()
-            self._segments.append([])
-        self._segments[-1].append(item)
+            self._segments.append(_Segment(tuple(self._manifests)))
+        self._segments[-1].records.append(item)
+        if item.kind is Kind.MANIFEST:
+            self._manifests.append(item)
 
     def find(self, seq: int) -> BufferedRecord | None:
         """Return the first record from number *seq* on, None if there is none."""
@@ -43,7 +60,7 @@ class SimulatedSpill:
 
     def release(self, acked: int) -> None:
         """Forget the segments that hold nothing else than what is acknowledged."""
-        while len(self._segments) > 1 and self._segments[0][-1].seq <= acked:
+        while len(self._segments) > 1 and self._segments[0].records[-1].seq <= acked:
             self._segments.popleft()
 
 

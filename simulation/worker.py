@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from gradwatch_wire import Bye, Column, Event, Gains, Hello, Manifest, Record, Stats
+from gradwatch_wire.codec import encode_body
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
@@ -47,6 +48,7 @@ class Worker:
         invariants.accounts[session_id] = self.account
         self.step = 0
         self.is_alive = True
+        self.leaves_s = math.inf  # when somebody finds and kills it
         self._orphaned = OrphanedSessions(orphans)
         self._driver = SessionDriver(self.session, clock.now_s, self._orphaned)
         self._scenario = scenario
@@ -101,6 +103,9 @@ class Worker:
     def _append(self, record: Record) -> None:
         if self.session.source.append(record, self._clock.wall_ns):
             self.account.made.append(key_of(record))
+            if isinstance(record, Manifest):
+                seq = self.session.source.buffer.last
+                self.account.manifests[seq] = len(encode_body(record)[1])
 
     def _round(self, now_s: float) -> None:
         for envelope in self.socket.receive(now_s):

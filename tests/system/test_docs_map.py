@@ -116,5 +116,7 @@ def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
 def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
     """In any page but the map, which is made of docstrings."""
     if page.name != "map.md":
-        old = r"\b(?:ledgers?|keepers?|sightings?|thaw(?:ed)?|leftovers?|goodbyes?|folds?|folded)\b"
+        # `fold=` is a parameter of /heatmap, where rows are put together.
+        words = "ledgers? keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
+        old = rf"\b(?:{'|'.join(words.split())})\b(?!=)"
         assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)
