@@ -134,6 +134,16 @@ def recovery(
 
 
 @app.command()
+def curves(
+    quick: Quick = False,
+    steps: Annotated[int, typer.Option(min=10_000, help="Steps of the run.")] = 1_000_000,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of it.")] = 10,
+) -> None:
+    """Curves of a run of a million steps: bytes on disk, and time to read them over HTTP."""
+    _run("curves", quick=quick, steps=steps, layers=layers)
+
+
+@app.command()
 def loops(
     only: Annotated[str, typer.Option(help="Loops whose name contains this.")] = "",
     write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,

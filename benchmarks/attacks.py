@@ -1,13 +1,14 @@
 """What one greedy, wide, broken or hostile peer can do to an aggregator: one function each.
 
-Each works until it is told to stop, and returns what was refused to it. Rates are those at which
-one process can keep it up, or below.
+Each works until it is told to stop, and counts what was refused to it. Rates are those at which
+one process can keep it up, or below. The last two are no attacks: what many do who mean well.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import random
 import resource
 import select
 import socket
@@ -20,7 +21,10 @@ from typing import Final, TypeAlias
 
 import zmq
 
+from benchmarks import alert_readers
+from benchmarks.alert_readers import AlertReaders
 from benchmarks.harness import Pipe
+from benchmarks.senders import LAYERS, WINDOW, healthy_columns
 from gradwatch_wire import (
     Bye,
     Column,
@@ -40,6 +44,9 @@ NICENESS: Final = 10
 """The attacker yields the processor: what is measured is the aggregator, not the scheduler."""
 
 MAX_RANKS: Final = 65_536
+FLAP_STEPS: Final = 12
+CAPACITY_S: Final = 3.0
+"""How long it is measured how much the aggregator can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Target:
     endpoint: str
     url: str
     attack: str
+    rate: float = 0.0  # records/s that it can take, where that was measured before
 
     @property
     def http(self) -> tuple[str, int]:
@@ -70,16 +78,31 @@ Stop: TypeAlias = Callable[[], bool]
 Refused: TypeAlias = Counter[str]
 
 
+@dataclass(slots=True)
+class Outcome:
+    """What became of an attack."""
+
+    refused: Refused = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)  # what was measured beside the times
+    wrongs: list[str] = field(default_factory=list)  # what happened to those who mean well
+
+
 def attack(target: Target, pipe: Pipe) -> None:
-    """Run one attack from one message of the parent to the next; tell it what was refused."""
-    os.nice(NICENESS)
+    """Run one attack from one message of the parent to the next; tell it what came of it."""
+    if target.attack not in WELL_MEANT:
+        os.nice(NICENESS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    refused: Refused = Counter()
+    if target.attack in MEASURED:
+        target = replace(target, rate=find_capacity(target))
+    outcome = Outcome()
     pipe.send("ready")
     pipe.recv()
-    ATTACKS[target.attack](target, pipe.poll, refused)
-    pipe.send(refused)
+    told = ATTACKS[target.attack](target, pipe.poll, outcome.refused)
+    if told is not None:
+        outcome.notes += told.notes
+        outcome.wrongs += told.wrongs
+    pipe.send(outcome)
 
 
 # Over the ingest port
@@ -107,6 +130,7 @@ class Line:
     """A connection to the ingest port, and what was refused over it."""
 
     def __init__(self, target: Target, refused: Refused) -> None:
+        self.acked = 0
         self._refused = refused
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -129,7 +153,14 @@ class Line:
             while True:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
                 with suppress(ProtocolError):
-                    self._refused["REFUSE"] += isinstance(decode(frames).record, Refuse)
+                    record = decode(frames).record
+                    self._refused["REFUSE"] += isinstance(record, Refuse)
+                    self.acked = max(self.acked, getattr(record, "acked", 0))
+
+    def wait(self, timeout_ms: int) -> None:
+        """Take in answers, once there are some."""
+        self._socket.poll(timeout_ms)
+        self._listen()
 
     def close(self) -> None:
         """Count the last answers, and let the connection go."""
@@ -354,7 +385,71 @@ def garbage_http(target: Target, stop: Stop, refused: Refused) -> None:
             refused[f"HTTP {answer[9:12].decode('ascii', 'replace')}"] += bool(answer)
 
 
-ATTACKS: Final[dict[str, Callable[[Target, Stop, Refused], None]]] = {
+# What many do who mean well
+
+
+def half_of_capacity(target: Target, stop: Stop, refused: Refused) -> Outcome:
+    """A run of 300 layers at half of the rate that the aggregator took at most before."""
+    line = Line(target, refused)
+    rank, columns = _open_usual(line, "usual", stop)
+    rate, sent, began_s = target.rate / 2, 0, time.monotonic()
+    for number in _paced(rate, stop):
+        line.send(rank.next(Stats(manifest_id=1, step=number, columns=columns[number % 2])), stop)
+        sent += 1
+    seconds = time.monotonic() - began_s
+    line.close()
+    return Outcome(notes=[f"{sent / seconds:,.0f} records/s, of {target.rate:,.0f}"])
+
+
+def find_capacity(target: Target) -> float:
+    """Return how many records a second an aggregator acknowledges of one that never waits."""
+    end_s = time.monotonic() + CAPACITY_S
+    line = Line(target, Counter())
+
+    def stop() -> bool:
+        return time.monotonic() > end_s
+
+    rank, columns = _open_usual(line, "flood", stop)
+    began_s, step = time.monotonic(), 0
+    while not stop():
+        if rank.seq - line.acked < WINDOW:
+            step += 1
+            stats = Stats(manifest_id=1, step=step, columns=columns[step % 2])
+            line.send(rank.next(stats), stop)
+        else:
+            line.wait(20)
+    rate = line.acked / (time.monotonic() - began_s)
+    line.send(rank.next(Bye()), lambda: False)
+    line.close()
+    return rate
+
+
+def _open_usual(line: Line, run: str, stop: Stop) -> tuple[Session, list[dict[str, Column]]]:
+    rank = Session(Hello(run=run, rank=0, world=1))
+    _open(line, [rank], manifest_of([f"layer{number}" for number in range(LAYERS)]), stop)
+    return rank, healthy_columns(random.Random(0))[:2]
+
+
+def many_readers(target: Target, stop: Stop, refused: Refused) -> Outcome:
+    """500 alert streams of which 150 are never read, while an alert begins or ends each 0.3 s."""
+    readers = AlertReaders(target.http)
+    line = Line(target, refused)
+    rank = Session(Hello(run="alerting", rank=0, world=1))
+    _open(line, [rank], manifest_of(["one", "two"]), lambda: False)
+    step, due_s = 0, time.monotonic()
+    while step < FLAP_STEPS or not stop():  # at least until the first one
+        value = float("nan") if step // 6 % 2 else 1.0
+        readers.note_sent(step)
+        line.send(rank.next(_stats(step, {"l2": [value] * 2})), lambda: False)
+        step, due_s = step + 1, due_s + 1 / 20
+        readers.read(due_s)
+    wrongs = list(readers.finish())
+    line.close()
+    readers.close()
+    return Outcome(notes=list(readers.told()), wrongs=wrongs)
+
+
+ATTACKS: Final[dict[str, Callable[[Target, Stop, Refused], Outcome | None]]] = {
     "run names": names,
     "sessions": sessions,
     "wide runs": wide,
@@ -367,4 +462,15 @@ ATTACKS: Final[dict[str, Callable[[Target, Stop, Refused], None]]] = {
     "deaf readers": deaf_readers,
     "list loops": list_loops,
     "garbage HTTP": garbage_http,
+    "half of capacity": half_of_capacity,
+    "many readers": many_readers,
 }
+
+WELL_MEANT: Final = ("half of capacity", "many readers")
+"""Those that do not yield the processor: it is measured what they get, too."""
+
+MEASURED: Final = ("half of capacity",)
+"""Those that need to know how much the aggregator can take."""
+
+CONFIGS: Final = {"many readers": alert_readers.CONFIG}
+"""What is set for some of them."""

@@ -22,7 +22,9 @@ from benchmarks.harness import Aggregator, Pipe, aggregator, wait_until, workers
 from benchmarks.report import quantile, show
 
 RUN: Final = "bench-latency"
-CONFIG: Final = "[rules.nonfinite]\nclear_steps = 1\n"
+CONFIG: Final = "[rules.nonfinite]\nclear_steps = 1\n[budgets]\nalert_events = 100000\n"
+"""Each bad step is an alert of its own, and as many are told as there are."""
+
 BAD_EVERY: Final = 8
 WARMUP_STEPS: Final = 100
 MEDIAN_TARGET_MS: Final = 100

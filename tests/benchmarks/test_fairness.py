@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import select
+import socket
 from dataclasses import replace
 
 import pytest
 
 from benchmarks import fairness
+from benchmarks.alert_readers import AlertReaders, _Reader
 from benchmarks.attacks import ATTACKS
 from benchmarks.fairness import BEGIN, END, PAGE, put_into
 from benchmarks.harness import aggregator, workers
@@ -23,6 +27,43 @@ def test_the_honest_are_measured_beside_an_attack() -> None:
     assert len(row.during.answered) >= 4
     assert row.memory_mb > 10
     assert row.refused["HTTP 400"] > 0
+
+
+@pytest.mark.slow
+def test_readers_get_all_alerts_beside_many_who_never_read() -> None:
+    """350 of 500 read: each gets each alert, and it is told how long that took."""
+    row = fairness._measure("many readers", 0.3, 3.0)
+
+    assert row.wrongs == []
+    (told,) = row.notes
+    assert re.match(r"350 readers got (\d+) alerts each, those that begin \d+ ms after", told)
+
+
+def test_a_reader_who_misses_an_alert_is_told_of() -> None:
+    readers = object.__new__(AlertReaders)
+    readers.delays_ms, readers.num_closed, readers._sent_s = [], 1, {}
+    readers._steps = {1: None, 2: None}
+    ours, theirs = socket.socketpair()
+    readers._readers = {ours.fileno(): _Reader(ours, cursors={2})}
+    readers._poller = select.poll()
+    readers._all_have_all = lambda: True  # type: ignore[method-assign]  # it would wait
+
+    assert list(readers.finish()) == [
+        "1 alerts of 2 did not come to one of the readers",
+        "1 streams of readers were closed",
+    ]
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.slow
+def test_the_capacity_is_measured_before() -> None:
+    row = fairness._measure("half of capacity", 0.3, 1.0)
+
+    assert row.wrongs == []
+    (told,) = row.notes
+    half, whole = (float(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", told))
+    assert 0.2 * whole < half < 0.7 * whole
 
 
 @pytest.mark.slow
