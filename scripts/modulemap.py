@@ -25,6 +25,7 @@ PARTS: Final = {
     "tests": "They mirror the packages; tests/system runs real processes and checks the docs.",
     "benchmarks": "One module per benchmark.",
     "scripts": "The demo, and what writes this page.",
+    "vendored": "What the page needs that is not of this repository, and how a build gets it.",
     "docs/examples": "Programs that run, each of them in a test.",
     ".ci": "What only CI runs.",
 }

@@ -13,7 +13,7 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.waiting import wait_until  # noqa: E402
 
-STARTS_PROCESSES = {"gradwatch", "run_script", "serve", "tail", "train"}
+STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 
 SLOW_PLACES = {"integrations", "test_compile.py", "test_module_hook.py", "test_origin_layer.py"}

@@ -102,5 +102,6 @@ def show_places(aggregator: Aggregator, folder: Path, *, keep: bool) -> None:
         show(f"  {aggregator.url}/{path}")
     show(f"  {GRADWATCH} tail --after 0 --url {aggregator.url}")
     if keep:
+        show(f"The page is at {aggregator.url}/?run={RUN}")
         show(f"Stop it with: kill {aggregator.pid}")
         show(f"Its data and the logs are in {folder}")

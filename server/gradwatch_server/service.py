@@ -11,14 +11,16 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from gradwatch_server.addresses import split_address
+from gradwatch_server.api.acceptor import Acceptor
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
-from gradwatch_server.api.connection_limits import ConnectionLimits, Listener
+from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
@@ -29,6 +31,7 @@ from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
 from gradwatch_server.log_limits import LogLimits
@@ -58,15 +61,37 @@ class _Server(uvicorn.Server):
         alert_stream: AlertStream,
         limits: ConnectionLimits,
         log_limits: LogLimits,
+        collector: GarbageCollector,
     ) -> None:
         super().__init__(config)
+        self._acceptors: list[Acceptor] = []
+        self._collector = collector
         self._alert_stream = alert_stream
         self._limits = limits
         self._log_limits = log_limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._limits.start(self._log_limits.tell)
+        await super().startup(sockets=[])  # it would accept all that wait at once
+        self._acceptors = [
+            Acceptor(listening, self._limits, self._connection, self.config.ssl)
+            for listening in sockets or ()
+        ]
+        self._limits.start(self._look)
+
+    def _connection(self) -> Connection:
+        made = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return cast("Connection", made)
+
+    def _look(self) -> None:
+        self._log_limits.tell()
+        self._collector.look()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._alert_stream.close()
@@ -109,8 +134,8 @@ def serve(
         limits = ConnectionLimits(budget_use)
         store = SQLiteStore.open(settings.data, clock, allow_network_fs=settings.allow_network_fs)
         stack.callback(store.close)
-        http_socket = stack.enter_context(Listener(_bind(settings.http), limits))
-        ingest = Ingest(settings.ingest, keys)
+        http_socket = stack.enter_context(_bind(settings.http))
+        ingest = Ingest(settings.ingest, keys, budget_use)
         stack.callback(ingest.close)
 
         alert_stream = AlertStream(store.alert_events)
@@ -140,8 +165,10 @@ def serve(
         app = make_app(engine, store.alert_events, alert_stream, stream_tokens, limits)
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
-        server = _Server(config, alert_stream, limits, log_limits)
+        collector = GarbageCollector()
+        server = _Server(config, alert_stream, limits, log_limits, collector)
         stack.enter_context(_quiet_signals(server))
+        stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
@@ -164,7 +191,7 @@ def _access_policy(
 def _http_config(settings: Settings, app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        loop="asyncio",  # which asks the listener for each connection
+        loop="asyncio",
         http=Connection.under(limits),
         ws="none",
         timeout_keep_alive=math.ceil(limits.idle_s) + LATER_S,

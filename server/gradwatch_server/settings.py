@@ -16,7 +16,7 @@ from pydantic_settings import (
 )
 
 from gradwatch_server.addresses import endpoint_host, is_loopback, split_address
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import BUDGETS, Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
@@ -81,6 +81,11 @@ class Settings(BaseSettings):
         1_073_741_824,
         ge=1 << 20,
         description="Size of the alert events above which the oldest are deleted.",
+    )
+    series_max_bytes: int = Field(
+        4_294_967_296,
+        ge=1 << 20,
+        description="Size of the curves above which the oldest single steps are deleted.",
     )
     runs_max_age_s: float = Field(
         2_592_000.0,
@@ -176,7 +181,7 @@ def _first(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known: Collection[str] = Settings.model_fields
         if first["loc"][0] == "budgets":
-            known = Budgets.model_fields
+            known = [budget.name for budget in BUDGETS]
         return f"setting {key!r} is not known; there are {', '.join(known)}"
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gradwatch_server.budget import Budget
+from gradwatch_server.budget import UNLIMITED, Budget
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import BUDGETS, Budgets, table
+from gradwatch_server.budgets import BUDGETS, Budgets, LoggedBudgets, table
 
 SUFFIXES = {"bytes": "_bytes", "s": "_s", "per min": "_per_min", "share": "_share"}
 
@@ -33,6 +33,17 @@ def test_the_table_has_a_line_for_each() -> None:
     assert shown["header_s"] == "10 s"
     assert shown["attempts_per_min"] == "60 per min"
     assert shown["publish_share"] == "0.1"
+
+
+def test_what_a_log_does_not_say_was_not_limited() -> None:
+    """Old logs have no budgets, those of other versions others, damaged ones anything."""
+    limit = "open_frames_bytes_per_attempt"
+    own = Budgets(runs=3).logged()
+
+    for plain in ({}, {"gone": 3}, {limit: "x"}, {limit: None}):
+        assert getattr(LoggedBudgets.from_log(plain), limit) == UNLIMITED
+    assert LoggedBudgets.from_log(own.model_dump()) == own == Budgets(runs=5).logged()
+    assert {budget.name for budget in BUDGETS if budget.is_logged} == own.model_fields_set
 
 
 def test_what_is_used_is_noted_under_the_names_of_the_table() -> None:

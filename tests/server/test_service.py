@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from pathlib import Path
@@ -51,6 +52,24 @@ def test_signals_are_what_they_were_before(
     serve(settings, lambda *_: None)
 
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_what_stays_is_no_work_for_the_garbage_collector(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes hold up all threads; what comes later is collected as ever."""
+    frozen: list[int] = []
+
+    def look(*_: Any) -> None:
+        frozen.append(gc.get_freeze_count())
+        if frozen[-1]:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Housekeeping, "add", look)
+    serve(settings, lambda *_: None)
+
+    assert max(frozen) > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_port_that_is_taken_leaves_the_directory_free(settings: Settings) -> None:

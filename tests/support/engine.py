@@ -24,7 +24,8 @@ class RunningEngine:
         clock = settings.pop("clock", None) or Clock()
         self.store = SQLiteStore.open(directory, clock)
         self.path = Path(self.store.name)
-        self.ingest = Ingest(endpoint)
+        budget_use = BudgetUse(settings.pop("budgets", None))
+        self.ingest = Ingest(endpoint, budget_use=budget_use)
         self.endpoint = self.ingest.endpoint
         self.woken = threading.Event()
         self.failed = threading.Event()
@@ -39,7 +40,7 @@ class RunningEngine:
                 on_alerts=self.woken.set,
                 on_failure=self.failed.set,
                 retention=settings.pop("retention", None),
-                budget_use=BudgetUse(settings.pop("budgets", None)),
+                budget_use=budget_use,
             )
         except BaseException:
             self.close()

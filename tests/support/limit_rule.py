@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from pydantic import Field
 
-from gradwatch_server.core.alerting.alert import comparison, place
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
@@ -24,6 +23,7 @@ from gradwatch_server.core.alerting.rules.base import (
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ranks_with
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from gradwatch_server.cli.commands import COMMANDS
 from gradwatch_server.cli.errors import clear_errors
+from gradwatch_server.cli.options import FLAG
 from gradwatch_wire import __version__
 
+
+class _PlainHelp:
+    """Shows `--help` as the flag that it is."""
+
+    def get_help_option(self, ctx: Any) -> TyperOption | None:
+        option: TyperOption | None = super().get_help_option(ctx)  # type: ignore[misc]  # of a command
+        if option is not None:
+            option.metavar = FLAG
+        return option
+
+
+class _Group(_PlainHelp, TyperGroup):
+    pass
+
+
+class _Command(_PlainHelp, TyperCommand):
+    pass
+
+
 app = typer.Typer(
+    cls=_Group,
     name="gradwatch",
     help="Gradient telemetry for PyTorch: which layer on which rank went wrong at which step.",
     no_args_is_help=True,
@@ -21,7 +43,9 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def version(
-    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    show: Annotated[
+        bool, typer.Option("--version", metavar=FLAG, help="Print the version.")
+    ] = False,
 ) -> None:
     """Print the version when asked."""
     if show:
@@ -33,4 +57,4 @@ for one in COMMANDS:
     if isinstance(one, typer.Typer):
         app.add_typer(one)
     else:
-        app.command()(clear_errors(one))
+        app.command(cls=_Command)(clear_errors(one))

@@ -9,6 +9,9 @@ import typer
 from gradwatch_server.settings import Settings
 from gradwatch_wire.names import DEFAULT_HTTP
 
+FLAG: Final = ""
+"""The value that help shows of a flag: typer would show `<bool>`, as if one could be given."""
+
 DEFAULT_URL: Final = f"http://{DEFAULT_HTTP}"
 
 Url = Annotated[
@@ -17,7 +20,9 @@ Url = Annotated[
 ]
 By = Annotated[str | None, typer.Option(help="Who you are.", show_default="the name of the user")]
 Comment = Annotated[str, typer.Option(help="Why.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", metavar=FLAG, help="Print JSON, one document a line.")
+]
 
 
 def setting(name: str, *flags: str) -> Any:

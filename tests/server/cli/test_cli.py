@@ -142,8 +142,17 @@ def test_help_shows_no_default_where_there_is_none(invoke: Any) -> None:
     assert "()" not in shown
 
 
+@pytest.mark.parametrize("command", ["health", "tail", "replay", ""])
+def test_help_shows_flags_as_what_they_are(invoke: Any, command: str) -> None:
+    """S54: not as if `--json` took a value."""
+    shown = invoke(*filter(None, [command]), "--help").stdout
+
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
 FULL_DISK: Final = """
-mount -t tmpfs -o size={size} tmpfs data || exit 77
+mount -t tmpfs -o size={size},mode=700 tmpfs data || exit 77
 [ {filled} = no ] || cat /dev/zero > data/filled 2> /dev/null
 exec "$0" serve --data data "$@"
 """

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gradwatch_server.cli.options import FLAG
 from gradwatch_server.cli.replay import find_key, replay_files, sent_line
 from gradwatch_wire.names import DEFAULT_ENDPOINT
 
@@ -20,7 +21,8 @@ def replay(
         Path | None, typer.Option(help="Key file of a client. [env var: GRADWATCH_KEYS]")
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Delete files whose records are all stored.")
+        bool,
+        typer.Option("--remove", metavar=FLAG, help="Delete files whose records are all stored."),
     ] = False,
 ) -> None:
     """Send the records that killed workers left on disk; none is stored twice."""

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from gradwatch_server.cli.client import follow_alerts, is_known, past_events
-from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
+from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
 from gradwatch_server.cli.rendering import console, moment
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
@@ -24,7 +24,9 @@ def tail(
     after: Annotated[
         int | None, typer.Option(min=0, help="Begin after this cursor; 0 shows everything kept.")
     ] = None,
-    past: Annotated[bool, typer.Option("--past", help="Print what is kept, and stop.")] = False,
+    past: Annotated[
+        bool, typer.Option("--past", metavar=FLAG, help="Print what is kept, and stop.")
+    ] = False,
 ) -> None:
     """Print alerts as they happen, across restarts of the aggregator, until interrupted.
 
