@@ -63,10 +63,14 @@ class Counterpart:
         if not is_last:  # the end has a line of its own
             self._tell(self._peer, doubt)
 
+    def silent_s(self, now_s: float) -> float | None:
+        """Return how long ago it answered, s; None if it never did."""
+        return None if self._answered_s is None else max(0.0, now_s - self._answered_s)
+
     def describe(self, now_s: float) -> str:
         """Say why records are left."""
-        if self._answered_s is not None:
-            ago_s = max(0.0, now_s - self._answered_s)
+        ago_s = self.silent_s(now_s)
+        if ago_s is not None:
             if ago_s < CLOSE_S:  # while it closed
                 how = f"had not stored them in the {CLOSE_S:g} s that close() waits"
                 return f"the aggregator answered {ago_s:.1f} s ago, but {how}"

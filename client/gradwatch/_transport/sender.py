@@ -23,10 +23,13 @@ from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
-from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
+from gradwatch_wire.session.timing import BEAT_EVERY_S, CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5
 """How long `close` waits: the thread looks at the clock once in a while only."""
+
+SILENT_AFTER_S: Final = 3 * BEAT_EVERY_S
+"""It answers each beat: after three without an answer it counts as silent."""
 
 
 class Sender(threading.Thread):
@@ -106,6 +109,18 @@ class Sender(threading.Thread):
         else:
             why = self._counterpart.describe(time.monotonic())
         return f"{count} records were not delivered to {self.endpoint}: {why}{kept}"
+
+    def describe_aggregator(self) -> str:
+        """Say whether the aggregator answers; any thread may ask."""
+        if self.session.phase is Phase.REFUSED:
+            return f"refuses: {self.session.refused!a}"
+        now_s = time.monotonic()
+        silent_s = self._counterpart.silent_s(now_s)
+        if silent_s is None:
+            return f"has not answered: {self._counterpart.describe(now_s)}"
+        if silent_s < SILENT_AFTER_S:
+            return f"answers, {silent_s:.1f} s ago"
+        return f"has been silent for {silent_s:.0f} s"
 
     def run(self) -> None:
         """Own the connection from here to the last acknowledgement."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from gradwatch._watch.notebook import html_table
+
 
 class NullWatch:
     """Has the interface of `Watch` and costs nothing."""
@@ -46,6 +48,10 @@ class NullWatch:
     def __repr__(self) -> str:
         """Say that it does nothing."""
         return "<gradwatch.NullWatch>"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook that it does nothing."""
+        return html_table("gradwatch", [("state", "switched off by GRADWATCH_DISABLED")])
 
     def __enter__(self) -> Self:
         """Return itself."""
