@@ -41,6 +41,7 @@ class Aggregator:
         http, ingest = self._ports
         self.url = f"http://127.0.0.1:{http.number}"
         self.ingest = ingest.endpoint
+        self.announced: dict[str, str] = {}  # what it printed at its start, by name
         # A file, for nobody reads a pipe while the process runs, and a full one would stop it.
         self._errors = directory.parent / "stderr.txt"
         self._process: subprocess.Popen[str] | None = None
@@ -70,8 +71,8 @@ class Aggregator:
                 env=os.environ | self.environ,
                 cwd=self.directory.parent,
             )
-        announced = self._announced()
-        self.url, self.ingest = announced["http"], announced["ingest"]
+        self.announced = self._announced()
+        self.url, self.ingest = self.announced["http"], self.announced["ingest"]
         wait_until(self.answers, "the aggregator answers")
 
     def _limits(self) -> list[str]:

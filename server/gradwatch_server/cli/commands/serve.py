@@ -7,10 +7,12 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from gradwatch_server.cli.options import setting
+from gradwatch_server.keys import TOKENS, read_keys
 from gradwatch_server.service import serve as run_service
 from gradwatch_server.settings import DEFAULT_CONFIG, Settings, check_config, load_settings
 from gradwatch_wire import __version__
@@ -47,6 +49,8 @@ def serve(
         print(f"gradwatch {__version__}", flush=False)
         print(f"  http    {http_url}")
         print(f"  ingest  {ingest_endpoint}")
+        if settings.keys_dir is not None:
+            print(f"  page    {_page(http_url, settings.keys_dir)}")
         print(f"  data    {settings.data.resolve()}", flush=True)
 
     def reload() -> Settings:
@@ -54,3 +58,15 @@ def serve(
         return load()
 
     run_service(settings, announce, reload)
+
+
+def _page(http_url: str, keys_dir: Path) -> str:
+    """Say where the page is and which token it asks for.
+
+    The token itself is shown to a person at a terminal only: what is not one is kept as a log, and
+    others read that.
+    """
+    if not sys.stdout.isatty():
+        return f"{http_url}/ (asks for the token `read` in {keys_dir / TOKENS})"
+    token = read_keys(keys_dir).tokens.read
+    return f"{http_url}/#token={quote(token, safe='')}"
