@@ -1,4 +1,4 @@
-"""Every file of a command is part of `gradwatch`, under its own name."""
+"""Every file of a command is part of `gradwatch`, under its own name; who runs one has a name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pkgutil
 import pytest
 
 from gradwatch_server.cli import commands
+from gradwatch_server.cli.user import user_name
 
 FILES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
@@ -18,3 +19,12 @@ def test_every_file_is_listed(name: str) -> None:
     module = importlib.import_module(f"{commands.__name__}.{name}")
 
     assert getattr(module, name) in commands.COMMANDS
+
+
+def test_a_user_without_a_name_is_called_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number that no file knows."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)
+
+    assert user_name() == f"user {2**31 - 7}"

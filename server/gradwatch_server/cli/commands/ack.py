@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from getpass import getuser
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ import typer
 
 from gradwatch_server.cli.client import ask
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, By, Comment, Url
+from gradwatch_server.cli.user import user_name
 from gradwatch_server.core.printable import printable
 
 
@@ -22,7 +22,7 @@ def ack(
     as_json: AsJson = False,
 ) -> None:
     """Say that you know of an alert; it goes on, and others see who knows."""
-    body = {"by": by or getuser(), "comment": comment}
+    body = {"by": by or user_name(), "comment": comment}
     known = ask("POST", url, f"/alerts/{quote(alert, safe='')}/ack", body)
     if as_json:
         print(json.dumps(known))

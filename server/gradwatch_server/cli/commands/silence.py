@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from getpass import getuser
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ import typer
 
 from gradwatch_server.cli.client import ask, get
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, By, Comment, Url
+from gradwatch_server.cli.user import user_name
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 
@@ -47,7 +47,7 @@ def silence(
     if not patterns:
         _show(get(url, "/silences"), as_json=as_json)
         return
-    body = {"for_s": _seconds(duration), "by": by or getuser(), "comment": comment}
+    body = {"for_s": _seconds(duration), "by": by or user_name(), "comment": comment}
     made = ask("POST", url, "/silences", patterns | body)
     for warning in made["warnings"]:
         print(f"gradwatch: warning: {printable(warning)}", file=sys.stderr)
