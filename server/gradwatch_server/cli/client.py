@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import httpx_sse
@@ -18,20 +18,30 @@ from gradwatch_server.errors import GradwatchError
 
 RECONNECT_S: Final = 1.0
 
-_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
+TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 
-_SILENCE_S: Final = 45.0
-"""A stream that says nothing this long is connected anew: three times the interval of its pings."""
+STREAM_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0, read=45.0)
+"""A stream that says nothing so long is connected anew: three times the interval of its pings."""
 
 _PAGE_EVENTS: Final = 1000
 
-_UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 """UnicodeError: a host name that cannot be one."""
+
+
+class NoAnswerError(GradwatchError):
+    """Nobody answers: it may come back."""
 
 
 def run_path(run: str, rest: str) -> str:
     """Return the path of something below a run, whatever its name would mean in a URL."""
     return f"/runs/{quote(run, safe='')}/{rest}"
+
+
+def query_of(*parameters: tuple[str, object]) -> str:
+    """Return `?name=value&...`; those that are None or empty are left out."""
+    given = [(name, value) for name, value in parameters if value not in (None, "")]
+    return f"?{urlencode(given)}" if given else ""
 
 
 def get(url: str, path: str) -> Any:
@@ -51,18 +61,18 @@ def ask(method: str, url: str, path: str, body: Mapping[str, Any] | None = None)
     """
     address = url.rstrip("/") + path
     try:
-        with httpx.Client(timeout=_TIMEOUT, trust_env=False, **credentials()) as client:
+        with httpx.Client(timeout=TIMEOUT, trust_env=False, **credentials()) as client:
             extensions = {"trace": IngestPortCheck(url)}
             response = client.request(method, address, json=body, extensions=extensions)
-    except _UNREACHABLE as error:
-        raise _no_answer(url, error) from error
-    _check(response)
+    except UNREACHABLE as error:
+        raise no_answer(url, error) from error
+    check(response)
     if response.status_code == httpx.codes.NO_CONTENT:
         return None
     try:
         return response.json()
     except ValueError as error:
-        raise _not_an_aggregator(url) from error
+        raise not_an_aggregator(url) from error
 
 
 def is_known(url: str, run: str) -> bool:
@@ -110,25 +120,24 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
     while True:
         try:
             with _connect(url, address, seen) as source:
-                _check(source.response)
+                check(source.response)
                 connected = "event-stream" in source.response.headers.get("content-type", "")
                 for message in source.iter_sse():
                     if message.data:  # pings have none
                         seen = int(message.id)
                         yield message.json()
-        except _UNREACHABLE as error:
+        except UNREACHABLE as error:
             if not connected:
-                raise _no_answer(url, error) from error
+                raise no_answer(url, error) from error
         time.sleep(RECONNECT_S)
 
 
 @contextmanager
 def _connect(url: str, address: str, after: int) -> Iterator[httpx_sse.EventSource]:
     """Open the stream of the events after a cursor."""
-    timeout = httpx.Timeout(10.0, connect=3.0, read=_SILENCE_S)
     headers = {"Last-Event-ID": str(after)}
     with (
-        httpx.Client(timeout=timeout, trust_env=False, **credentials()) as client,
+        httpx.Client(timeout=STREAM_TIMEOUT, trust_env=False, **credentials()) as client,
         httpx_sse.connect_sse(
             client, "GET", address, headers=headers, extensions={"trace": IngestPortCheck(url)}
         ) as source,
@@ -141,10 +150,15 @@ def _newest(url: str) -> int:
     try:
         return int(get(url, "/healthz")["cursor"])
     except (KeyError, TypeError, ValueError) as error:
-        raise _not_an_aggregator(url) from error
+        raise not_an_aggregator(url) from error
 
 
-def _check(response: httpx.Response) -> None:
+def check(response: httpx.Response) -> None:
+    """Look at an answer that is read, or can be.
+
+    Raises:
+        GradwatchError: If it is an error, with what the aggregator says of it.
+    """
     if response.is_success:
         return
     try:
@@ -154,11 +168,13 @@ def _check(response: httpx.Response) -> None:
     raise GradwatchError(str(detail))
 
 
-def _not_an_aggregator(url: str) -> GradwatchError:
+def not_an_aggregator(url: str) -> GradwatchError:
+    """Return the error for an answer that no aggregator gives."""
     return GradwatchError(f"what answers at {url} is no aggregator; give its address with --url")
 
 
-def _no_answer(url: str, error: Exception) -> GradwatchError:
-    return GradwatchError(
+def no_answer(url: str, error: Exception) -> NoAnswerError:
+    """Return the error for an aggregator that cannot be reached."""
+    return NoAnswerError(
         f"no aggregator answers at {url} ({error}); start one with 'gradwatch serve' or give --url"
     )

@@ -8,19 +8,23 @@ from gradwatch_server.cli.commands import (
     alerts,
     health,
     keys,
+    layers,
     replay,
     rules,
     runs,
     serve,
     silence,
     tail,
+    top,
 )
 
 COMMANDS = (
     serve.serve,
     keys.keys,
     runs.runs,
+    top.top,
     health.health,
+    layers.layers,
     tail.tail,
     alerts.alerts,
     ack.ack,

@@ -1,0 +1,365 @@
+"""`gradwatch top`: what it shows of real runs, how it follows them, its keys, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from textual.pilot import Pilot
+
+from gradwatch_server.cli.top.app import TopApp
+from gradwatch_server.cli.top.table import LiveTable
+from gradwatch_server.keys import make_keys, read_keys
+from gradwatch_wire import Bye
+from gradwatch_wire.keyfile import read_client_key
+from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
+from tests.support.command import Command, run_command
+from tests.support.terminal import Terminal
+from tests.support.waiting import PATIENCE_S
+
+HOSTILE = ("[bold red]x[/]", "a\x1b[31mb", "up\u202edown", "<b>", "é" * 200, "\\[/]", "z")
+LAST = STEPS - 1
+
+pytestmark = pytest.mark.slow
+
+
+def screen_of(pilot: Pilot[None]) -> str:
+    """Return what stands on the screen."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+async def shows(pilot: Pilot[None], *texts: str, hides: str | None = None) -> str:
+    """Wait until all texts stand on the screen, and one does not; return all of it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        await pilot.pause(0.05)
+        seen = screen_of(pilot)
+        if all(text in seen for text in texts) and (hides is None or hides not in seen):
+            return seen
+        assert time.monotonic() < deadline, f"{texts} and not {hides!r}:\n{seen}"
+
+
+def drive(
+    url: str,
+    follow: Callable[[Pilot[None]], Awaitable[None]],
+    run: str | None = None,
+    size: tuple[int, int] = (140, 40),
+) -> None:
+    """Open the view, press keys in it and look; it ends without a fault."""
+
+    async def main() -> None:
+        app = TopApp(url, run)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await follow(pilot)
+        assert app.fault is None
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def gradwatch(tmp_path: Path) -> Command:
+    return partial(run_command, tmp_path)
+
+
+def test_it_begins_empty_and_runs_come_by_themselves(serve: Any, peers: Any) -> None:
+    """Without a run it shows the line that attaches; then the worst is first, Enter opens it."""
+    service = serve()
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "No run yet", 'gradwatch.attach(model, optimizer, run="my-run")', "live")
+        await asyncio.to_thread(feed, service, peers, "sick", range(STEPS), LAST)
+        await asyncio.to_thread(feed, service, peers, "calm", poison_step=None)
+        seen = await shows(
+            pilot, "2 runs: 1 critical", "✖ critical · running", "calm", "1c", hides="No run yet"
+        )
+        assert seen.index("sick") < seen.index("calm")
+        await pilot.press("enter")
+        await shows(
+            pilot,
+            f"NaN in the gradient of {POISONED} at step {LAST} on rank 0",
+            "alert",
+            "nobody yet",
+            "often behind it (heuristic)",
+        )
+        await pilot.press("escape")
+        await shows(pilot, "2 runs")
+
+    drive(service.url, follow)
+
+
+def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
+    """The worst layer first, its curve with the NaN in it; norm and loss."""
+    feed(service, peers, "shown", range(STEPS), LAST)
+    report = service.health("shown")
+
+    async def follow(pilot: Pilot[None]) -> None:
+        seen = await shows(pilot, "✖ critical · running", POISONED, "nonfinite", "norm  ", "loss  ")
+        rows = [line.split() for line in seen.splitlines()]
+        (first,) = [at for at, row in enumerate(rows) if row[:2] == ["layer", "gone"]]
+        worst, *others = rows[first + 1 : first + 1 + len(LAYERS)]
+        assert worst[:3] == [POISONED, "nonfinite", "NaN"]
+        assert worst[4][-1] == "▼"
+        assert {row[0] for row in others} == set(LAYERS) - {POISONED}
+        assert f"loss {report['loss']:.4g}" in seen
+        assert f"step {LAST}" in seen
+
+    drive(service.url, follow, "shown")
+
+
+def test_steps_come_by_the_stream(
+    service: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is seen by itself, also where nothing else makes it look."""
+    monkeypatch.setattr("gradwatch_server.cli.top.app.IDLE_S", 10 * PATIENCE_S)
+    peer = feed(service, peers, "moving", range(STEPS), None)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        for step in range(STEPS, STEPS + 4):
+            await asyncio.to_thread(more, peer, range(step, step + 1))
+            await shows(pilot, f"step {step}")
+
+    drive(service.url, follow, "moving")
+
+
+def test_the_cursor_stays_on_the_worst_layer_and_follows_a_run(service: Any, peers: Any) -> None:
+    """A key acts on a run: it is the same one when the order changed; of layers the top counts."""
+    peer = feed(service, peers, "turn-a", poison_step=None)
+    other = feed(service, peers, "turn-b", poison_step=None)
+
+    def chosen(pilot: Pilot[None], table: str) -> str | None:
+        return pilot.app.screen.query_one(f"#{table}", LiveTable).chosen
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"turn-", "enter")
+        await shows(pilot, "turn-a", "turn-b", "2 runs: ")
+        await pilot.press("home")
+        last = chosen(pilot, "runs")
+        assert last == "turn-b"
+        await asyncio.to_thread(more, peer, range(STEPS, STEPS + 1), STEPS)
+        seen = await shows(pilot, "✖ critical")
+        assert seen.index("turn-a") < seen.index("turn-b")
+        assert chosen(pilot, "runs") == last
+        await pilot.press("enter")
+        await shows(pilot, "attempt 1", POISONED)
+        assert chosen(pilot, "layers") != POISONED
+        await asyncio.to_thread(more, other, range(STEPS, STEPS + 1), STEPS)
+        await shows(pilot, "✖ critical", "nonfinite")
+        assert chosen(pilot, "layers") == POISONED
+
+    drive(service.url, follow)
+
+
+def test_an_alert_is_acknowledged_by_a_key(service: Any, peers: Any) -> None:
+    """Others see by whom; a second time it says that it is known."""
+    feed(service, peers, "known", range(STEPS), LAST)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "nobody yet")
+        await pilot.press("a")
+        await shows(pilot, "is acknowledged by", hides="nobody yet")
+        await pilot.press("a")
+        await shows(pilot, "already")
+
+    drive(service.url, follow, "known")
+    (alert,) = service.json("/runs/known/alerts", params={"state": "firing"})
+    assert alert["acknowledged"]["by"]
+
+
+def test_without_an_alert_the_key_says_so(service: Any, peers: Any) -> None:
+    """And nothing is sent."""
+    feed(service, peers, "well", poison_step=None)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "attempt 1")
+        await pilot.press("a")
+        await shows(pilot, "no alert fires")
+
+    drive(service.url, follow, "well")
+
+
+def test_a_reader_looks_and_cannot_acknowledge(
+    serve: Any, peers: Any, tmp_path: Path, gradwatch: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With keys it takes the read token, and for the key `a` the write token; each is said."""
+    make_keys(tmp_path / "keys")
+    service = serve("--keys-dir", str(tmp_path / "keys"))
+    key = read_client_key(tmp_path / "keys" / "client.key")
+    more(peers(service.ingest, run="locked", key=key).attach(LAYERS), range(STEPS), LAST)
+    refused = gradwatch("top", "--json", "--url", service.url)
+    assert refused.returncode == 1
+    assert "token" in refused.stderr
+    monkeypatch.setenv("GRADWATCH_TOKEN", read_keys(tmp_path / "keys").tokens.read)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "nobody yet")
+        await pilot.press("a")
+        await shows(pilot, "write token")
+        await shows(pilot, "nobody yet")
+
+    drive(service.url, follow, "locked")
+
+
+def test_names_are_filtered(service: Any, peers: Any) -> None:
+    """Those of runs in the list, those of layers in a run; Esc shows all again."""
+    for run in ("one-a", "one-b"):
+        feed(service, peers, run, range(3), None)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "one-a", "one-b")
+        await pilot.press("slash", *"ONE-B", "enter")
+        await shows(pilot, "one-b", hides="one-a")
+        await pilot.press("enter")
+        await shows(pilot, *LAYERS)
+        await pilot.press("slash", *"h.3")
+        await shows(pilot, "transformer.h.3.attn.w", hides="lm_head")
+        await pilot.press("escape")
+        await shows(pilot, *LAYERS)
+        await pilot.press("escape")
+        await shows(pilot, "one-b", hides="lm_head")
+        await pilot.press("slash", *"zzz")
+        await shows(pilot, "no run has 'zzz' in its name; Esc shows all")
+        await pilot.press("escape")
+        await shows(pilot, "one-a", "one-b")
+
+    drive(service.url, follow)
+
+
+def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Any, peers: Any) -> None:
+    """What is old is dimmed and told in the past; then it is live again, by itself."""
+    service = serve()
+    feed(service, peers, "kept", range(STEPS), LAST)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "live ·", "✖ critical")
+        await asyncio.to_thread(service.stop)
+        await shows(pilot, "aggregator gone since", "reconnecting", "was critical · running")
+        assert pilot.app.screen.has_class("old")
+        await asyncio.to_thread(service.start)
+        await shows(
+            pilot, "live ·", "✖ critical", "was started anew", hides="aggregator gone since"
+        )
+        assert not pilot.app.screen.has_class("old")
+
+    drive(service.url, follow, "kept")
+
+
+def test_a_run_that_is_deleted_while_it_is_watched(service: Any, peers: Any) -> None:
+    """A sentence in the head, what was there dimmed."""
+    peer = feed(service, peers, "brief", range(3), None)
+    peer.send(Bye())
+    peer.acked()
+    service.health_of_ended("brief")
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "· ended")
+        url = f"{service.url}/runs/brief?confirm=brief"
+        await asyncio.to_thread(_delete, url)
+        await shows(pilot, "stale since", "no run 'brief'", "was ")
+
+    drive(service.url, follow, "brief")
+
+
+def _delete(url: str) -> None:
+    httpx.delete(url, trust_env=False, timeout=PATIENCE_S).raise_for_status()
+
+
+def test_hostile_names_are_text(service: Any, peers: Any) -> None:
+    """No markup, no control character, nothing that turns the direction; long ones are cut."""
+    feed(service, peers, "hostile", range(3), None, HOSTILE)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        seen = await shows(
+            pilot, "[bold red]x[/]", r"a\x1b[31mb", r"up\u202edown", "<b>", r"\[/]", "…éé"
+        )
+        assert all(line.isprintable() for line in seen.splitlines())
+
+    drive(service.url, follow, "hostile")
+
+
+def test_it_fits_into_80_by_24(service: Any, peers: Any) -> None:
+    """Status, layer, norm and keys are in sight."""
+    feed(service, peers, "small", range(STEPS), LAST)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        await shows(pilot, "✖ critical", POISONED, "NaN", "q quit", "a acknowledge")
+
+    drive(service.url, follow, "small", (80, 24))
+
+
+def test_json_is_what_it_would_show(gradwatch: Command, service: Any, peers: Any) -> None:
+    """Once, of all runs or of one; a program reads it."""
+    feed(service, peers, "once", range(STEPS), POISON_STEP)
+    rows = json.loads(gradwatch("top", "--json", "--url", service.url).stdout)["runs"]
+    assert {"run", "status", "spark", "alerts"} <= rows[0].keys()
+    assert "once" in {row["run"] for row in rows}
+    shown = json.loads(gradwatch("top", "once", "--json", "--url", service.url).stdout)
+
+    assert shown["run"] == shown["health"]["run"] == "once"
+    (poisoned,) = [own for own in shown["layers"] if own["name"] == POISONED]
+    assert len(shown["layers"]) == len(LAYERS)
+    assert poisoned["curve"][POISON_STEP] == "NaN"
+    assert poisoned["curve"].count("NaN") == 1
+    assert shown["curves"]["norm"][POISON_STEP] == "NaN"
+    assert math.isclose(shown["curves"]["loss"][0], 3.0)
+    frame = service.json(f"/runs/once/frames/{LAST}", params={"worst": 1})
+    assert shown["layers"][0] == frame["layers"][0] | {
+        "gone_wrong": [],
+        "curve": shown["layers"][0]["curve"],
+    }
+
+
+@pytest.mark.parametrize("arguments", [(), ("some",)])
+def test_without_a_terminal_it_is_one_line(gradwatch: Command, arguments: tuple[str, ...]) -> None:
+    """Exit code 1, and what to do; no aggregator is asked."""
+    result = gradwatch("top", *arguments, "--url", "http://127.0.0.1:1")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "gradwatch: top draws in a terminal, and this is none; "
+        "--json prints once what it would show\n"
+    )
+
+
+def test_what_cannot_be_shown_is_one_line(gradwatch: Command, service: Any) -> None:
+    """As in the other commands: no such run, nobody there."""
+    for arguments, says in (
+        (("top", "nope", "--json", "--url", service.url), "no run 'nope'; "),
+        (("top", "--json", "--url", "http://127.0.0.1:1"), "no aggregator answers at "),
+    ):
+        result = gradwatch(*arguments)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"gradwatch: {says}")
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["q", "\x03"], ids=["q", "Ctrl-C"])
+def test_it_draws_in_a_terminal_and_a_key_ends_it(
+    tmp_path: Path, service: Any, peers: Any, key: str
+) -> None:
+    """With exit code 0; the terminal is as it was before."""
+    feed(service, peers, "drawn", range(STEPS), LAST)
+    with Terminal(tmp_path, "top", "drawn", "--url", service.url) as terminal:
+        terminal.shows("critical · running")
+        terminal.shows(POISONED)
+        terminal.type(key)
+        assert terminal.ends() == 0
+        assert "\x1b[?1049l" in terminal.raw  # the screen before it is shown again
+
+
+def test_only_top_loads_textual() -> None:
+    """It takes as long to load as all the rest: the other commands do not pay for it."""
+    code = "import sys, gradwatch_server.cli.app; print('textual' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
