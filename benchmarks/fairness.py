@@ -24,7 +24,8 @@ from typing import Final
 
 import psutil
 
-from benchmarks.attacks import ATTACKS, CONFIGS, Outcome, Refused, Target, attack
+from benchmarks.attacks.attack import Outcome, Refused, Target
+from benchmarks.attacks.registry import ATTACKS, run_attack
 from benchmarks.harness import Aggregator, Worker, aggregator, rss_mb, workers
 from benchmarks.honest import PATIENCE_S, Place, Times, Told, newcomer, work
 from benchmarks.report import console, quantile, show
@@ -93,10 +94,10 @@ def run(*, quick: bool = False, only: str = "", write: bool = False) -> None:
 
 
 def _measure(name: str, quiet_s: float, attack_s: float) -> Row:
-    config = CONFIG + CONFIGS.get(name, "")
+    config = CONFIG + ATTACKS[name].config
     with _usual_files(), aggregator(config) as server, contextlib.ExitStack() as stack:
         target = Target(server.ingest, server.url, name)
-        (attacker,) = stack.enter_context(workers(attack, [target]))
+        (attacker,) = stack.enter_context(workers(run_attack, [target]))
         assert attacker.receive() == "ready"  # it may have measured something before
         with workers(work, [Place(server.ingest, server.url, RUN)]) as (honest,):
             assert honest.receive() == "ready"
@@ -227,15 +228,11 @@ def _notes(rows: Sequence[Row], attack_s: float) -> list[str]:
         about,
         f"The log is bounded to 64 MiB, `ulimit -n` {USUAL_FILES:,}.",
     ]
-    notes += [f"{row.name}: {_doc(row.name)}" for row in rows]
+    notes += [f"{row.name}: {ATTACKS[row.name].summary}" for row in rows]
     notes += [f"Measured, {row.name}: {told}." for row in rows for told in row.notes]
     notes += [f"Refused, {row.name}: {_listed(row.refused)}." for row in rows if +row.refused]
     notes += [f"Wrong, {row.name}: {_verdict(row)}." for row in rows if row.wrongs]
     return notes
-
-
-def _doc(name: str) -> str:
-    return (ATTACKS[name].__doc__ or "").partition("\n")[0]
 
 
 def _listed(refused: Refused) -> str:

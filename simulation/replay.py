@@ -10,7 +10,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.engine.alert_delivery import alert_event
+from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.storage.checkpoints import load_checkpoint
 from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.jsonable import jsonable
@@ -85,7 +85,7 @@ def views_of(state: State) -> list[Any]:
 def expected_events(alerts: Iterable[Alert]) -> list[tuple[str, Any]]:
     """Return run and alert of what is stored of these alerts: each change of each once."""
     kept: dict[tuple[str, str], tuple[str, Any]] = {}
-    for event in map(alert_event, alerts):
+    for event in (AlertChange.of(alert).event() for alert in alerts):
         kept.setdefault((event.alert_id, event.change), (event.run, json.loads(event.body)))
     return list(kept.values())
 

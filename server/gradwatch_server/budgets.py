@@ -146,7 +146,8 @@ class Budgets(LoggedBudgets):
         "run",
         "Attempts of a run in memory.",
         why="each answer about a run lists them",
-        at_limit="the oldest that has ended is forgotten; its alert events stay",
+        at_limit="the oldest that has ended is forgotten; its alert events stay; while the oldest "
+        "lives a further one is refused",
         least=16,
     )
     attempts_per_min: int = _budget(

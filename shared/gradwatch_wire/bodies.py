@@ -66,7 +66,11 @@ def _text(value: object, where: str) -> str:
 
 def _indices(value: object, where: str) -> tuple[int, ...]:
     items = checked_array(value, where, MAX_LAYERS)
-    return tuple(checked_int(item, where, 0, MAX_LAYERS - 1) for item in items)
+    # All at once: a manifest of 2 MB has 640,000 of them, which took 0.3 s one by one.
+    if items and (set(map(type, items)) != {int} or min(items) < 0 or max(items) >= MAX_LAYERS):
+        for item in items:
+            checked_int(item, where, 0, MAX_LAYERS - 1)
+    return items
 
 
 def _counter(value: object, where: str) -> int:
@@ -180,7 +184,7 @@ def _check_manifest(m: Manifest) -> None:
                 expected="a shard", got=str(error), where="MANIFEST.shards"
             ) from None
     for group, indices in m.groups.items():
-        if any(index >= layers for index in indices):
+        if max(indices, default=-1) >= layers:
             raise ProtocolError(
                 expected=f"indices below {layers}",
                 got="a larger one",

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import fairness
 from benchmarks.alert_readers import AlertReaders, _Reader
-from benchmarks.attacks import ATTACKS
+from benchmarks.attacks.registry import ATTACKS
 from benchmarks.fairness import BEGIN, END, PAGE, put_into
 from benchmarks.harness import aggregator, workers
 from benchmarks.honest import Place, Told, newcomer, work
@@ -95,7 +95,7 @@ def test_a_newcomer_that_is_refused_says_why() -> None:
 
 
 def test_every_attack_says_what_it_does() -> None:
-    assert all((one.__doc__ or "").endswith(".") for one in ATTACKS.values())
+    assert all(one.summary.endswith(".") for one in ATTACKS.values())
 
 
 def test_the_page_has_the_place_of_the_table() -> None:

@@ -440,6 +440,18 @@ BAD: list[tuple[list[bytes], str, str, str]] = [
         "an integer 0..32767",
         "int -1",
     ),
+    (
+        message(K.MANIFEST, MANIFEST | {"groups": {"seed": [0, 1, True]}}),
+        "MANIFEST.groups.seed",
+        "an integer 0..32767",
+        "bool",
+    ),
+    (
+        message(K.MANIFEST, MANIFEST | {"groups": {"seed": [0, 1.0]}}),
+        "MANIFEST.groups.seed",
+        "an integer 0..32767",
+        "float",
+    ),
     (message(K.EVENT, {"name": "x", "step": -1}), "EVENT.step", "an integer 0..", "int -1"),
     (message(K.ALERT, {"alert": {"a": {"b": b""}}}), "ALERT.alert.a", "a scalar", "0 bytes"),
     (message(K.ALERT, {"alert": {"a": {b"b": 1}}}), "ALERT.alert.a", "a string", "1 bytes"),

@@ -15,15 +15,15 @@ from gradwatch_server.core.launch import is_same_job, precedes
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
-from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
 
 MAX_LIVE: Final = 8
 """Attempts of a run that are judged at the same time, the newest."""
 
 RETURN_NS: Final = 3_600_000_000_000
-"""An attempt that was lost may come back this long after it was heard of last: a network that is
-away for a while. After that, one that begins takes its place."""
+"""An attempt that was lost may come back this long after it was heard of last, or after the
+aggregator itself was away: a network that is away for a while. After that, one that begins takes
+its place."""
 
 
 @dataclass(slots=True)
@@ -187,9 +187,9 @@ class Run:
 
 def _may_return(attempt: Attempt, begins: Attempt) -> bool:
     """Tell whether an attempt is lost, rather than over: not for long, and not restarted since."""
-    lost = any(own.state is RankState.LOST for own in attempt.sessions.values())
-    is_recent = begins.started_ns - attempt.signs.heard_ns < RETURN_NS
-    return lost and is_recent and not precedes(attempt.job, begins.job)
+    since_ns = max(attempt.signs.heard_ns, attempt.signs.resumed_ns)
+    is_recent = begins.started_ns - since_ns < RETURN_NS
+    return attempt.may_return and is_recent and not precedes(attempt.job, begins.job)
 
 
 def _number(attempt: Attempt) -> int:

@@ -94,11 +94,12 @@ class State:
                     {pair: None for own in progress for pair in self._concerned(own.session)}
                 )
             case Tick() | Resumed():
+                is_resumed = isinstance(entry.body, Resumed)
                 return [
                     (run.name, own.number)
                     for run in self.runs.values()
                     for own in run.judged
-                    if own.lives or own.waiting
+                    if own.lives or own.waiting or (is_resumed and own.may_return)
                 ]
             case Forgotten(run, attempts) if run in self.runs:
                 return [(run, attempts)]

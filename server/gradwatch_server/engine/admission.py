@@ -127,9 +127,8 @@ class Admission:
     def _is_crowded(self, message: Message, name: str) -> bool:
         """Refuse a further attempt while one lives that keeps as many as allowed in memory."""
         run = self._state.runs.get(name)
-        if run is None:
-            return False
-        num_kept = len(run.attempts) - num_over(run) + self._grown[name]
+        in_state = 0 if run is None else len(run.attempts) - num_over(run)
+        num_kept = in_state + self._grown[name]
         if num_kept < self._limits.attempts:
             return False
         self._use["attempts"].num_refused += 1

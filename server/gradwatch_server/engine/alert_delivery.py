@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.alerting.alert import Alert
@@ -16,6 +16,7 @@ from gradwatch_server.core.state import State
 from gradwatch_server.ingest.socket import Ingest, PackedRecord
 from gradwatch_server.storage.store import NewAlertEvent
 from gradwatch_wire import Alert as AlertRecord
+from gradwatch_wire import Json
 from gradwatch_wire.codec import encode_body
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
@@ -27,9 +28,27 @@ MAX_WAITING: Final = 65_536
 """Copies that wait; of an alert beyond them the other ranks are not told."""
 
 
-def alert_event(alert: Alert) -> NewAlertEvent:
-    """Return what is stored once per alert and change: it fires, has news, is resolved."""
-    return NewAlertEvent(alert.id, alert.change, alert.run, json.dumps(jsonable(alert.to_dict())))
+@dataclass(frozen=True, slots=True)
+class AlertChange:
+    """A change of an alert, and how it is told: made once for the store and for all ranks.
+
+    Args:
+        alert: As it is after that.
+        plain: What `to_dict` gives of it.
+    """
+
+    alert: Alert
+    plain: Mapping[str, Json]
+
+    @classmethod
+    def of(cls, alert: Alert) -> Self:
+        """Return that of an alert."""
+        return cls(alert, alert.to_dict())
+
+    def event(self) -> NewAlertEvent:
+        """Return what is stored once per alert and change: it fires, has news, is resolved."""
+        alert, body = self.alert, json.dumps(jsonable(self.plain))
+        return NewAlertEvent(alert.id, alert.change, alert.run, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +86,17 @@ class AlertDelivery:
         """Whether everybody was told."""
         return not self._waiting
 
-    def tell(self, alerts: Iterable[Alert]) -> None:
+    def tell(self, changes: Iterable[AlertChange]) -> None:
         """Tell each alert that is not silenced to the ranks of its attempt, if it lives.
 
         Else it goes to those of the current attempt.
         """
-        for alert in alerts:
-            if not alert.silenced:
-                self._tell(alert)
+        for change in changes:
+            if not change.alert.silenced:
+                self._tell(change.alert, change.plain)
 
-    def _tell(self, alert: Alert) -> None:
-        packed = PackedRecord(*encode_body(AlertRecord(alert=alert.to_dict())))
+    def _tell(self, alert: Alert, plain: Mapping[str, Json]) -> None:
+        packed = PackedRecord(*encode_body(AlertRecord(alert=plain)))
         attempt = self._attempt_of(alert)
         first = {0, *alert.origin.ranks[:FIRST_RANKS]}
         others: deque[Session] = deque()

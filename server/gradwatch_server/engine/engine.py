@@ -20,7 +20,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
-from gradwatch_server.engine.alert_delivery import AlertDelivery, alert_event
+from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
 from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
@@ -276,7 +276,8 @@ class Engine(threading.Thread):
         return self._applier.apply(entry, offset)
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
-        events = [alert_event(alert) for alert in alerts]
+        changes = [AlertChange.of(alert) for alert in alerts]
+        events = [change.event() for change in changes]
         self._alert_use.note(events)
 
         def store() -> None:
@@ -286,7 +287,7 @@ class Engine(threading.Thread):
             self._withheld = True
             return  # the log has what they were derived from: the next start stores them
         self._on_alerts()
-        self._delivery.tell(alerts)
+        self._delivery.tell(changes)
 
     def _publish(self) -> None:
         """Publish at once: readers are to see all there is before nothing moves any more."""

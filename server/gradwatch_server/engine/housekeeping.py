@@ -64,7 +64,7 @@ class Housekeeping:
 
     def _concerned(self) -> bool:
         runs = self._state.runs.values()
-        return any(own.lives or own.waiting for run in runs for own in run.judged)
+        return any(own.lives or own.waiting or own.may_return for run in runs for own in run.judged)
 
     def beat(self, progress: Progress) -> None:
         """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""

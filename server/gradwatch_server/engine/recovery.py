@@ -10,7 +10,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert, isotime
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
-from gradwatch_server.engine.alert_delivery import alert_event
+from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.published import PublishedState, Publisher
 from gradwatch_server.engine.series_recorder import SeriesRecorder
@@ -93,7 +93,7 @@ def _catch_up(
         entry = Entry(clock.now_ns(), body)
         store.log.append([Line(entry)])
         alerts += applier.apply(entry, store.log.last_offset)
-    return store.alert_events.add([alert_event(alert) for alert in alerts])
+    return store.alert_events.add([AlertChange.of(alert).event() for alert in alerts])
 
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:

@@ -22,6 +22,9 @@ from gradwatch_server.series.rows import Rows
 BLOCK_ITEMS: Final = 32
 """Items that are read together: a block of 64 rows in float32 is 8 kB."""
 
+BLOCK_VALUES: Final = 64 * BLOCK_ITEMS
+"""Of fewer rows so many more items are in a block: a block takes 15 µs to write, however small."""
+
 HEADER_BYTES: Final = 4_096
 """What is read first: the header of a body of up to some 60,000 items fits."""
 
@@ -142,20 +145,22 @@ def decode_layers(data: bytes) -> KnownLayers:
 
 def encode_blocks(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
     """Return the body of arrays of (rows, items)."""
-    return join_blocks(arrays[0].shape[1], split_blocks(arrays))
+    rows, items = arrays[0].shape
+    size = max(BLOCK_ITEMS, BLOCK_VALUES // max(rows, 1))
+    return join_blocks(items, split_blocks(arrays, size), size)
 
 
-def split_blocks(arrays: Sequence[npt.NDArray[Any]]) -> list[bytes]:
-    """Return arrays of (rows, items) in blocks of `BLOCK_ITEMS` items."""
+def split_blocks(arrays: Sequence[npt.NDArray[Any]], size: int = BLOCK_ITEMS) -> list[bytes]:
+    """Return arrays of (rows, items) in blocks of *size* items."""
     return [
-        encode_plain([_pack(array[:, first : first + BLOCK_ITEMS]) for array in arrays])
-        for first in range(0, arrays[0].shape[1], BLOCK_ITEMS)
+        encode_plain([_pack(array[:, first : first + size]) for array in arrays])
+        for first in range(0, arrays[0].shape[1], size)
     ]
 
 
-def join_blocks(items: int, blocks: Sequence[bytes]) -> bytes:
-    """Return the body that consists of these blocks of *items* items in all."""
-    header = encode_plain([items, BLOCK_ITEMS, [len(block) for block in blocks]])
+def join_blocks(items: int, blocks: Sequence[bytes], size: int = BLOCK_ITEMS) -> bytes:
+    """Return the body that consists of these blocks of *size* items, of *items* in all."""
+    header = encode_plain([items, size, [len(block) for block in blocks]])
     return b"".join([len(header).to_bytes(_PREFIX_BYTES, "little"), header, *blocks])
 
 

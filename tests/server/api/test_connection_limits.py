@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import time
@@ -110,6 +111,36 @@ def test_more_idle_connections_than_files_leave_http_as_it_is(
         IDLE - FILES // 4
     )
     assert len(service.errors.splitlines()) < 10
+    assert service.stop() == 0
+
+
+def test_more_idle_connections_than_files_to_both_ports_leave_senders_as_they_are(
+    begin: Start, connect: Connect, peers: Any
+) -> None:
+    """S29: who sends goes on, who comes anew is welcomed, HTTP answers, and the log stays short."""
+    service = begin((FILES, FILES))
+    sends = peers(service.ingest).attach()
+    host, _, port = service.ingest.removeprefix("tcp://").rpartition(":")
+    with contextlib.ExitStack() as held:
+
+        def crowd() -> bool:
+            with contextlib.suppress(TimeoutError):  # at the limit nobody seems to be there
+                for _ in range(FILES // 8):
+                    held.enter_context(socket.create_connection((host, int(port)), timeout=0.3))
+            return refused(service, "ingest_connections") > 0
+
+        wait_until(crowd, "the ingest port takes no more")
+        for _ in range(IDLE):
+            connect(service)
+        for step in range(3):
+            sends.stats(step)
+            sends.acked()
+            assert service.get("/healthz").is_success
+        comes = peers(service.ingest, run="comes").attach()  # once some were idle for too long
+        comes.stats(0)
+        comes.acked()
+
+    assert len(service.errors.splitlines()) < 20
     assert service.stop() == 0
 
 

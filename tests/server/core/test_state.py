@@ -141,6 +141,20 @@ def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged(
     assert job.state.runs["gpt"].attempts[0].counts.num_late == 1
 
 
+def test_the_time_in_which_the_aggregator_was_away_ends_no_attempt(
+    cluster: Any, make_stats: Any
+) -> None:
+    """Nobody could come back then: it was down, or somebody set the clock forward."""
+    job = cluster(names=("a",)).start()
+    old = job.sessions[0]
+    job.lose(0)
+    job.resume(after=2 * RETURN_NS / 1e9)
+    job.start()
+
+    (alert,) = job.send(0, make_stats(1, [NAN]), session=old)
+    assert (alert.attempt, alert.rule) == (1, "nonfinite")
+
+
 def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
     """A job that restarts a thousand times must not keep a thousand windows and last frames."""
     job = cluster(world=2, names=[f"l{i}" for i in range(200)]).start()

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import zmq
 
+from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened
 from gradwatch_server.core.state import State
 from gradwatch_server.engine import intake
+from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_wire import Ack, Beat, Bye, Hello, Refuse, Welcome, decode
+from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_wire import Ack, Beat, Bye, Envelope, Hello, Refuse, Welcome, decode, encode
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
@@ -236,6 +241,20 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, 
     assert "give this job a run of its own" in answer.reason
     trains.steps(0, 1.0)
     running.shows("shared", frames=1, attempt=1)
+
+
+def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
+    """Although the state has none of them before the round is over."""
+    ingest = mock.create_autospec(Ingest, instance=True, refused=Counter())
+    admission = Admission(ingest, State(), BudgetUse(Budgets(attempts=16)))
+    verdicts = []
+    for job in range(18):
+        hello = Hello(run="new", rank=0, world=1, job=str(job))
+        envelope = Envelope(session=os.urandom(16), record=hello)
+        message = Message(b"peer", envelope, encode(envelope)[1])
+        verdicts.append(admission.judge(message, hello, 0))
+
+    assert Counter(verdicts) == {Verdict.ADMITTED: 16, Verdict.REFUSED: 2}
 
 
 def test_a_run_begins_only_so_many_attempts_a_minute(

@@ -10,7 +10,8 @@ import pytest
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Beats, Resumed
 from gradwatch_server.engine import housekeeping
-from gradwatch_wire import Beat
+from gradwatch_wire import Beat, Bye
+from gradwatch_wire.health import RankState
 
 NAN = float("nan")
 
@@ -89,6 +90,24 @@ def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
     assert len(bodies(running, Resumed)) == 1
     assert (view.late, view.first_bad.step) == (0, 0)
     assert [alert.rule for alert in view.alerts] == ["nonfinite"]
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
+def test_a_start_is_noted_if_a_lost_rank_may_return(
+    start: Any, peers: Any, wait_until: Any, ends: bool
+) -> None:
+    """It could not while nobody listened; one that ended is not waited for."""
+    running = start(session_timeout_s=0.5)
+    peer = peers(running.endpoint).attach()
+    if ends:
+        peer.send(Bye())
+        peer.acked()
+    right = RankState.ENDED if ends else RankState.LOST
+    wait_until(lambda: running.shows().ranks[0].state is right, f"its rank {right}")
+    running = start()
+    peers(running.endpoint, run="after").attach()  # by then a round is over
+
+    assert len(bodies(running, Resumed)) == (not ends)
 
 
 def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Any, peers: Any) -> None:

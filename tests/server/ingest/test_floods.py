@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,20 +11,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.ingest.floods import Floods
-
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-READY = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-PING = b"\x04PING" + struct.pack(">H", 0)
-
-
-def command(body: bytes) -> bytes:
-    """Return a command of ZMTP."""
-    return bytes([4, len(body)]) + body
-
-
-def message(num_bytes: int) -> bytes:
-    """Return a message of one frame, of nothing that anybody understands."""
-    return b"\x02" + struct.pack(">Q", num_bytes) + bytes(num_bytes)
+from tests.support.zmtp import PING, message, shake_hands
 
 
 @pytest.fixture
@@ -33,11 +19,7 @@ def connection(service: Any) -> Iterator[socket.socket]:
     """A connection to the ingest port that speaks ZMTP and nothing else."""
     host, port = service.ingest.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=60) as own:
-        own.sendall(GREETING)
-        received = b""
-        while len(received) < len(GREETING):
-            received += own.recv(len(GREETING) - len(received))
-        own.sendall(command(READY))
+        shake_hands(own, b"DEALER")
         yield own
 
 
@@ -46,7 +28,7 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
 ) -> None:
     """Messages with heartbeats between them, more than are read at once, and then nobody."""
     with suppress(OSError):
-        connection.sendall((message(300) * 3 + command(PING)) * 5_000)
+        connection.sendall((message(300) * 3 + PING) * 5_000)
     connection.close()
     peers(service.ingest, run="beside").attach()
     time.sleep(3)  # in which a heartbeat of the aggregator is due

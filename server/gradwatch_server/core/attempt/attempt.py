@@ -80,6 +80,11 @@ class Attempt:
         return bool(self.ranks.alive)
 
     @property
+    def may_return(self) -> bool:
+        """Whether a rank was lost, which did not end."""
+        return any(own.state is RankState.LOST for own in self.sessions.values())
+
+    @property
     def waiting(self) -> bool:
         """Whether frames are open."""
         return bool(self.open)
@@ -160,7 +165,7 @@ class Attempt:
 
     def resume(self, now_ns: int) -> None:
         """Wait anew for all that is missing: the aggregator was away."""
-        if not self.ranks.alive:
+        if not self.lives and not self.may_return:
             return
         self.signs.resume(now_ns)
         self.open.resume(now_ns)

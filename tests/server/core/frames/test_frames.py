@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.frames import assembler
 from gradwatch_server.core.frames.layout import Layout
-from gradwatch_server.core.frames.merging import total_norm
+from gradwatch_server.core.frames.merging import BLOCK, total_norm
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 
 
@@ -398,6 +398,15 @@ def test_the_total_norm_is_that_of_the_largest_rank(make_part: Any, make_frame: 
     frame = make_frame(make_part([3.0, 4.0], rank=0), make_part([6.0, 8.0], rank=1))
 
     assert frame.total_norm == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("length", [BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+def test_the_total_norm_of_very_many_layers_has_them_all(length: int) -> None:
+    """They are summed in blocks, so that numpy takes no threads for it."""
+    l2 = np.arange(1.0, length + 1)
+    assert total_norm(l2) == pytest.approx(math.sqrt(length * (length + 1) * (2 * length + 1) / 6))
+    assert math.isnan(total_norm(np.append(l2, math.nan)))
+    assert total_norm(np.append(l2, math.inf)) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""All attacks by name, and the process that runs one."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import replace
+from typing import Final
+
+from benchmarks import alert_readers
+from benchmarks.attacks import connections, records, requests, sessions, well_meant
+from benchmarks.attacks.attack import Attack, Outcome, Target
+from benchmarks.harness import Pipe
+
+NICENESS: Final = 10
+"""The attacker yields the processor: what is measured is the aggregator, not the scheduler."""
+
+ATTACKS: Final = {
+    "run names": Attack(sessions.names),
+    "sessions": Attack(sessions.sessions),
+    "wide runs": Attack(records.wide),
+    "manifests": Attack(records.manifests),
+    "descending steps": Attack(records.descending),
+    "flapping alerts": Attack(records.flapping),
+    "crash loop": Attack(sessions.crash_loop),
+    "idle HTTP": Attack(connections.idle_http),
+    "idle ingest": Attack(connections.idle_ingest),
+    "deaf readers": Attack(connections.deaf_readers),
+    "list loops": Attack(requests.list_loops),
+    "garbage HTTP": Attack(requests.garbage_http),
+    "half of capacity": Attack(well_meant.half_of_capacity, is_well_meant=True, needs_rate=True),
+    "many readers": Attack(
+        well_meant.many_readers, is_well_meant=True, config=alert_readers.CONFIG
+    ),
+}
+
+
+def run_attack(target: Target, pipe: Pipe) -> None:
+    """Run one attack from one message of the parent to the next; tell it what came of it."""
+    attack = ATTACKS[target.attack]
+    if not attack.is_well_meant:
+        os.nice(NICENESS)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if attack.needs_rate:
+        target = replace(target, rate=well_meant.find_capacity(target))
+    outcome = Outcome()
+    pipe.send("ready")
+    pipe.recv()
+    told = attack.work(target, pipe.poll, outcome.refused)
+    if told is not None:
+        outcome.notes += told.notes
+        outcome.wrongs += told.wrongs
+    pipe.send(outcome)
