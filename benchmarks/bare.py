@@ -13,7 +13,8 @@ import msgpack
 import zmq
 
 from benchmarks.harness import Pipe
-from gradwatch_server.ingest.socket import BATCH_BYTES, BATCH_MESSAGES, SOCKET_OPTIONS
+from gradwatch_server.ingest.inbox import BATCH_BYTES, BATCH_MESSAGES
+from gradwatch_server.ingest.socket import SOCKET_OPTIONS
 from gradwatch_wire import Ack, Envelope, Kind, Record, Welcome, encode
 from gradwatch_wire.limits import MAX_LAYERS, MAX_RECORD_BYTES, MAX_TEXT_BYTES
 

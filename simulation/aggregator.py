@@ -15,7 +15,8 @@ from gradwatch_server.engine.alert_commands import Acknowledge, AddSilence, Remo
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.fair_queue import FairQueue
-from gradwatch_server.ingest.socket import MESSAGE_BYTES, WORK_S, Ingest, Message, PackedRecord
+from gradwatch_server.ingest.inbox import WORK_S, Inbox
+from gradwatch_server.ingest.message import Message, PackedRecord
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import StorageError, StorageFault
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
@@ -58,15 +59,14 @@ class World(Protocol):
         """Write a line of the trace."""
 
 
-class SimulatedIngest(Ingest):
+class SimulatedInbox(Inbox):
     """The port of the aggregator, on the simulated network."""
 
     def __init__(self, world: World) -> None:
-        self._begin(BudgetUse())
+        super().__init__(BudgetUse())
         of_peer = world.scenario.queue_bytes
         self._queue = FairQueue(3 * of_peer, of_peer)
         self._seconds = lambda: 0.0
-        self.endpoint = "simulated"
         self._world = world
         self._batch_messages = world.batch
 
@@ -83,11 +83,7 @@ class SimulatedIngest(Ingest):
             if found is None:
                 return
             connection, frames = found
-            num_bytes = sum(map(len, frames)) + MESSAGE_BYTES
-            self._put(connection.peer, (None, frames), num_bytes, world.clock.now_s)
-
-    def _report(self) -> None:
-        """Say nothing of what is used: there are no connections to count."""
+            self._put(connection.peer, (None, frames), world.clock.now_s)
 
     def charge(self, peer: bytes, seconds: float) -> None:  # noqa: ARG002 - no clock has a say
         """Charge the same for everything."""
@@ -187,7 +183,7 @@ class Aggregator:
             self.store = SimulatedStore(self.disk, clock, world.invariants.committed)
             engine = self._class(
                 self.store,
-                SimulatedIngest(world),
+                SimulatedInbox(world),
                 Rules(),
                 clock=clock,
                 window_steps=WINDOW_STEPS,

@@ -10,7 +10,7 @@ from typing import Final
 
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.ingest.socket import BATCH_MESSAGES
+from gradwatch_server.ingest.inbox import BATCH_MESSAGES
 from gradwatch_wire import Bye, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.outbox import Outbox

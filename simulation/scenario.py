@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from gradwatch_server.core.frames.assembler import MAX_HELD_RECORDS
-from gradwatch_server.ingest.socket import BATCH_MESSAGES
+from gradwatch_server.ingest.inbox import BATCH_MESSAGES
 from gradwatch_server.storage.checkpointer import MAX_TAIL
 from gradwatch_wire.session.timing import MAX_IN_FLIGHT
 

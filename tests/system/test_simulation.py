@@ -41,6 +41,7 @@ DATA_LOST = {"amnesia": 0.6, "crash_points": 60, "cut": 0.1, "duplicate": 0.9}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # 40 s of work, and a machine may have much else to do
 def test_hundreds_of_seeds_keep_every_promise() -> None:
     """Whatever happens, nothing is lost unsaid, nothing stored twice, nothing forgotten."""
     outcomes = [simulate(seed) for seed in range(SEEDS)]

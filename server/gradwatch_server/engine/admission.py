@@ -17,7 +17,8 @@ from gradwatch_server.core.state import State
 from gradwatch_server.engine.attempt_rate import AttemptRate
 from gradwatch_server.engine.eviction import num_over
 from gradwatch_server.engine.room import Room
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.message import Message
 from gradwatch_wire import Hello, Refuse
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
@@ -41,7 +42,7 @@ class Verdict(Enum):
 class Admission:
     """Refuses what may not come in; each refusal is counted and told to the peer."""
 
-    def __init__(self, ingest: Ingest, state: State, budget_use: BudgetUse) -> None:
+    def __init__(self, ingest: Inbox, state: State, budget_use: BudgetUse) -> None:
         self.room = Room(state, budget_use)
         self._ingest = ingest
         self._state = state

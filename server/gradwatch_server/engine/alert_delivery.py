@@ -13,7 +13,8 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.attempt.attempt import Attempt
 from gradwatch_server.core.session import Session
 from gradwatch_server.core.state import State
-from gradwatch_server.ingest.socket import Ingest, PackedRecord
+from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.message import PackedRecord
 from gradwatch_server.storage.store import NewAlertEvent
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire import Json
@@ -63,7 +64,7 @@ class AlertDelivery:
     """Tells each alert to rank 0 and the ranks of its origin at once, to all others by and by."""
 
     def __init__(
-        self, state: State, peers: Mapping[bytes, bytes], ingest: Ingest, budget_use: BudgetUse
+        self, state: State, peers: Mapping[bytes, bytes], ingest: Inbox, budget_use: BudgetUse
     ) -> None:
         """Tell nothing yet.
 

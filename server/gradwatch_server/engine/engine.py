@@ -35,7 +35,8 @@ from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.engine.writer import retry_write
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import Line, StorageError, Store
 from gradwatch_wire import Welcome
@@ -54,7 +55,7 @@ class Engine(threading.Thread):
     def __init__(
         self,
         store: Store,
-        ingest: Ingest,
+        ingest: Inbox,
         rules: Rules,
         *,
         clock: Clock,

@@ -13,7 +13,8 @@ from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Answer, Batch
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.ingest.socket import Dropped, Ingest, Message
+from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.message import Dropped, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import Ack, Beat, Hello
@@ -40,7 +41,7 @@ class Intake:
 
     def __init__(
         self,
-        ingest: Ingest,
+        ingest: Inbox,
         state: State,
         tracker: SequenceTracker,
         published: PublishedState,

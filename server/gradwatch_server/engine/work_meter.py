@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gradwatch_server.core.entries import Entry, Gap, Opened, Received
-from gradwatch_server.ingest.socket import WORK_S, Ingest, Message
+from gradwatch_server.ingest.inbox import WORK_S, Inbox
+from gradwatch_server.ingest.message import Message
 
 MOST_WORK_S: Final = 0.1
 """What the messages of one batch may be expected to cost at most."""
@@ -28,7 +29,7 @@ WRITE_BYTES: Final = 1 << 20
 class WorkMeter:
     """Charges peers for what their messages cost, and says how much a batch may cost."""
 
-    def __init__(self, ingest: Ingest, peers: Mapping[bytes, bytes]) -> None:
+    def __init__(self, ingest: Inbox, peers: Mapping[bytes, bytes]) -> None:
         self.work_s = WORK_S
         """What the messages of the next batch may be expected to cost."""
         self._ingest = ingest

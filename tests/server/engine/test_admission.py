@@ -21,7 +21,8 @@ from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.message import Message
 from gradwatch_wire import Ack, Beat, Bye, Envelope, Hello, Refuse, Welcome, decode, encode
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.driver import send_due
@@ -245,7 +246,7 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, 
 
 def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
     """Although the state has none of them before the round is over."""
-    ingest = mock.create_autospec(Ingest, instance=True, refused=Counter())
+    ingest = mock.create_autospec(Inbox, instance=True, refused=Counter())
     admission = Admission(ingest, State(), BudgetUse(Budgets(attempts=16)))
     verdicts = []
     for job in range(18):

@@ -14,12 +14,9 @@ import pytest
 import zmq
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.ingest.socket import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    Ingest,
-    Message,
-)
+from gradwatch_server.ingest.inbox import BATCH_BYTES, BATCH_MESSAGES
+from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.socket import Ingest
 from gradwatch_wire import Ack, Bye, Envelope, Event, Refuse, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from tests.support.ports import has_ipv6

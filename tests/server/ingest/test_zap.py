@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import zmq
 
-from gradwatch_server.ingest.socket import Ingest, Message
+from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.ingest.zap import ENDPOINT, ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, add_client, make_keys, read_keys
 from gradwatch_wire import Ack, Bye, Envelope, encode

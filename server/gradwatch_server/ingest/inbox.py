@@ -1,0 +1,166 @@
+"""The inbox: messages wait as they came, by peer, until it is the peer's turn (`fair_queue`).
+
+Where they come from, and where answers go, a subclass knows: a socket, or a simulation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.ingest.fair_queue import FairQueue
+from gradwatch_server.ingest.floods import Floods
+from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
+from gradwatch_server.ingest.throttle import Throttle
+from gradwatch_server.keys import Client
+from gradwatch_wire import ProtocolError, Record, Refuse, decode, session_of
+from gradwatch_wire.codec import place_of
+
+logger = logging.getLogger(__name__)
+
+BATCH_MESSAGES: Final = 512
+BATCH_BYTES: Final = 4 << 20
+
+MESSAGE_BYTES: Final = 500
+"""What a message takes in memory beside its frames."""
+
+WORK_S: Final = 0.02
+"""What the messages of one batch may be expected to cost."""
+
+MAX_DROPPED: Final = 4_096
+"""Sessions of which it is remembered that a message was dropped."""
+
+
+class Inbox(ABC):
+    """What has arrived. Only the thread that calls `receive` may call the rest."""
+
+    def __init__(self, budget_use: BudgetUse) -> None:
+        """Begin with nothing heard and nothing waiting."""
+        self.refused: Counter[str] = Counter()
+        self.dropped: dict[bytes, Dropped] = {}
+        """Session to the first of its records for which there was no room, until somebody takes it
+        from here."""
+        self._throttle = Throttle()
+        self._use = budget_use
+        limits = budget_use.limits
+        self._floods = Floods(limits.queue_bytes_per_peer)
+        self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, limits.queue_bytes_per_peer)
+        self._seconds: Callable[[], float] = time.perf_counter
+        self._batch_messages = BATCH_MESSAGES
+
+    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
+        """Read what has arrived, then yield a batch: of each peer in turn, those of each in order.
+
+        Args:
+            timeout_ms: How long to wait for a message if there is none.
+            work_s: What the batch may be expected to cost; a message costs the time until the next
+                is asked for, and what `charge` says.
+        """
+        self._read(0 if self._queue else timeout_ms)
+        self._report()
+        size, now_s = 0, time.monotonic()
+        turn = self._queue.turn(work_s)
+        for _ in range(self._batch_messages):
+            began_s = self._seconds()
+            peer, (client, frames) = next(turn, (b"", (None, [])))
+            if not peer:
+                return
+            message = self._check(client, peer, frames, now_s)
+            if message is not None:
+                yield message
+                size += len(message.raw)
+            self._queue.charge(peer, self._seconds() - began_s)
+            if size > BATCH_BYTES:
+                return
+
+    def charge(self, peer: bytes, seconds: float) -> None:
+        """Say what was spent on a peer's messages of the newest batch after they were taken."""
+        self._queue.charge(peer, seconds)
+
+    def join(self, peer: bytes, run: str) -> None:
+        """Say which run a peer sends for: its ranks wait for each other, and are served alike."""
+        self._queue.join(peer, run)
+
+    def has_room(self, peer: bytes) -> bool:
+        """Tell whether a peer may be asked to send again what was dropped."""
+        return self._queue.has_room(peer)
+
+    def listen(self) -> None:
+        """Read what is there: in a long round too, nothing is to pile up where nobody counts it."""
+        self._read(0)
+
+    def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
+        """Let a message wait; return what it takes in memory."""
+        num_bytes = bytes_of(arrived)
+        for whose, (_, frames) in self._queue.put(peer, arrived, num_bytes):
+            if whose == peer:
+                self._floods.count(peer, num_bytes, now_s)
+            session, seq = place_of(b"".join(frames[1:2]))
+            known = self.dropped.get(session)
+            if seq and (len(self.dropped) < MAX_DROPPED or known is not None):
+                seq = seq if known is None else min(seq, known.seq)
+                self.dropped[session] = Dropped(whose, seq)
+        return num_bytes
+
+    def _report(self) -> None:
+        """Say what is used."""
+        in_all, of_peer = self._use["queue_bytes"], self._use["queue_bytes_per_peer"]
+        in_all.used, in_all.num_refused = self._queue.num_bytes, self._queue.num_dropped
+        of_peer.used, of_peer.num_refused = self._queue.most_bytes, self._queue.num_dropped_of_peer
+
+    def _check(
+        self, client: Client | None, peer: bytes, frames: list[bytes], now_s: float
+    ) -> Message | None:
+        """Return the message that *frames* are; None, and count why, if they are none."""
+        if self._throttle.is_muted(peer, now_s):  # since it was put there
+            self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
+            return None
+        try:
+            return Message(peer, decode(frames), frames[1], client)
+        except ProtocolError as error:
+            # A client of another version is counted apart from what a port scanner sends.
+            is_version = error.where == "message.frame 0"
+            self.refuse("version" if is_version else "malformed", str(error), peer)
+            if self._throttle.may_tell(peer, now_s):
+                session = session_of(b"".join(frames[1:2]))
+                self.reply(peer, session, Refuse(reason=str(error)))
+            return None
+
+    def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:
+        """Count a message that is not taken, also against *peer*; each kind is logged once."""
+        if not self.refused[kind]:
+            logger.warning("refused on the ingest port (%s, told once): %s", kind, ascii(why))
+        self.refused[kind] += 1
+        if peer is not None:
+            self._throttle.count_bad(peer, time.monotonic())
+
+    @abstractmethod
+    def _read(self, timeout_ms: int) -> None:
+        """Put what has arrived into the queue, after a wait for it of at most *timeout_ms*."""
+
+    @abstractmethod
+    def drain(self, seconds: float, stopping: threading.Event) -> None:
+        """Read for so long, or until stopped, so that nothing piles up where nobody counts it."""
+
+    @abstractmethod
+    def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
+        """Send a record to a peer; return False if it is gone or its queue is full."""
+
+    @abstractmethod
+    def forward(self, peer: bytes, session: bytes, packed: PackedRecord) -> bool:
+        """Send a record that is packed already, as `reply` does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+def bytes_of(arrived: Arrived) -> int:
+    """Return what a message takes in memory."""
+    return sum(map(len, arrived[1])) + MESSAGE_BYTES

@@ -1,0 +1,56 @@
+"""Messages of the ingest port, and records that are packed once for several sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gradwatch_server.keys import Client
+from gradwatch_wire import Envelope, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded message.
+
+    Args:
+        peer: ROUTER's name of the connection; answers go there.
+        envelope: What it says.
+        raw: Its frame 1 as it came.
+        client: Whose key it came with; None where no keys are asked for.
+    """
+
+    peer: bytes
+    envelope: Envelope
+    raw: bytes
+    client: Client | None = None
+
+
+Arrived: TypeAlias = tuple[Client | None, list[bytes]]
+"""Who sent a message, and its frames, not looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecord:
+    """A record for several sessions, packed once.
+
+    Args:
+        kind: Its kind.
+        body: Its body, packed.
+    """
+
+    kind: Kind
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A record for which there was no room.
+
+    Args:
+        peer: Who sent it.
+        seq: Its number.
+    """
+
+    peer: bytes
+    seq: int
