@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -45,12 +46,18 @@ class Range:
     after: int | None
     numbers: dict[str, Any]
 
-    def width(self, points: int) -> int:
-        """Return the width that gives *points* buckets at most, and that all steps are kept in."""
+    def width(self, points: int, tables: Collection[str] = ()) -> int:
+        """Return the width that gives *points* buckets at most, and that all steps are kept in.
+
+        Args:
+            points: Buckets at most.
+            tables: What is read beside numbers of the run.
+        """
         if self.span is None:
             return 1
-        finest = self.history.finest(self.span.epoch, self.first, self.last)
-        return max(width_for(self.first, self.last, points), finest)
+        histories = {self.history, *map(self.history.of_table, tables)}
+        finest = (own.finest(self.span.epoch, self.first, self.last) for own in histories)
+        return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:
         """Return the first and the last bucket that the asker does not have.

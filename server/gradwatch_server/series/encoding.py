@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.series.buckets import COUNTS, STATS, Buckets
+from gradwatch_server.series.items import ItemKind
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.series.rows import Rows
 
@@ -125,7 +126,8 @@ def encode_layers(layers: KnownLayers) -> bytes:
     """Return the layers of an attempt."""
     groups = [[name, pack(members)] for name, members in layers.groups.items()]
     numel = [float(own) for own in layers.numel]  # 2^64 is more than msgpack can encode
-    return encode_plain([layers.names, numel, groups, layers.is_ordered])
+    later = [layers.dtypes, layers.shards, [[kind, own] for kind, own in layers.items.items()]]
+    return encode_plain([layers.names, numel, groups, layers.is_ordered, *later])
 
 
 def decode_layers(data: bytes) -> KnownLayers:
@@ -134,10 +136,19 @@ def decode_layers(data: bytes) -> KnownLayers:
     Raises:
         DamagedChunkError: If it was something else.
     """
-    names, numel, groups, is_ordered = decode_plain(data)
+    names, numel, groups, is_ordered, *later = decode_plain(data)
+    dtypes, shards, items, *_ = later or ((), (), ())  # what was written first has none
     sizes = tuple(int(own) for own in numel)
     members = {name: unpack(own).astype(np.bool_) for name, own in groups}
-    return KnownLayers(tuple(names), sizes, members, bool(is_ordered))
+    return KnownLayers(
+        tuple(names),
+        sizes,
+        members,
+        bool(is_ordered),
+        tuple(dtypes),
+        tuple(shards),
+        {ItemKind(kind): tuple(own) for kind, own in items},
+    )
 
 
 def encode_blocks(arrays: Sequence[npt.NDArray[Any]]) -> bytes:

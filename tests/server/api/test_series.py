@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import signal
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from safetensors.numpy import load
 
 from gradwatch_server.series import codes
-from gradwatch_wire import Bye, Column, Event
+from gradwatch_wire import Bye, Column, Event, Gains
 from tests.support.records import stats_of
 
 NUMBERS = itertools.count(1)
@@ -156,6 +157,53 @@ def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) 
     rms, mean = found["series"]
     assert rms["last"] == pytest.approx([3.0 / math.sqrt(10)])
     assert mean["last"] == pytest.approx([0.5])
+
+
+def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any) -> None:
+    """Kept as those of layers are: over kill -9, in buckets, with what is not finite counted."""
+    service = serve()
+    peer = peers(service.ingest).attach(
+        ("a", "b"), groups={"host": (0,), "seed": (1,)}, modules=("emb", "head")
+    )
+    for step in range(200):
+        stats = stats_of(step, (NAN if step == 9 else 3.0, 1.5))
+        activations = Column.pack("<f8", [float(step), INF if step == 70 else -1.0])
+        peer.send(replace(stats, activations=activations))
+        norms = Column.pack("<f8", [8.0, 2.0 if step % 2 else 4.0, 2.0])
+        peer.send(Gains(step=step, blocks=("h.0", "h.1", "h.2"), norm_type="l2", norms=norms))
+    peer.send(Bye(reason="done"))
+    peer.acked()
+    service.shows(peer)
+
+    def curves(query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = service.json(f"/runs/gpt/series?{query}")["series"]
+        return found
+
+    query = (
+        "group=host&group=seed/host&module=emb&module=head&block=h.0&block=h.2&points=50"
+        "&column=l2&column=ratio&column=activation&column=gain&column=output_norm&column=norm"
+    )
+    before = curves(query)
+    service.stop(signal.SIGKILL)
+    service.start()
+
+    found = curves(query)
+
+    assert found == before
+    assert [(own.get("group") or own.get("module") or own.get("block")) for own in found] == [
+        *(None, "host", "seed/host", "emb", "head", "h.0", "h.2", "h.0", "h.2")
+    ]
+    norm, host, pair, emb, head, gain, last_gain, output, _ = found
+    assert norm["nan"][2] == host["nan"][2] == pair["nan"][2] == 1
+    assert (host["max"][0], pair["min"][0]) == (3.0, 0.5)
+    assert (emb["min"][1], emb["max"][1]) == (4.0, 7.0)
+    assert (sum(head["n"]), head["inf"][70 // 4]) == (1, 1)
+    assert (gain["min"], gain["max"]) == ([2.0] * 50, [4.0] * 50)
+    assert (sum(gain["n"]), sum(last_gain["n"]), sum(output["n"])) == (200, 0, 200)
+    (default,) = curves("group=seed/host&from=199")
+    assert (default["column"], default["last"]) == ("ratio", [0.5])
+    (finest,) = curves("block=h.0&from=100&to=103")
+    assert finest["last"] == [2.0, 4.0, 2.0, 4.0]
 
 
 def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
@@ -348,7 +396,16 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert (status, "'net.a.weight'" in detail) == (404, True)
     status, detail = ask("series?column=gradient")
     assert (status, "loss_scale" in detail, "mean_abs" in detail) == (422, True, True)
-    assert ask("series?column=l2") == (422, "query column: l2 is of a layer; add layer=NAME")
+    without = "query column: l2 is of a layer or a group; add layer=NAME"
+    assert ask("series?column=l2") == (422, without)
+    assert ask("series?layer=net.a.weight&column=gain") == (
+        422,
+        "query column: gain is of a block; add block=NAME",
+    )
+    assert ask("series?block=h.0") == (
+        404,
+        "no block 'h.0'; this attempt has no block with a curve",
+    )
     assert ask("series?from=9&to=4") == (422, "query from: a step up to `to`, 4, got 9")
     assert ask("series?to=2") == (422, "query to: steps from 3 on are kept, got 2")
     assert ask("series?epoch=7") == (404, f"no epoch 7 of run {run!r}; kept are 0 to 0")

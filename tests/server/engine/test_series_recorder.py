@@ -151,7 +151,7 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     newest = feed.store.series.newest("r", 1, 2)
     assert newest is not None
     assert (newest.entries, newest.first_step, newest.last_step) == (64, 0, 16_383)
-    with feed.store.series.read("r", 1, None) as stored:
+    with feed.store.series.read("r", 1, None) as (stored, _):
         wanted = Wanted(0, "l2", np.arange(1), 0, 1 << 40)
         entries = sum(len(own.numbers) for own in stored.pieces(wanted, 256))
     assert entries < 100

@@ -12,9 +12,10 @@ from starlette.responses import Response
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.rank_parts import RankParts, ShowLayouts
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.routes.series import Epoch, place_of
+from gradwatch_server.api.routes.series import Epoch
 from gradwatch_server.api.series_range import Range, find_range
 from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.subjects import place_of
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS

@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import Response
 
 from gradwatch_server.api import safetensors
+from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import steps_as_array
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
@@ -19,9 +20,7 @@ from gradwatch_server.api.series_range import Range, Step, check_cells, find_ran
 from gradwatch_server.api.state import Api, View
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.series import codes
-from gradwatch_server.series.buckets import Buckets
 from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.layers import KnownLayers, module_of
 
 router = APIRouter()
@@ -137,15 +136,24 @@ class _Picture:
     """Reads one picture."""
 
     def __init__(self, own: Range, known: KnownLayers, column: str, width: int) -> None:
-        self._own, self._known, self.width = own, known, width
+        self._own, self._known = own, known
         self._column = LAYER_COLUMNS[column]
-        self._first, self._last = own.numbered(width)
-        self.num_columns = max(self._last - self._first + 1, 0)
+        self._reader = BucketReader(own, width)
+
+    @property
+    def width(self) -> int:
+        """Steps of a column."""
+        return self._reader.width
+
+    @property
+    def num_columns(self) -> int:
+        """How many there are."""
+        return self._reader.num_buckets
 
     def arrays(self, places: IndexArray, rows: _Rows) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the answer."""
-        run = self._read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
-        cells = self._read(self._column.stored, places)
+        run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
+        cells = self._reader.read(self._column.stored, places)
         if self._column.power:
             cells = cells.scaled(self._column.factor(self._known.sizes[places]))
         # What was usual is of all columns that are asked for, not of the new ones alone.
@@ -162,13 +170,6 @@ class _Picture:
         if self._own.after is None:
             arrays["baseline"] = baseline
         return arrays
-
-    def _read(self, table: str, items: IndexArray) -> Buckets:
-        own, width = self._own, self.width
-        epoch = own.span.epoch if own.span else 0
-        steps = (self._first * width, (self._last + 1) * width - 1)
-        found = own.history.buckets(Wanted(epoch, table, items, *steps), width)
-        return found.spread(self._first, self._last)
 
 
 def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
