@@ -10,6 +10,7 @@ from fastapi import HTTPException, Query
 
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.state import ApiState
+from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series.buckets import width_for
 from gradwatch_server.series.history import History, Span
@@ -36,6 +37,7 @@ class Range:
         last: The last one.
         after: The last step that the asker has, None if it has nothing.
         numbers: What the answer says of it beside the curves.
+        is_newest: Whether the epoch is the one that the attempt is in.
     """
 
     view: RunView
@@ -45,6 +47,12 @@ class Range:
     last: int
     after: int | None
     numbers: dict[str, Any]
+    is_newest: bool = False
+
+    @property
+    def levels(self) -> ModuleLevels | None:
+        """What the rules take for usual, None if they are not at these steps any more."""
+        return self.view.levels if self.is_newest else None
 
     def width(self, points: int, tables: Collection[str] = ()) -> int:
         """Return the width that gives *points* buckets at most, and that all steps are kept in.
@@ -110,7 +118,8 @@ def find_range(
         begin = history.newest(span.epoch, newest)
     begin = max(begin or 0, span.first)
     end = span.last if last is None else min(last, span.last)
-    return Range(view, history, span, begin, end, after, kept)
+    is_newest = span.epoch == max(spans)
+    return Range(view, history, span, begin, end, after, kept, is_newest)
 
 
 def check_cells(cells: int, *, as_json: bool, advice: str) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request
 
+from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -75,6 +76,16 @@ class ApiState:
     def last_seen(self) -> LastSeen:
         """When each session last gave a sign of life."""
         return self.published.last_seen
+
+    @property
+    def ingest(self) -> str | None:
+        """The endpoint that clients attach to, None where it listens on all addresses.
+
+        Which of these a client reaches is not known here.
+        """
+        endpoint = self.engine.ingest_endpoint
+        host = endpoint_host(endpoint)
+        return None if host is not None and is_wildcard(host) else endpoint
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""

@@ -1,4 +1,4 @@
-"""What curves are asked for: of the run, of layers, groups, modules and blocks; by which columns."""
+"""What curves are asked for: of the run, of layers, groups, modules or blocks; which columns."""
 
 from __future__ import annotations
 

@@ -68,6 +68,13 @@ class KnownLayers:
         return made.hexdigest()
 
     @cached_property
+    def state(self) -> str:
+        """Another one for anything else that is said of them: 8 hexadecimal digits."""
+        groups = [(name, own.tobytes()) for name, own in self.groups.items()]
+        told = (self.numel, groups, self.is_ordered, self.dtypes, self.shards)
+        return hashlib.blake2s(repr(told).encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+    @cached_property
     def places(self) -> Mapping[str, int]:
         """Name to place."""
         return {name: place for place, name in enumerate(self.names)}

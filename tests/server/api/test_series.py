@@ -69,10 +69,11 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     found = answer.json()
     assert found["order"] == "executed"
     assert [
-        (own["index"], own["name"], own["module"], own["numel"]) for own in found["layers"]
+        (own["index"], own["name"], own["module"], own["numel"], own["dtype"], own["shards"])
+        for own in found["layers"]
     ] == [
-        (0, "net.a.weight", "net.a", 10),
-        (1, "net.b.weight", "net.b", 10),
+        (0, "net.a.weight", "net.a", 10, "float32", 1),
+        (1, "net.b.weight", "net.b", 10, "float32", 1),
     ]
     again = service.get(f"/runs/{run}/layers", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -82,6 +83,23 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     page = service.json(f"/runs/{run}/layers?limit=1")
     assert (len(page["layers"]), page["next"]) == (1, 1)
     assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
+
+
+def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
+    """Of a layer that ranks hold a part of each."""
+    ranks = [
+        peers(service.ingest, run=run, rank=rank, world=2).attach(
+            ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
+        )
+        for rank in range(2)
+    ]
+    for own in ranks:
+        own.steps(0, 1.0)
+    service.reaches(run, 0)
+
+    layers = service.json(f"/runs/{run}/layers")["layers"]
+
+    assert [(own["dtype"], own["shards"]) for own in layers] == [("bfloat16", 2), ("float32", 1)]
 
 
 def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) -> None:
@@ -262,6 +280,23 @@ def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -
     assert rounded(row) == [1.0, 1.0, "nan", "inf", 0.0, "no_record", 4.0]
     assert plain["skipped"] == [0] * 7
     assert plain["coverage"][4:6] == [1.0, None]
+
+
+def test_a_picture_goes_by_what_the_rules_take_for_usual(
+    service: Any, peer: Any, run: str
+) -> None:
+    """A row that is far off for most of the picture is not called usual for that."""
+    send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
+
+    found = service.json(f"/runs/{run}/heatmap?last=16")
+
+    assert found["num_judged"] == 2
+    assert 0.9 < found["baseline"][0] < 10.0 < found["value"][0][-9]
+    assert found["baseline"][1] == pytest.approx(2.0, rel=0.002)
+    other = service.json(f"/runs/{run}/heatmap?column=linf")
+    assert other["num_judged"] == 0
+    rms = service.json(f"/runs/{run}/heatmap?column=rms")
+    assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
 
 
 def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, run: str) -> None:

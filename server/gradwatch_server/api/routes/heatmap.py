@@ -18,10 +18,12 @@ from gradwatch_server.api.routes.layers import layers_of
 from gradwatch_server.api.routes.series import Epoch, Form, Last
 from gradwatch_server.api.series_range import Range, Step, check_cells, find_range
 from gradwatch_server.api.state import Api, View
-from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.series import codes
+from gradwatch_server.series.buckets import Buckets
 from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.series.layers import KnownLayers, module_of
+from gradwatch_wire.columns import L2
 
 router = APIRouter()
 
@@ -87,6 +89,7 @@ def heatmap(
         "codes": codes.NAMES,
         "lowest": codes.LOWEST,
         "highest": codes.HIGHEST,
+        "num_judged": picture.num_judged,
     }
     if after is None or fold != "none":
         facts["layers"] = rows.names
@@ -139,6 +142,8 @@ class _Picture:
         self._own, self._known = own, known
         self._column = LAYER_COLUMNS[column]
         self._reader = BucketReader(own, width)
+        self.num_judged = 0
+        """Rows of which the rules know what is usual."""
 
     @property
     def width(self) -> int:
@@ -156,8 +161,7 @@ class _Picture:
         cells = self._reader.read(self._column.stored, places)
         if self._column.power:
             cells = cells.scaled(self._column.factor(self._known.sizes[places]))
-        # What was usual is of all columns that are asked for, not of the new ones alone.
-        baseline = codes.usual(cells)
+        baseline = codes.usual(self._usual(cells, places))
         found = codes.cells(cells, run.counts[0, :, 0] > 0, baseline)
         if rows.of_layer is not None:
             found, baseline = codes.fold(found, baseline, rows.of_layer)
@@ -170,6 +174,20 @@ class _Picture:
         if self._own.after is None:
             arrays["baseline"] = baseline
         return arrays
+
+    def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
+        """Return (places,) what is usual: what the rules go by, else the median of the row.
+
+        The rules know modules; each of the layers of one has the share of it that its median has.
+        """
+        medians = codes.medians(cells)
+        levels = self._own.levels if self._column.stored == L2 else None
+        if levels is None:
+            return medians
+        factor = self._column.factor(self._known.sizes[places])
+        judged = levels.of_layers(places, medians / factor) * factor
+        self.num_judged = int((~np.isnan(judged)).sum())
+        return np.where(np.isnan(judged), medians, judged)
 
 
 def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def layers(
 ) -> Response:
     with api.history(view) as history:
         known = layers_of(view, history.layers)
-    tag = f'"{known.digest}.{len(known)}.{int(known.is_ordered)}"'
+    tag = f'"{known.digest}.{known.state}"'
     if has_tag(request, tag):
         return unchanged(tag)
     wanted = [at for at in range(cursor, len(known)) if q is None or q in known.names[at]]
@@ -62,5 +62,7 @@ def _describe(known: KnownLayers, place: int) -> dict[str, object]:
         "name": name,
         "module": module_of(name),
         "numel": known.numel[place],
+        "dtype": (known.dtypes[place] or None) if known.dtypes else None,
+        "shards": known.shards[place] if known.shards else None,
         "group": known.group_of(place),
     }
