@@ -282,9 +282,7 @@ def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -
     assert plain["coverage"][4:6] == [1.0, None]
 
 
-def test_a_picture_goes_by_what_the_rules_take_for_usual(
-    service: Any, peer: Any, run: str
-) -> None:
+def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any, run: str) -> None:
     """A row that is far off for most of the picture is not called usual for that."""
     send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
 
