@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
@@ -65,6 +66,7 @@ def make_app(
         alert_stream=alert_stream,
         summaries=summaries,
         metrics=share_metrics(engine, summaries, connection_limits),
+        curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
             engine.budget_use, None if connection_limits is None else connection_limits.most

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gradwatch_server.api.curves import Curve
+from gradwatch_server.api.rank_rows import RankRows
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.api.subjects import WantedTable
 from gradwatch_server.core.arrays import IndexArray
@@ -20,16 +23,25 @@ class BucketReader:
     Args:
         own: The range.
         width: Steps of a bucket.
+        rank: Has the rows of one rank, which are read in place of those of all.
     """
 
-    def __init__(self, own: Range, width: int) -> None:
-        self._own, self.width = own, width
+    def __init__(self, own: Range, width: int, rank: RankRows | None = None) -> None:
+        self._own, self.width, self._rank = own, width, rank
         self._first, self._last = own.numbered(width)
         self.num_buckets = max(self._last - self._first + 1, 0)
+
+    @property
+    def rank_facts(self) -> dict[str, Any]:
+        """What an answer says of the rank, nothing without one."""
+        return {} if self._rank is None else self._rank.describe()
 
     def read(self, table: str, items: IndexArray) -> Buckets:
         """Return the buckets of some items of a table."""
         width = self.width
+        if self._rank is not None:
+            rows = Buckets.of(self._rank.rows(table, items), width)
+            return rows.spread(self._first, self._last)
         epoch = self._own.span.epoch if self._own.span else 0
         steps = (self._first * width, (self._last + 1) * width - 1)
         history = self._own.history.of_table(table)

@@ -12,6 +12,7 @@ from fastapi import Depends, HTTPException, Query, Request
 
 from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
@@ -45,6 +46,7 @@ class ApiState:
         alert_stream: Follows them.
         summaries: The runs in short.
         metrics: What the engine counts, for Prometheus.
+        curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
     """
@@ -54,6 +56,7 @@ class ApiState:
     alert_stream: AlertStream
     summaries: Summaries
     metrics: SharedAnswer[bytes]
+    curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
     _earlier_attempts: EarlierAttempts = field(init=False)

@@ -132,6 +132,9 @@ class Records(Protocol):
     def after(self, offset: int, most: int) -> Iterator[KeptRecord]:
         """Yield the statistics after an offset, oldest first, of the next *most* entries."""
 
+    def of_session(self, session: bytes, offset: int, most: int) -> Iterator[KeptRecord]:
+        """Yield those of one session up to an offset likewise."""
+
 
 class SeriesStore(Protocol):
     """Curves in a store. `read` is for any thread, all else for the one that writes."""

@@ -384,6 +384,55 @@ def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> Non
     assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
 
 
+def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, run: str) -> None:
+    """From the log, also of steps that were said twice; and a word where there is nothing."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    for step in (0, 1, 2, 3, 1, 2):
+        for rank, own in enumerate(ranks):
+            norm = NAN if (step, rank) == (2, 1) else 10.0 * rank + step
+            own.send(stats_of(step, (norm, 2.0), loss=float(rank)))
+    for own in ranks:
+        own.acked()
+    for own in ranks:
+        service.shows(own)
+
+    def ask(query: str) -> dict[str, Any]:
+        found: dict[str, Any] = service.json(f"/runs/{run}/{query}")
+        return found
+
+    found = ask("series?rank=1&layer=a&column=l2&column=loss&column=norm&epoch=0")
+    assert (found["rank"], found["rank_from"], found["rank_reason"]) == (1, 0, None)
+    loss, norm, l2 = found["series"]
+    assert loss["last"] == [1.0] * 4
+    assert (l2["last"], l2["nan"]) == ([10.0, 11.0, None, 13.0], [0, 0, 1, 0])
+    assert norm["last"][0] == pytest.approx(math.hypot(10.0, 2.0))
+    newest = ask("series?rank=0&layer=a")
+    assert (newest["step"], newest["series"][0]["last"]) == ([1, 2], [1.0, 2.0])
+    zeros = ask("series?rank=0&layer=a&column=nans")
+    assert zeros["series"][0]["last"] == [0.0, 0.0]
+
+    picture = ask("heatmap?rank=1&epoch=0")
+    assert rounded(picture["value"][0]) == [10.0, 11.0, "nan", 13.0]
+    assert (picture["coverage"], picture["num_judged"]) == ([1.0] * 4, 0)
+    assert rounded(ask("heatmap?rank=0&epoch=0")["value"][0]) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
+    service: Any, peers: Any, run: str
+) -> None:
+    """A step of which only another rank sent anything; an attempt whose layouts are gone."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    ranks[0].steps(0, 1.0, 2.0, 3.0)
+    ranks[1].steps(1, 5.0, 6.0)
+    for own in ranks:
+        service.shows(own)
+
+    found = service.json(f"/runs/{run}/series?rank=1&layer=a")
+    assert (found["step"], found["rank_from"]) == ([0, 1, 2], 1)
+    assert (found["series"][0]["last"], found["series"][0]["n"]) == ([None, 5.0, 6.0], [0, 1, 1])
+    assert "log_max_age_s" in found["rank_reason"]
+
+
 def test_curves_outlive_the_process_and_the_attempt(
     serve: Any, peers: Any, wait_until: Any
 ) -> None:
@@ -446,7 +495,16 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert ask("heatmap?layer=nothing*")[0] == 404
     assert ask("heatmap?columns=1025")[0] == 422
     assert ask("series?points=5000")[0] == 422
-    assert ask("series?rank=0")[0] == 422
+    assert ask("series?rank=7") == (
+        404,
+        f"no rank 7 in attempt 1 of run {run!r}; there are 0",
+    )
+    own = "of the run there are norm, loss, lr, loss_scale, step_time, and the columns of layers"
+    assert ask("series?rank=0&column=score") == (
+        422,
+        f"query rank: score is not kept of each rank; {own}",
+    )
+    assert ask("heatmap?rank=x")[0] == 422
 
 
 def test_a_run_without_a_step_has_empty_curves(

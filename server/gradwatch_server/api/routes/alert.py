@@ -15,9 +15,12 @@ from gradwatch_server.core.alerting.silences import fits
 router = APIRouter()
 
 
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
 @router.get("/alerts/{alert}", summary="One alert, with the steps around it and its events")
-def alert_(alert: str, api: Api) -> Json:
+async def alert_(alert: str, api: Api) -> Json:
+    return await api.curve_reads.run(lambda: _read(alert, api))
+
+
+def _read(alert: str, api: ApiState) -> Json:
     events = api.alert_events.of_alert(alert)
     in_memory = find_alert(list(api.published.runs.values()), alert)
     if in_memory is None and not events:

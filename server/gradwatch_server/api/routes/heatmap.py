@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -14,11 +15,13 @@ from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import steps_as_array
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
+from gradwatch_server.api.rank_rows import Own, OwnRank, read_rank
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.routes.series import Epoch, Form, Last
-from gradwatch_server.api.series_range import Range, Step, check_cells, find_range
-from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.routes.series import Form
+from gradwatch_server.api.series_range import AskedSteps, Range, Steps, check_cells, find_range
+from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series import codes
 from gradwatch_server.series.buckets import Buckets
 from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
@@ -44,21 +47,30 @@ Pattern = Annotated[
 _COVERAGE, _SKIPPED = RUN_COLUMNS.index("coverage"), RUN_COLUMNS.index("skipped")
 
 
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked for."""
+
+    steps: AskedSteps
+    rank: OwnRank | None
+    column: str
+    columns: int
+    fold: str
+    layer: str | None
+    as_json: bool
+
+
 @router.get("/runs/{run}/heatmap", summary="Layers and steps as a picture", response_class=Json)
-def heatmap(
+async def heatmap(
     view: View,
     api: Api,
     request: Request,
-    column: str = "l2",
-    from_: Annotated[Step, Query(alias="from")] = None,
-    to: Step = None,
-    last: Last = None,
+    steps: Steps,
+    rank: Own,
+    column: str = L2,
     columns: Columns = DEFAULT_COLUMNS,
-    after: Step = None,
     fold: Fold = "none",
     layer: Pattern = None,
-    epoch: Epoch = None,
     format_: Annotated[Form, Query(alias="format")] = "json",
 ) -> Response:
     tag = tag_of(api, view)
@@ -67,35 +79,38 @@ def heatmap(
     if column not in LAYER_COLUMNS:
         allowed = ", ".join(LAYER_COLUMNS)
         raise HTTPException(422, f"query column: no column {column[:80]!a}; there are {allowed}")
-    if from_ is to is last is None:
-        last = columns
-    as_json = format_ == "json"
+    if steps.is_all:
+        steps = replace(steps, newest=columns)
+    asked = _Asked(steps, rank, column, columns, fold, layer, format_ == "json")
+    return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
+
+
+def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
     with api.history(view) as history:
-        own = find_range(view, api, history, epoch, from_, to, after, last)
+        own = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
-        picture = _Picture(own, known, column, own.width(columns))
-        places = _places(known, layer)
-        rows = _rows(known, places, fold)
+        picture = _Picture(own, known, asked.column, _reader(own, known, api, asked))
+        places = _places(known, asked.layer)
+        rows = _rows(known, places, asked.fold)
         advice = "ask for fewer columns, or fold=module, or format=safetensors"
-        check_cells(len(rows.names) * picture.num_columns, as_json=as_json, advice=advice)
-        check_cells(len(places) * picture.num_columns, as_json=False, advice="fewer columns")
+        num_columns = picture.num_columns
+        check_cells(len(rows.names) * num_columns, as_json=asked.as_json, advice=advice)
+        check_cells(len(places) * num_columns, as_json=False, advice="fewer columns")
         arrays = picture.arrays(places, rows)
-    facts = own.numbers | {
-        "column": column,
-        "width": picture.width,
-        "columns": columns,
-        "fold": fold,
-        "manifest": known.digest,
-        "codes": codes.NAMES,
-        "lowest": codes.LOWEST,
-        "highest": codes.HIGHEST,
-        "num_judged": picture.num_judged,
-    }
-    if after is None or fold != "none":
+    facts = own.numbers | picture.facts() | {"columns": asked.columns, "fold": asked.fold}
+    if asked.steps.after is None or asked.fold != "none":
         facts["layers"] = rows.names
-    if as_json:
-        return tagged(Json(facts | _plain(arrays)), tag)
-    return tagged(safetensors.SafeTensors(safetensors.encode(arrays, facts)), tag)
+    if asked.as_json:
+        return Json(facts | _plain(arrays))
+    return safetensors.SafeTensors(safetensors.encode(arrays, facts))
+
+
+def _reader(own: Range, known: KnownLayers, api: ApiState, asked: _Asked) -> BucketReader:
+    if asked.rank is None:
+        return BucketReader(own, own.width(asked.columns))
+    columns = [LAYER_COLUMNS[asked.column].stored]
+    own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
+    return BucketReader(own, own.width(asked.columns), rows)
 
 
 def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
@@ -138,17 +153,22 @@ def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _Rows:
 class _Picture:
     """Reads one picture."""
 
-    def __init__(self, own: Range, known: KnownLayers, column: str, width: int) -> None:
-        self._own, self._known = own, known
+    def __init__(self, own: Range, known: KnownLayers, column: str, reader: BucketReader) -> None:
+        self._own, self._known, self._reader = own, known, reader
         self._column = LAYER_COLUMNS[column]
-        self._reader = BucketReader(own, width)
-        self.num_judged = 0
-        """Rows of which the rules know what is usual."""
+        self._num_judged = 0  # rows of which the rules know what is usual
 
-    @property
-    def width(self) -> int:
-        """Steps of a column."""
-        return self._reader.width
+    def facts(self) -> dict[str, Any]:
+        """Return what the answer says of it beside the arrays."""
+        return self._reader.rank_facts | {
+            "column": self._column.name,
+            "width": self._reader.width,
+            "manifest": self._known.digest,
+            "codes": codes.NAMES,
+            "lowest": codes.LOWEST,
+            "highest": codes.HIGHEST,
+            "num_judged": self._num_judged,
+        }
 
     @property
     def num_columns(self) -> int:
@@ -181,12 +201,13 @@ class _Picture:
         The rules know modules; each of the layers of one has the share of it that its median has.
         """
         medians = codes.medians(cells)
-        levels = self._own.levels if self._column.stored == L2 else None
+        is_judged = self._column.stored == L2 and not self._reader.rank_facts
+        levels = self._own.levels if is_judged else None
         if levels is None:
             return medians
         factor = self._column.factor(self._known.sizes[places])
         judged = levels.of_layers(places, medians / factor) * factor
-        self.num_judged = int((~np.isnan(judged)).sum())
+        self._num_judged = int((~np.isnan(judged)).sum())
         return np.where(np.isnan(judged), medians, judged)
 
 

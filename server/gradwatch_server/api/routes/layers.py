@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from gradwatch_server.api.etags import has_tag, tagged, unchanged
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.views.runs import name_run
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series.layers import KnownLayers, module_of
@@ -21,9 +21,8 @@ Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all
 From = Annotated[int, Query(ge=0, le=1 << 20, description="The first place, of a page's `next`.")]
 
 
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
 @router.get("/runs/{run}/layers", summary="The layers, in their places", response_class=Json)
-def layers(
+async def layers(
     view: View,
     api: Api,
     request: Request,
@@ -31,8 +30,7 @@ def layers(
     limit: Limit = None,
     cursor: From = 0,
 ) -> Response:
-    with api.history(view) as history:
-        known = layers_of(view, history.layers)
+    known = await api.curve_reads.run(lambda: _read(view, api))
     tag = f'"{known.digest}.{known.state}"'
     if has_tag(request, tag):
         return unchanged(tag)
@@ -46,6 +44,11 @@ def layers(
         "next": wanted[len(page)] if len(page) < len(wanted) else None,
     }
     return tagged(Json(name_run(view) | found), tag)
+
+
+def _read(view: RunView, api: ApiState) -> KnownLayers:
+    with api.history(view) as history:
+        return layers_of(view, history.layers)
 
 
 def layers_of(view: RunView, recorded: KnownLayers) -> KnownLayers:

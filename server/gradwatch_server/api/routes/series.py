@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -12,15 +14,26 @@ from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import Curve, as_arrays, as_plain
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
+from gradwatch_server.api.rank_rows import Own, OwnRank, check_columns, read_rank
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.series_range import Step, check_cells, find_range
-from gradwatch_server.api.state import Api, View
-from gradwatch_server.api.subjects import Question
+from gradwatch_server.api.series_range import (
+    MAX_NEWEST,
+    AskedSteps,
+    Range,
+    Steps,
+    check_cells,
+    find_range,
+)
+from gradwatch_server.api.state import Api, ApiState, View
+from gradwatch_server.api.subjects import Question, WantedTable
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.series.columns import LAYER_COLUMNS
+from gradwatch_server.series.layers import KnownLayers
 
 router = APIRouter()
 
 MAX_LAYERS: Final = 16
-MAX_POINTS: Final = 4_096
+MAX_POINTS: Final = MAX_NEWEST
 PER_BUCKET: Final = 9
 """Numbers of one bucket of one series, at most."""
 
@@ -40,32 +53,22 @@ Column = Annotated[
     Query(max_length=16, description="What is wanted: of the run, or of what else is named."),
 ]
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets at most.")]
-Last = Annotated[
-    int | None, Query(ge=1, le=MAX_POINTS, description="So many of the newest steps with a record.")
-]
-Epoch = Annotated[
-    int | None, Query(ge=0, lt=1 << 53, description="How often the steps had gone back.")
-]
 Form = Literal["json", "safetensors"]
 
 
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
 @router.get("/runs/{run}/series", summary="Curves in buckets of steps", response_class=Json)
-def series(
+async def series(
     view: View,
     api: Api,
     request: Request,
+    steps: Steps,
+    rank: Own,
     layer: Layer = None,
     group: Group = None,
     module: Module = None,
     block: Block = None,
     column: Column = None,
-    from_: Annotated[Step, Query(alias="from")] = None,
-    to: Step = None,
-    last: Last = None,
     points: Points = 1_000,
-    after: Step = None,
-    epoch: Epoch = None,
     x: Literal["step", "time"] = "step",
     format_: Annotated[Form, Query(alias="format")] = "json",
 ) -> Response:
@@ -75,22 +78,57 @@ def series(
     names = {"layer": layer, "group": group, "module": module, "block": block}
     wanted = Question(column or (), {own: given for own, given in names.items() if given})
     wanted.check()
-    as_json = format_ == "json"
+    if rank is not None:
+        check_columns(wanted.of_run, wanted.names)
+    asked = _Asked(wanted, steps, rank, points, x, format_ == "json")
+    return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked for."""
+
+    wanted: Question
+    steps: AskedSteps
+    rank: OwnRank | None
+    points: int
+    x: str
+    as_json: bool
+
+
+def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
+    wanted = asked.wanted
     with api.history(view) as history:
-        own = find_range(view, api, history, epoch, from_, to, after, last)
+        own = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
         tables = wanted.tables(known)
-        reader = BucketReader(own, own.width(points, {each.table for each in tables}))
+        reader = _reader(own, known, api, asked, tables)
         num_series = len(wanted.of_run) + sum(len(each.subjects) for each in tables)
         cells = reader.num_buckets * num_series * PER_BUCKET
-        check_cells(cells, as_json=as_json, advice="ask for fewer points, or format=safetensors")
+        check_cells(
+            cells, as_json=asked.as_json, advice="ask for fewer points, or format=safetensors"
+        )
         frame = reader.run(wanted.of_run)
         curves = [Curve({"column": name}, frame, at) for at, name in enumerate(wanted.of_run)]
         for each in tables:
             curves += reader.curves(each, known)
-    facts = own.numbers | {"width": reader.width, "x": x, "points": points}
-    if as_json:
-        return tagged(Json(facts | as_plain(curves, frame.steps, frame.times_ns)), tag)
+    facts = (
+        own.numbers
+        | reader.rank_facts
+        | {"width": reader.width, "x": asked.x, "points": asked.points}
+    )
+    if asked.as_json:
+        return Json(facts | as_plain(curves, frame.steps, frame.times_ns))
     facts["series"] = [curve.label for curve in curves]
     arrays = as_arrays(curves, frame.steps, frame.times_ns)
-    return tagged(safetensors.SafeTensors(safetensors.encode(arrays, facts)), tag)
+    return safetensors.SafeTensors(safetensors.encode(arrays, facts))
+
+
+def _reader(
+    own: Range, known: KnownLayers, api: ApiState, asked: _Asked, tables: Sequence[WantedTable]
+) -> BucketReader:
+    if asked.rank is None:
+        return BucketReader(own, own.width(asked.points, {each.table for each in tables}))
+    columns = [LAYER_COLUMNS[each.column].stored for each in tables]
+    own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
+    return BucketReader(own, own.width(asked.points), rows)
