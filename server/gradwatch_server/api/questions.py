@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
@@ -44,6 +46,26 @@ class ShowAttempt(_OfAttempt):
 
     def _of(self, run: Run, state: State) -> RunView | None:
         return view_attempt(run, self.attempt, state.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class ShowAlertLayers(_OfAttempt):
+    """Somebody wants to know all layers of an alert; the answer are their places.
+
+    None of an alert that is over, or of an attempt that is not in memory.
+
+    Args:
+        alert: Id of the alert.
+    """
+
+    alert: str = ""
+
+    def _of(self, run: Run, _state: State) -> IndexArray | None:
+        for attempt in run.attempts:
+            if attempt.number == self.attempt:
+                layers = attempt.active_alerts.layers_of(self.alert)
+                return None if layers is None else np.flatnonzero(layers)
+        return None
 
 
 class ShowLayouts(_OfAttempt):
