@@ -11,6 +11,7 @@ from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.series.encoding import DamagedChunkError, encode_layers
+from gradwatch_server.series.group_numbers import GroupNumbers
 from gradwatch_server.series.items import ItemNames
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.series.new_row import row_of_frame, row_of_gains
@@ -85,6 +86,7 @@ class RecordedAttempt:
     seen: int = 0
     _tracks: dict[Track, _Recorded] = field(default_factory=dict)
     _names: ItemNames = field(default_factory=ItemNames)
+    _group_numbers: GroupNumbers = field(default_factory=GroupNumbers)
     _layers: KnownLayers = field(default_factory=KnownLayers)
     _groups: Mapping[str, BoolArray] | None = None
     _saved_layers: KnownLayers | None = None
@@ -135,7 +137,7 @@ class RecordedAttempt:
     def add_frame(self, closed: ClosedFrame, offset: int) -> None:
         """Add a frame, unless it is there already."""
         self._follow(closed)
-        row = row_of_frame(closed, self._names)
+        row = row_of_frame(closed, self._names, self._group_numbers)
         self._follow_names()
         self._tracks[Track.FRAMES].tail.add(row, offset)
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
-from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.frames.rows import ROW_OF
-from gradwatch_server.core.views.groups import Group, ratio
 from gradwatch_server.series.columns import run_numbers
+from gradwatch_server.series.group_numbers import GroupNumbers
 from gradwatch_server.series.items import ItemKind, ItemNames, ItemNumbers, table_of
 from gradwatch_wire.columns import L2, NOT_SEEN
-
-MAX_PAIRED: Final = 16
-"""Groups of which each pair has a curve, the first ones: 120 pairs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +53,7 @@ class NewRow:
         return () if self.frame is None else self.frame.measured
 
 
-def row_of_frame(closed: ClosedFrame, names: ItemNames) -> NewRow:
+def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) -> NewRow:
     """Return the row of a closed frame, which still has its records."""
     frame = closed.frame
     l2 = norms_of(frame)
@@ -71,7 +65,7 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames) -> NewRow:
         numbers=run_numbers(closed),
         frame=frame,
         l2=l2,
-        items=dict((*_of_groups(closed, l2, names), *_of_modules(frame, names))),
+        items=dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
     )
 
 
@@ -92,33 +86,6 @@ def norms_of(frame: Frame) -> FloatArray:
         return l2
     hidden = frame.nonfinite & np.isfinite(l2)
     return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
-
-
-def _of_groups(
-    closed: ClosedFrame, l2: FloatArray, names: ItemNames
-) -> Iterator[tuple[str, ItemNumbers]]:
-    masks = closed.layers.groups()
-    if not masks:
-        return
-    numel = closed.layers.numel
-    groups = [_group(name, mask, closed.frame, l2, numel) for name, mask in masks.items()]
-    places = names.places(ItemKind.GROUP, tuple(masks))
-    norms = [own.l2 for own in groups]
-    roots = [None if own.l2 is None else own.l2 / max(own.numel, 1) ** 0.5 for own in groups]
-    yield table_of(ItemKind.GROUP, "l2"), ItemNumbers.of(places, norms)
-    yield table_of(ItemKind.GROUP, "rms"), ItemNumbers.of(places, roots)
-    pairs = list(itertools.combinations(groups[:MAX_PAIRED], 2))
-    if pairs:
-        together = tuple(f"{late.name}/{early.name}" for early, late in pairs)
-        ratios = [ratio(late, early) for early, late in pairs]
-        of_pairs = ItemNumbers.of(names.places(ItemKind.PAIR, together), ratios)
-        yield table_of(ItemKind.PAIR, "ratio"), of_pairs
-
-
-def _group(name: str, mask: BoolArray, frame: Frame, l2: FloatArray, numel: Sequence[int]) -> Group:
-    own = np.flatnonzero(mask[: len(frame.present)] & frame.present)
-    norm = total_norm(l2[own]) if len(own) else None
-    return Group(name, len(own), sum(numel[at] for at in own.tolist()), norm)
 
 
 def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:
