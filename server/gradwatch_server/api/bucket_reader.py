@@ -48,10 +48,13 @@ class BucketReader:
         found = history.buckets(Wanted(epoch, table, items, *steps), width)
         return found.spread(self._first, self._last)
 
-    def run(self, columns: list[str]) -> Buckets:
-        """Return the buckets of some columns of the run; of the first one without any."""
-        items = [RUN_COLUMNS.index(name) for name in columns] or [0]
-        return self.read(RUN_TABLE, np.array(items, dtype=np.int64))
+    def of_run(self, columns: list[str]) -> list[Curve]:
+        """Return the curves of some columns of the run."""
+        if not columns:
+            return []
+        items = [RUN_COLUMNS.index(name) for name in columns]
+        found = self.read(RUN_TABLE, np.array(items, dtype=np.int64))
+        return [Curve({"column": name}, found, at) for at, name in enumerate(columns)]
 
     def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:
         """Return the curves of one table."""

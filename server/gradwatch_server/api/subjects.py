@@ -48,6 +48,11 @@ class Subject:
     kind: ItemKind | None
     place: int
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it has."""
+        return tuple(LAYER_COLUMNS) if self.kind is None else ITEM_COLUMNS[self.kind]
+
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
@@ -116,11 +121,18 @@ class Question:
                 table = column if own.kind is None else table_of(own.kind, column)
                 found.setdefault((column, table), []).append(own)
         order = list(dict.fromkeys(self.columns))
+        had = {column for column, _ in found}
+        for name in order:
+            if name not in RUN_COLUMNS and name not in had:
+                told = ", ".join(
+                    f"{own.name[:120]!a} has {', '.join(own.columns)}" for own in subjects
+                )
+                raise HTTPException(422, f"query column: {name} is of none that is named; {told}")
         ranked = sorted(found, key=lambda key: order.index(key[0]) if key[0] in order else 0)
         return [WantedTable(column, table, found[column, table]) for column, table in ranked]
 
     def _columns_of(self, own: Subject) -> Sequence[str]:
-        columns = tuple(LAYER_COLUMNS) if own.kind is None else ITEM_COLUMNS[own.kind]
+        columns = own.columns
         if not self.columns:
             return [L2] if L2 in columns else columns[:1]
         return [name for name in dict.fromkeys(self.columns) if name in columns]

@@ -177,7 +177,7 @@ def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) 
     assert mean["last"] == pytest.approx([0.5])
 
 
-def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any) -> None:
+def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, problem: Any) -> None:
     """Kept as those of layers are: over kill -9, in buckets, with what is not finite counted."""
     service = serve()
     peer = peers(service.ingest).attach(
@@ -220,6 +220,10 @@ def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any) -> No
     assert (sum(gain["n"]), sum(last_gain["n"]), sum(output["n"])) == (200, 0, 200)
     (default,) = curves("group=seed/host&from=199")
     assert (default["column"], default["last"]) == ("ratio", [0.5])
+    status, detail = problem(service.get("/runs/gpt/series?group=host&column=ratio"))
+    assert (status, "'host' has l2, rms" in detail) == (422, True)
+    status, detail = problem(service.get("/runs/gpt/series?group=host/seed"))
+    assert (status, "'seed/host'" in detail) == (404, True)
     (finest,) = curves("block=h.0&from=100&to=103")
     assert finest["last"] == [2.0, 4.0, 2.0, 4.0]
 

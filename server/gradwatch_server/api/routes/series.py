@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gradwatch_server.api import safetensors
 from gradwatch_server.api.bucket_reader import BucketReader
-from gradwatch_server.api.curves import Curve, as_arrays, as_plain
+from gradwatch_server.api.curves import as_arrays, as_plain
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.rank_rows import Own, OwnRank, check_columns, read_rank
@@ -108,10 +108,10 @@ def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
         check_cells(
             cells, as_json=asked.as_json, advice="ask for fewer points, or format=safetensors"
         )
-        frame = reader.run(wanted.of_run)
-        curves = [Curve({"column": name}, frame, at) for at, name in enumerate(wanted.of_run)]
+        curves = reader.of_run(wanted.of_run)
         for each in tables:
             curves += reader.curves(each, known)
+        frame = curves[0].buckets  # all are of the same steps
     facts = (
         own.numbers
         | reader.rank_facts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,21 @@ from gradwatch_server.storage.sqlite.series_rows import FACTS, NO_END, facts_of,
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_EPOCHS: Final = (
+    "WITH RECURSIVE epochs (epoch) AS ("
+    " SELECT max(epoch) FROM series_chunks WHERE series = ? AND level = ? UNION ALL"
+    " SELECT (SELECT max(epoch) FROM series_chunks WHERE series = ? AND level = ?"
+    " AND epoch < epochs.epoch) FROM epochs WHERE epoch IS NOT NULL"
+    ") SELECT epoch FROM epochs WHERE epoch IS NOT NULL LIMIT ?"
+)
+"""From the newest on: each is one look into the index, however many chunks it has."""
+
+_END: Final = (
+    "(SELECT {} FROM series_chunks WHERE series = ? AND level = ? AND epoch = ? AND entries > 0"
+    " ORDER BY last_step {} LIMIT 1)"
+)
+_ENDS: Final = f"SELECT {_END.format('first_step', 'ASC')}, {_END.format('last_step', 'DESC')}"
 
 
 class StoredSQLiteSeries:
@@ -48,6 +64,7 @@ class StoredSQLiteSeries:
         self._before = NO_END if before is None else before
         self._track = track
         self._told = False
+        self._known_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
         select = "SELECT id, layers FROM series WHERE run = ? AND attempt = ?"
         found = self._row(select, run, attempt)
         self._series: int = -1 if found is None else found[0]
@@ -67,13 +84,8 @@ class StoredSQLiteSeries:
         """Return the newest epochs, oldest first."""
         spans: dict[int, Span] = {}
         for level in self._track.levels:
-            for (epoch,) in self._rows(
-                "SELECT DISTINCT epoch FROM series_chunks WHERE series = ? AND level = ?"
-                " ORDER BY epoch DESC LIMIT ?",
-                self._series,
-                level,
-                MAX_EPOCHS,
-            ):
+            own = self._series, level
+            for (epoch,) in self._rows(_EPOCHS, *own, *own, MAX_EPOCHS):
                 ends = self._ends(level, epoch)
                 if ends is None:
                     continue
@@ -84,14 +96,12 @@ class StoredSQLiteSeries:
 
     def _ends(self, level: int, epoch: int) -> tuple[int, int] | None:
         """Return the first and the last step of the chunks of a level, None without any."""
-        select = (
-            "SELECT first_step, last_step FROM series_chunks"
-            " WHERE series = ? AND level = ? AND epoch = ? AND entries > 0"
-            " ORDER BY last_step {} LIMIT 1"
-        )
-        own = self._series, level, epoch
-        oldest, newest = (self._row(select.format(order), *own) for order in ("ASC", "DESC"))
-        return None if oldest is None else (int(oldest[0]), int(newest[1]))
+        key = level, epoch
+        if key not in self._known_ends:
+            own = self._series, level, epoch
+            oldest, newest = self._row(_ENDS, *own, *own)
+            self._known_ends[key] = None if oldest is None else (int(oldest), int(newest))
+        return self._known_ends[key]
 
     def finest(self, epoch: int, first: int, _last: int) -> int:
         """Return the smallest width in which steps from *first* on are there that were kept."""
@@ -162,23 +172,28 @@ class StoredSQLiteSeries:
                     own = buckets.width
                     yield buckets.within(wanted.first // own, wanted.last // own)
             else:
-                begin = self._upto(wanted.epoch, level, facts.number)
-                yield from self._pieces(wanted, level - 1, begin, facts.upto, width)
+                begin, _ = self._upto(wanted.epoch, level, facts.number)
+                below = _within(wanted, facts.first_step, facts.last_step)
+                yield from self._pieces(below, level - 1, begin, facts.upto, width)
         if upto == NO_END:
-            begin = self._upto(wanted.epoch, level, None)
-            yield from self._pieces(wanted, level - 1, begin, upto, width)
+            begin, last_step = self._upto(wanted.epoch, level, None)
+            below = _within(wanted, last_step + 1, wanted.last)
+            yield from self._pieces(below, level - 1, begin, upto, width)
 
-    def _upto(self, epoch: int, level: int, before: int | None) -> int:
-        """Return up to which chunk below those of a level stand for, before a number or all."""
+    def _upto(self, epoch: int, level: int, before: int | None) -> tuple[int, int]:
+        """Return up to which chunk below those of a level stand for, before a number or all.
+
+        And up to which step; -1 for none.
+        """
         row = self._row(
-            "SELECT upto FROM series_chunks WHERE series = ? AND level = ? AND epoch = ?"
+            "SELECT upto, last_step FROM series_chunks WHERE series = ? AND level = ? AND epoch = ?"
             " AND number < ? ORDER BY last_step DESC LIMIT 1",
             self._series,
             level,
             epoch,
             NO_END if before is None else before,
         )
-        return -1 if row is None else int(row[0])
+        return (-1, -1) if row is None else (int(row[0]), int(row[1]))
 
     def _chunks(
         self, wanted: Wanted, level: int, after: int, upto: int
@@ -248,3 +263,8 @@ class StoredSQLiteSeries:
     def _rows(self, sql: str, *values: Any) -> Iterator[Any]:
         with storage_errors():
             yield from self._connection.execute(sql, values)
+
+
+def _within(wanted: Wanted, first: int, last: int) -> Wanted:
+    """Return what is wanted of some steps: the index knows steps, not the numbers of chunks."""
+    return replace(wanted, first=max(wanted.first, first), last=min(wanted.last, last))
