@@ -58,6 +58,7 @@ def make_app(
         openapi_url=None,  # a route of ours gives it, which refuses what it does not know
         docs_url=None,  # its page loads scripts from a CDN; /openapi.json has it all
         redoc_url=None,
+        redirect_slashes=False,  # what is not there is a problem document, whatever it ends with
     )
     summaries = Summaries(engine)
     app.state.shared = ApiState(
