@@ -705,6 +705,7 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: An
     assert after == before
     other.greet()
     bad_steps(other, 5, 1)
+    wait_until(lambda: newest(service) == 4)  # it is acknowledged before it is applied
     assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]
 
 
