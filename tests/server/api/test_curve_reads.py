@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -68,3 +69,30 @@ def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
 
     asyncio.run(scenario())
     assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
+
+
+def test_a_crowd_gets_its_answers_or_is_told_to_come_back(
+    serve: Any, peers: Any, problem: Any
+) -> None:
+    """Over HTTP: nobody waits for ever, and what is sent meanwhile is taken in."""
+    tight = {"GRADWATCH_BUDGETS__CURVE_READS": "1", "GRADWATCH_BUDGETS__CURVE_READS_WAITING": "1"}
+    service = serve(**tight)
+    peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))
+    for step in range(400):
+        peer.stats(step, (1.0,) * 90)
+    peer.acked()
+    service.shows(peer)
+
+    with ThreadPoolExecutor(24) as crowd:
+        asked = [crowd.submit(service.get, "/runs/gpt/heatmap?columns=512") for _ in range(48)]
+        peer.stats(400, (1.0,) * 90)
+        peer.acked()
+        answers = [own.result() for own in asked]
+
+    assert {own.status_code for own in answers} <= {200, 503}
+    assert any(own.is_success for own in answers)
+    for own in answers:
+        if not own.is_success:
+            assert own.headers["retry-after"] == "1"
+            assert "others wait for curves" in problem(own)[1]
+    service.reaches("gpt", 400)
