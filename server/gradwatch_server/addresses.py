@@ -51,6 +51,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_wildcard(host: str) -> bool:
+    """Tell whether *host* stands for all addresses of this machine."""
+    if host == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 def is_ip_address(host: str) -> bool:
     """Tell whether *host* is a number, not a name."""
     try:

@@ -327,6 +327,23 @@ class Budgets(LoggedBudgets):
         least=0.1,
         most=3_600.0,
     )
+    curve_reads: int = _budget(
+        2,
+        "count",
+        "all",
+        "Answers with curves, pictures, steps, layers or one alert that are read at once.",
+        why="each takes a core while it is made, which ingest needs too",
+        at_limit="others wait for their turn",
+        most=64,
+    )
+    curve_reads_waiting: int = _budget(
+        64,
+        "count",
+        "all",
+        "Those that wait for it.",
+        why="at some 30 ms each the last one waits for a second",
+        at_limit="it is answered 503, with Retry-After",
+    )
     answers_share: float = _budget(
         0.1,
         "share",

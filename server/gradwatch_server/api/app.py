@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import Metrics
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
@@ -57,6 +58,7 @@ def make_app(
         openapi_url=None,  # a route of ours gives it, which refuses what it does not know
         docs_url=None,  # its page loads scripts from a CDN; /openapi.json has it all
         redoc_url=None,
+        redirect_slashes=False,  # what is not there is a problem document, whatever it ends with
     )
     summaries = Summaries(engine)
     app.state.shared = ApiState(
@@ -65,6 +67,7 @@ def make_app(
         alert_stream=alert_stream,
         summaries=summaries,
         metrics=share_metrics(engine, summaries, connection_limits),
+        curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
             engine.budget_use, None if connection_limits is None else connection_limits.most

@@ -7,33 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from gradwatch_server.core.state import State
-from gradwatch_server.core.views.snapshot import RunView, view_attempt
-from gradwatch_server.engine.commands import Command, Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class ShowAttempt:
-    """Somebody wants to see an attempt.
-
-    Args:
-        run: Name of the run.
-        attempt: Number of the attempt.
-    """
-
-    run: str
-    attempt: int
-
-    def __call__(self, _state: State, _now_ns: int) -> Outcome:
-        """Change nothing."""
-        return Outcome(self._show)
-
-    def _show(self, state: State) -> RunView | None:
-        run = state.runs.get(self.run)
-        return None if run is None else view_attempt(run, self.attempt, state.rules)
+from gradwatch_server.api.questions import ShowAttempt
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.commands import Command
 
 
 class EarlierAttempts:

@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from gradwatch_server.api.questions import Layouts
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.merging import total_norm
-from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.engine.commands import Outcome
 from gradwatch_server.storage.series_store import KeptRecord, Records
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import INFS, L2, LINF, LOCAL_L2, NANS
@@ -28,37 +26,6 @@ LOOK_AHEAD: Final = 1_024
 
 SHOWN: Final = (L2, LINF, NANS, INFS, LOCAL_L2)
 _SCALARS: Final = (Scalar.LOSS, Scalar.LR, Scalar.LOSS_SCALE, Scalar.STEP_TIME_S, Scalar.BATCH_SIZE)
-
-Layouts = Mapping[tuple[bytes, int], IndexArray]
-"""Session and manifest to (own layers,) the place of each layer in the attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShowLayouts:
-    """Somebody wants to know which layers the records of an attempt are about.
-
-    Args:
-        run: Name of the run.
-        attempt: Number of the attempt.
-    """
-
-    run: str
-    attempt: int
-
-    def __call__(self, _state: State, _now_ns: int) -> Outcome:
-        """Change nothing."""
-        return Outcome(self._show)
-
-    def _show(self, state: State) -> Layouts:
-        run = state.runs.get(self.run)
-        attempts = () if run is None else run.attempts
-        return {
-            (session.id, number): manifest.layout.index
-            for attempt in attempts
-            if attempt.number == self.attempt
-            for session in attempt.sessions.values()
-            for number, manifest in session.manifests.items()
-        }
 
 
 @dataclass(slots=True)

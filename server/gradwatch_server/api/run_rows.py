@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -23,12 +23,21 @@ def _badness(own: Summary) -> tuple[Any, ...]:
     return own.phase not in _LIVING, -_STATUSES.index(own.status), -own.key[0], own.view.name
 
 
-_ORDERS: Final[dict[str, Callable[[Summary], Any]]] = {
+_KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {
+    "heard": lambda own: (-own.key[0], own.view.name),
     "worst": _badness,
-    "name": lambda own: own.view.name,
+    "name": lambda own: (own.view.name,),
     "step": lambda own: (-(own.view.frame.step if own.view.frame else -1), own.view.name),
 }
-"""By what they come; those heard of last come first as they are."""
+"""By what they come, the least first; each run has a key of its own."""
+
+KEY_TYPES: Final[Mapping[Order, tuple[type, ...]]] = {
+    "heard": (int, str),
+    "worst": (bool, int, int, str),
+    "name": (str,),
+    "step": (int, str),
+}
+"""Of what the key of each order consists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,7 @@ class Choice:
     sort: Order = "heard"
 
     def of(self, runs: Sequence[Summary]) -> tuple[Summary, ...]:
-        """Return those of the runs, which come as they were heard of."""
+        """Return those of the runs, in order."""
         text = None if self.q is None else self.q.casefold()
         found = [
             own
@@ -57,8 +66,11 @@ class Choice:
             and self.status in (None, own.status)
             and self.phase in (None, own.phase)
         ]
-        order = _ORDERS.get(self.sort)
-        return tuple(found if order is None else sorted(found, key=order))
+        return tuple(sorted(found, key=self.key))
+
+    def key(self, own: Summary) -> tuple[Any, ...]:
+        """Return by what a run comes."""
+        return _KEYS[self.sort](own)
 
 
 def describe_row(own: Summary, spark: int) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import HTTPException, Query
+from fastapi import Depends, HTTPException, Query
 
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.state import ApiState
+from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series.buckets import width_for
 from gradwatch_server.series.history import History, Span
@@ -20,7 +22,53 @@ MAX_CELLS: Final = 4_000_000
 MAX_JSON_CELLS: Final = 50_000
 """The same as JSON, which takes ten times the bytes and longer to write."""
 
-Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+MAX_NEWEST: Final = 4_096
+
+_Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+_Last = Annotated[
+    int | None, Query(ge=1, le=MAX_NEWEST, description="So many of the newest steps with a record.")
+]
+Epoch = Annotated[
+    int | None, Query(ge=0, lt=1 << 53, description="How often the steps had gone back.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSteps:
+    """Which steps are asked for, as the query says it; None is what it does not say.
+
+    Args:
+        epoch: The epoch.
+        first: The first step.
+        last: The last one.
+        after: The last step that the asker has.
+        newest: So many of the newest steps with a record.
+    """
+
+    epoch: int | None = None
+    first: int | None = None
+    last: int | None = None
+    after: int | None = None
+    newest: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is not said where they begin or end."""
+        return self.first is self.last is self.newest is None
+
+
+async def _asked(
+    from_: Annotated[_Step, Query(alias="from")] = None,
+    to: _Step = None,
+    last: _Last = None,
+    after: _Step = None,
+    epoch: Epoch = None,
+) -> AskedSteps:
+    return AskedSteps(epoch, from_, to, after, last)
+
+
+Steps = Annotated[AskedSteps, Depends(_asked)]
+"""The type of the parameter by which a route gets the steps that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +83,7 @@ class Range:
         last: The last one.
         after: The last step that the asker has, None if it has nothing.
         numbers: What the answer says of it beside the curves.
+        is_newest: Whether the epoch is the one that the attempt is in.
     """
 
     view: RunView
@@ -44,13 +93,25 @@ class Range:
     last: int
     after: int | None
     numbers: dict[str, Any]
+    is_newest: bool = False
 
-    def width(self, points: int) -> int:
-        """Return the width that gives *points* buckets at most, and that all steps are kept in."""
+    @property
+    def levels(self) -> ModuleLevels | None:
+        """What the rules take for usual, None if they are not at these steps any more."""
+        return self.view.levels if self.is_newest else None
+
+    def width(self, points: int, tables: Collection[str] = ()) -> int:
+        """Return the width that gives *points* buckets at most, and that all steps are kept in.
+
+        Args:
+            points: Buckets at most.
+            tables: What is read beside numbers of the run.
+        """
         if self.span is None:
             return 1
-        finest = self.history.finest(self.span.epoch, self.first, self.last)
-        return max(width_for(self.first, self.last, points), finest)
+        histories = {self.history, *map(self.history.of_table, tables)}
+        finest = (own.finest(self.span.epoch, self.first, self.last) for own in histories)
+        return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:
         """Return the first and the last bucket that the asker does not have.
@@ -63,21 +124,13 @@ class Range:
         return first, self.last // width
 
 
-def find_range(
-    view: RunView,
-    api: ApiState,
-    history: History,
-    epoch: int | None,
-    first: int | None,
-    last: int | None,
-    after: int | None,
-    newest: int | None,
-) -> Range:
+def find_range(view: RunView, api: ApiState, history: History, asked: AskedSteps) -> Range:
     """Return the steps that are asked for, as far as they are kept.
 
     Raises:
         HTTPException: 404 for an epoch that is not there, 422 for steps that are not.
     """
+    epoch, first, last, after = asked.epoch, asked.first, asked.last, asked.after
     spans = {own.epoch: own for own in history.spans()}
     if epoch is not None and epoch not in spans:
         known = f"{min(spans)} to {max(spans)}" if spans else "none yet"
@@ -99,11 +152,12 @@ def find_range(
     if last is not None and last < span.first:
         raise HTTPException(422, f"query to: steps from {span.first} on are kept, got {last}")
     begin = first
-    if begin is None and newest is not None:
-        begin = history.newest(span.epoch, newest)
+    if begin is None and asked.newest is not None:
+        begin = history.newest(span.epoch, asked.newest)
     begin = max(begin or 0, span.first)
     end = span.last if last is None else min(last, span.last)
-    return Range(view, history, span, begin, end, after, kept)
+    is_newest = span.epoch == max(spans)
+    return Range(view, history, span, begin, end, after, kept, is_newest)
 
 
 def check_cells(cells: int, *, as_json: bool, advice: str) -> None:

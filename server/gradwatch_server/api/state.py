@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request
 
+from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
@@ -44,6 +46,7 @@ class ApiState:
         alert_stream: Follows them.
         summaries: The runs in short.
         metrics: What the engine counts, for Prometheus.
+        curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
     """
@@ -53,6 +56,7 @@ class ApiState:
     alert_stream: AlertStream
     summaries: Summaries
     metrics: SharedAnswer[bytes]
+    curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
     _earlier_attempts: EarlierAttempts = field(init=False)
@@ -75,6 +79,16 @@ class ApiState:
     def last_seen(self) -> LastSeen:
         """When each session last gave a sign of life."""
         return self.published.last_seen
+
+    @property
+    def ingest(self) -> str | None:
+        """The endpoint that clients attach to, None where it listens on all addresses.
+
+        Which of these a client reaches is not known here.
+        """
+        endpoint = self.engine.ingest_endpoint
+        host = endpoint_host(endpoint)
+        return None if host is not None and is_wildcard(host) else endpoint
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gradwatch_server.api.problems import encode
@@ -22,6 +22,10 @@ from gradwatch_wire.health import AlertState, Phase, RankState, Status
 
 SLICE: Final = 50
 """Runs that are worked out before others get their turn."""
+
+
+MAX_GONE: Final = 4_096
+"""Names of runs that are not there any more, the newest: enough for who asks now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Summary:
         score: The last health score, None without.
         ranks: State to the number of ranks in it.
         firing: Severity to the number of alerts that fire.
+        number: That of the listing in which it came to be so.
     """
 
     view: RunView
@@ -51,11 +56,29 @@ class Summary:
     score: float | None
     ranks: Mapping[str, int]
     firing: Mapping[str, int]
+    number: int = 0
 
     @property
     def key(self) -> tuple[int, str]:
         """By what runs are ordered: when they were last heard of."""
         return self.view.updated_ns, self.view.name
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All runs at one moment, and what tells somebody who knows an earlier one what is new.
+
+    Args:
+        runs: The last one heard of first.
+        number: Another, larger one whenever something changed.
+        gone: Name to the number of the listing in which a run was not there any more.
+        forgotten: Number before which it is not known any more which runs went.
+    """
+
+    runs: tuple[Summary, ...] = ()
+    number: int = 0
+    gone: Mapping[str, int] = field(default_factory=dict)
+    forgotten: int = 0
 
 
 class Summaries:
@@ -66,30 +89,48 @@ class Summaries:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.newest: tuple[Summary, ...] = ()  # as last asked for, the last one heard of first
+        self._listing = Listing()
         self._engine = engine
         self._kept: dict[str, Summary] = {}
         self._shared = SharedAnswer(self._look, self._share)
 
+    @property
+    def newest(self) -> tuple[Summary, ...]:
+        """The runs as last asked for, the last one heard of first."""
+        return self._listing.runs
+
     async def all(self) -> tuple[Summary, ...]:
         """Return all runs, the last one heard of first."""
+        return (await self.listing()).runs
+
+    async def listing(self) -> Listing:
+        """Return all runs, and what tells which of them are new."""
         return await self._shared.get()
 
     def _share(self) -> float:
         return self._engine.budget_use.limits.answers_share
 
-    async def _look(self) -> tuple[Summary, ...]:
-        published, kept = self._engine.published, self._kept
+    async def _look(self) -> Listing:
+        published, kept, before = self._engine.published, self._kept, self._listing
+        next_ = before.number + 1
         views = published.runs
         found: dict[str, Summary] = {}
         for number, (name, view) in enumerate(views.items(), 1):
             now_ns = self._engine.clock.now_ns()
-            found[name] = _renew(kept.get(name), view, published.last_seen, now_ns, published.fault)
+            own = _renew(kept.get(name), view, published.last_seen, now_ns, published.fault)
+            found[name] = own if own is kept.get(name) else replace(own, number=next_)
             if not number % SLICE:
                 await asyncio.sleep(0)
+        gone = {name: at for name, at in before.gone.items() if name not in found}
+        gone |= dict.fromkeys(kept.keys() - found.keys(), next_)
+        forgotten = before.forgotten
+        while len(gone) > MAX_GONE:
+            forgotten = gone.pop(next(iter(gone)))
+        is_new = gone != before.gone or any(own.number == next_ for own in found.values())
+        runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
         self._kept = found
-        self.newest = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
-        return self.newest
+        self._listing = Listing(runs, next_ if is_new else before.number, gone, forgotten)
+        return self._listing
 
 
 def _renew(

@@ -103,6 +103,7 @@ class Engine(threading.Thread):
             max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes_per_peer),
         )
         self.refused: Mapping[str, int] = ingest.refused
+        self.ingest_endpoint = ingest.endpoint
         self._store = store
         self.records = store.records
         self.deletions = Deletions(store)

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.state import State
-from gradwatch_server.series.encoding import DamagedChunkError, encode_layers
+from gradwatch_server.engine.recorded_attempt import RecordedAttempt
 from gradwatch_server.series.history import History
-from gradwatch_server.series.layers import KnownLayers
-from gradwatch_server.series.tail import Tail
-from gradwatch_server.storage.series_chunks import decode_chunk, encode_chunk
 from gradwatch_server.storage.series_compactor import Compactor
-from gradwatch_server.storage.series_store import MAX_LEVEL, SeriesStore
+from gradwatch_server.storage.series_store import SeriesStore, Track, height
 from gradwatch_server.storage.store import StorageError
 
 logger = logging.getLogger(__name__)
@@ -45,21 +42,8 @@ SLICE_CHUNKS: Final = 16
 """Chunks that are deleted at once."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The tail of an attempt, and up to where the store has it."""
-
-    tail: Tail
-    number: int = -1
-    count: int = 0
-    layers: KnownLayers | None = None
-    seen: int = 0  # rows that there were when it was looked at last
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether the store has all of it."""
-        newest = self.tail.chunks[-1] if self.tail.chunks else None
-        return newest is None or (newest.number, newest.count) == (self.number, self.count)
+_LEVELS: Final = sorted((level for track in Track for level in track.levels), key=height)
+"""All levels, the lowest of each track first."""
 
 
 class SeriesRecorder:
@@ -77,7 +61,7 @@ class SeriesRecorder:
         self._store = store
         self._max_bytes = max_bytes
         self._clock = clock
-        self._kept: dict[tuple[str, int], _Kept] = {}
+        self._kept: dict[tuple[str, int], RecordedAttempt] = {}
         self._full: dict[tuple[str, int], None] = {}  # those with a chunk that is to be written
         self._gone: dict[tuple[str, int], None] = {}  # those that are to be removed
         self._compactor = Compactor(store)
@@ -99,48 +83,35 @@ class SeriesRecorder:
                 self._gone[own] = None
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
-        """Take in the next frame of an attempt; it may have had it before a restart.
+        """Take in the next frame of an attempt; it may have had it before a restart."""
+        self._add(run, attempt, lambda own: own.add_frame(closed, self.offset))
+
+    def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
+        """Take in the next gains of an attempt likewise."""
+        self._add(run, attempt, lambda own: own.add_gains(gains, epoch, self.offset))
+
+    def _add(self, run: str, attempt: int, add: Callable[[RecordedAttempt], None]) -> None:
+        """Let an attempt take something in.
 
         A fault in that costs the row: what the rules make of the frame does not depend on it.
         """
         try:
-            self._add(run, attempt, closed)
+            kept = self._kept.get((run, attempt))
+            if kept is None:
+                kept = RecordedAttempt.resume(self._store, run, attempt)
+                self._kept[run, attempt] = kept
+            add(kept)
+            if kept.has_full:
+                self._full[run, attempt] = None
         except Exception:
             if not self._missed:
                 logger.exception("a row of the curves of run %s is missing (told once)", run)
             self._missed = True
 
-    def _add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
-        kept = self._kept.get((run, attempt))
-        if kept is None:
-            kept = self._kept[run, attempt] = self._resume(run, attempt)
-        kept.tail.add(closed, self.offset)
-        if len(kept.tail.chunks) > 1 or (kept.tail.chunks and kept.tail.chunks[-1].is_full):
-            self._full[run, attempt] = None
-
-    def _resume(self, run: str, attempt: int) -> _Kept:
-        """Return the tail of an attempt, which goes on with the last chunk that is stored."""
-        newest = self._store.newest(run, attempt, 0)
-        if newest is None:
-            return _Kept(Tail())
-        tail = Tail(newest.number + 1, (newest.epoch, newest.last_step))
-        if newest.is_closed:
-            return _Kept(tail, newest.number, newest.entries)
-        own = run, attempt, 0, newest.number
-        bodies = {}
-        for table in self._store.tables(*own):
-            with self._store.body(*own, table) as read:
-                bodies[table] = b"" if read is None else read(0, 1 << 40)
-        try:
-            tail.resume(decode_chunk(newest, self._store.head(*own), bodies))
-        except (DamagedChunkError, ValueError, TypeError, KeyError) as error:
-            logger.warning("curves of run %s go on in a chunk of their own: %s", run, error)
-        return _Kept(tail, newest.number, newest.entries)
-
     def place(self, run: str, attempt: int) -> tuple[int, int] | None:
         """Return epoch and step of the newest row in memory, None without any; from any thread."""
         kept = self._kept.get((run, attempt))
-        return None if kept is None or kept.tail.last < (0, 0) else kept.tail.last
+        return None if kept is None or kept.place < (0, 0) else kept.place
 
     def history(self, run: str, attempt: int) -> contextlib.AbstractContextManager[History]:
         """Open what there is of an attempt, from any thread."""
@@ -148,11 +119,15 @@ class SeriesRecorder:
 
     @contextlib.contextmanager
     def _history(self, run: str, attempt: int) -> Iterator[History]:
-        # The tail first: what leaves it is in the store before.
+        # What is in memory first: what leaves it is in the store before.
         kept = self._kept.get((run, attempt))
-        tail = None if kept is None else kept.tail.view()
-        with self._store.read(run, attempt, None if tail is None else tail.first) as stored:
-            yield History(tail, stored)
+        if kept is None:
+            with self._store.read(run, attempt, None) as (frames, gains):
+                yield History(None, frames, gains=History(None, gains))
+            return
+        own = kept.view()
+        with self._store.read(run, attempt, own.frames.first, own.gains.first) as (frames, gains):
+            yield History(own.frames, frames, own.layers, History(own.gains, gains))
 
     def before_save(self, runs: Iterable[str]) -> None:
         """Write all rows of some runs: their state is about to be saved.
@@ -165,25 +140,8 @@ class SeriesRecorder:
             self._write(own)
 
     def _write(self, own: tuple[str, int]) -> None:
-        kept = self._kept[own]
-        chunks = [
-            chunk
-            for chunk in kept.tail.chunks
-            if (chunk.number, chunk.count) > (kept.number, kept.count)
-        ]
-        if not chunks:
-            return
-        newest = chunks[-1]
-        saved = [
-            encode_chunk(chunk, is_closed=chunk is not newest or chunk.is_full) for chunk in chunks
-        ]
-        layers = kept.tail.layers
-        new_layers = None if layers is kept.layers else encode_layers(layers)
-        self._store.save(*own, saved, new_layers)
-        kept.number, kept.count, kept.layers = newest.number, newest.count, layers
-        if any(chunk.facts.is_closed for chunk in saved):
+        if self._kept[own].write(self._store, *own):
             self._compactor.note(*own)
-        kept.tail.drop(lambda chunk: chunk.number < newest.number)
         self._full.pop(own, None)
 
     def forget(self, gone: Forgotten) -> None:
@@ -223,9 +181,9 @@ class SeriesRecorder:
         """Let the tails leave memory that did not move, and more where all take too much."""
         total = 0
         for own, kept in list(self._kept.items()):
-            moved, kept.seen = kept.tail.num_added != kept.seen, kept.tail.num_added
+            moved, kept.seen = kept.num_added != kept.seen, kept.num_added
             if moved or not kept.is_saved:
-                total += kept.tail.num_bytes
+                total += kept.num_bytes
                 self._kept[own] = self._kept.pop(own)  # those that moved last come last
             else:
                 del self._kept[own]
@@ -233,7 +191,7 @@ class SeriesRecorder:
             if total <= MAX_TAIL_BYTES:
                 return
             self._write(own)
-            total -= self._kept.pop(own).tail.num_bytes
+            total -= self._kept.pop(own).num_bytes
 
     def _do_due(self, now_ns: int) -> bool:
         if self._gone:
@@ -260,10 +218,11 @@ class SeriesRecorder:
         if sum(own.num_bytes for own in sizes) <= self._max_bytes:
             return False
         for largest in sorted(sizes, key=lambda own: -own.num_bytes):
-            for level in range(MAX_LEVEL):
-                if self._store.trim(largest.run, largest.attempt, level, SLICE_CHUNKS):
+            own = largest.run, largest.attempt
+            for level in _LEVELS:
+                if self._store.trim(*own, level, SLICE_CHUNKS):
                     return True
-            for level in range(MAX_LEVEL + 1):
-                if self._store.drop(largest.run, largest.attempt, level, SLICE_CHUNKS):
+            for level in _LEVELS:
+                if self._store.drop(*own, level, SLICE_CHUNKS):
                     return True
         return False

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, Item
-from gradwatch_server.core.frames.closed_frame import ClosedFrame
-from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.rows import ROW_OF
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE, run_numbers
+from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.items import ITEM_TABLES
+from gradwatch_server.series.new_row import NewRow
 from gradwatch_server.series.rows import Rows
 from gradwatch_wire.columns import L2, NONFINITE_COUNTS
 
@@ -54,6 +54,8 @@ class Chunk:
         self.run_known = np.zeros((capacity, len(RUN_COLUMNS)), dtype=np.bool_)
         self.present = np.zeros((capacity, num_layers), dtype=np.bool_)
         self.values = np.full((capacity, len(columns), num_layers), np.nan)
+        self.items: dict[str, tuple[FloatArray, BoolArray]] = {}
+        """Table of other items to (capacity, items) numbers, and whether there is one."""
 
     @property
     def capacity(self) -> int:
@@ -63,7 +65,8 @@ class Chunk:
     @property
     def num_bytes(self) -> int:
         """About what it takes in memory."""
-        return self.values.nbytes + self.present.nbytes + self.run.nbytes + 1_024
+        items = sum(values.nbytes + known.nbytes for values, known in self.items.values())
+        return self.values.nbytes + self.present.nbytes + self.run.nbytes + items + 1_024
 
     @property
     def num_layers(self) -> int:
@@ -74,24 +77,30 @@ class Chunk:
     def is_full(self) -> bool:
         """Whether the next row belongs into another chunk."""
         per_row = 8 * max(len(self.columns), 1) * max(self.num_layers, 1)
+        per_row += sum(9 * self.num_items(table) for table in self.items)
         most = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
         return self.count >= most
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether a frame can be added without growing."""
+    def num_items(self, table: str) -> int:
+        """Return how many items it has of a table of items that are no layers."""
+        return int(self.items[table][0].shape[1]) if table in self.items else 0
+
+    def fits(self, row: NewRow) -> bool:
+        """Whether a row can be added without growing."""
         return (
             self.count < self.capacity
-            and len(frame.present) <= self.num_layers
-            and set(frame.measured) <= set(self.columns)
+            and row.num_layers <= self.num_layers
+            and set(row.measured) <= set(self.columns)
+            and all(own.width <= self.num_items(table) for table, own in row.items.items())
         )
 
-    def grown(self, frame: Frame) -> Chunk:
-        """Return a copy that a frame fits into."""
-        columns = (*self.columns, *(own for own in frame.measured if own not in self.columns))
+    def grown(self, row: NewRow) -> Chunk:
+        """Return a copy that a row fits into."""
+        columns = (*self.columns, *(own for own in row.measured if own not in self.columns))
         capacity = self.capacity
         if self.count == capacity:
             capacity = min(2 * capacity, MAX_ROWS)
-        layers = max(self.num_layers, len(frame.present))
+        layers = max(self.num_layers, row.num_layers)
         made = Chunk(self.number, self.epoch, capacity, columns, layers)
         rows = slice(self.count)
         for name in ("steps", "times_ns", "offsets", "skipped", "run", "run_known"):
@@ -99,51 +108,83 @@ class Chunk:
         made.present[rows, : self.num_layers] = self.present[rows]
         made.values[rows, : len(self.columns), : self.num_layers] = self.values[rows]
         made.count = self.count
+        for table in {**self.items, **row.items}:
+            needed = row.items[table].width if table in row.items else 0
+            made.add_table(table, max(self.num_items(table), needed))
+            for own, before in zip(made.items[table], self.items.get(table, ()), strict=False):
+                own[rows, : before.shape[1]] = before[rows]
         return made
 
-    @classmethod
-    def begun(cls, number: int, closed: ClosedFrame) -> Chunk:
-        """Return an empty chunk that a frame fits into."""
-        frame = closed.frame
-        return cls(number, closed.epoch, _FIRST_ROWS, frame.measured, len(frame.present))
+    def add_table(self, table: str, num_items: int) -> None:
+        """Make room for a table of other items, of which nothing is known yet."""
+        shape = self.capacity, num_items
+        self.items[table] = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
 
-    def add(self, closed: ClosedFrame, offset: int) -> None:
-        """Add a frame that fits.
+    @classmethod
+    def begun(cls, number: int, row: NewRow) -> Chunk:
+        """Return an empty chunk that a row fits into."""
+        made = cls(number, row.epoch, _FIRST_ROWS, row.measured, row.num_layers)
+        for table, own in row.items.items():
+            made.add_table(table, own.width)
+        return made
+
+    def add(self, new: NewRow, offset: int) -> None:
+        """Add a row that fits.
 
         Args:
-            closed: The frame.
-            offset: Place in the log of the entry by which it closed.
+            new: The row.
+            offset: Place in the log of the entry by which its step closed.
         """
-        frame, row = closed.frame, self.count
-        layers = len(frame.present)
-        self.steps[row], self.times_ns[row] = frame.step, frame.received_ns
-        self.offsets[row], self.skipped[row] = offset, closed.skipped
-        numbers = run_numbers(closed)
-        self.run_known[row] = [own is not None for own in numbers]
-        self.run[row] = [np.nan if own is None else own for own in numbers]
+        row = self.count
+        self.steps[row], self.times_ns[row] = new.step, new.time_ns
+        self.offsets[row], self.skipped[row] = offset, new.skipped
+        self._add_numbers(new, row)
+        self._add_layers(new, row)
+        for table, own in new.items.items():
+            values, known = self.items[table]
+            values[row, own.places], known[row, own.places] = own.values, own.known
+        self.count += 1  # last: who reads beside us takes the rows up to here
+
+    def _add_numbers(self, new: NewRow, row: int) -> None:
+        if new.numbers:
+            self.run_known[row] = [own is not None for own in new.numbers]
+            self.run[row] = [np.nan if own is None else own for own in new.numbers]
+
+    def _add_layers(self, new: NewRow, row: int) -> None:
+        frame, layers = new.frame, new.num_layers
+        if frame is None:
+            return
         self.present[row, :layers] = frame.present
         for place, name in enumerate(self.columns):
             self.values[row, place, :layers] = frame.columns[ROW_OF[name]]
         if L2 in self.columns:
-            self.values[row, self.columns.index(L2), :layers] = _norms(frame)
-        self.count += 1  # last: who reads beside us takes the rows up to here
+            self.values[row, self.columns.index(L2), :layers] = new.l2
 
     def rows(self, table: str, items: IndexArray | None = None, count: int | None = None) -> Rows:
         """Return the first *count* rows of some items of a table, all without.
 
         Args:
-            table: `RUN_TABLE`, or a column of the layers.
+            table: `RUN_TABLE`, one of `ITEM_TABLES`, or a column of the layers.
             items: Which items; those that the chunk does not have are not known.
             count: How many rows there were when the reader looked.
         """
         own = slice(self.count if count is None else count)
         if table == RUN_TABLE:
             values, known = self.run[own], self.run_known[own]
+        elif table in ITEM_TABLES:
+            values, known = self._items(table, own)
         else:
             values, known = self._layers(table, own)
         if items is not None:
             values, known = _picked(values, items, np.nan), _picked(known, items, fill=False)
         return Rows(self.steps[own], self.times_ns[own], self.skipped[own], values, known)
+
+    def _items(self, table: str, own: slice) -> tuple[FloatArray, BoolArray]:
+        if table not in self.items:
+            none = np.zeros((len(self.steps[own]), 0))
+            return none, none.astype(np.bool_)
+        values, known = self.items[table]
+        return values[own], known[own]
 
     def _layers(self, column: str, own: slice) -> tuple[FloatArray, BoolArray]:
         present, l2 = self.present[own], self._values(L2, own)
@@ -162,15 +203,6 @@ class Chunk:
             return np.full(self.present[own].shape, np.nan)
         values: FloatArray = self.values[own, self.columns.index(column)]
         return values
-
-
-def _norms(frame: Frame) -> FloatArray:
-    """Return (layers,) L2 norms, non-finite where any collection that a record covers was."""
-    l2: FloatArray = frame.columns[ROW_OF[L2]]
-    hidden = frame.nonfinite & np.isfinite(l2)
-    if not hidden.any():
-        return l2
-    return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
 
 
 def _picked(values: npt.NDArray[Item], items: IndexArray, fill: float) -> npt.NDArray[Item]:

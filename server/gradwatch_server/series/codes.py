@@ -83,11 +83,10 @@ def medians(buckets: Buckets) -> FloatArray:
     return found
 
 
-def usual(buckets: Buckets) -> CodeArray:
-    """Return (items,) the code of the median of the finite means, `NO_RECORD` without any."""
-    found = medians(buckets)
-    coded = encode(found)
-    coded[np.isnan(found)] = NO_RECORD
+def usual(levels: FloatArray) -> CodeArray:
+    """Return (items,) the codes of what is usual, `NO_RECORD` where that is NaN."""
+    coded = encode(levels)
+    coded[np.isnan(levels)] = NO_RECORD
     return coded
 
 

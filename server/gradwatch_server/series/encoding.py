@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.core.packing import SAME, pack, unpack
 from gradwatch_server.series.buckets import COUNTS, STATS, Buckets
+from gradwatch_server.series.items import ItemKind
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.series.rows import Rows
 
@@ -128,7 +129,8 @@ def encode_layers(layers: KnownLayers) -> bytes:
     """Return the layers of an attempt."""
     groups = [[name, pack(members)] for name, members in layers.groups.items()]
     numel = [float(own) for own in layers.numel]  # 2^64 is more than msgpack can encode
-    return encode_plain([layers.names, numel, groups, layers.is_ordered])
+    later = [layers.dtypes, layers.shards, [[kind, own] for kind, own in layers.items.items()]]
+    return encode_plain([layers.names, numel, groups, layers.is_ordered, *later])
 
 
 def decode_layers(data: bytes) -> KnownLayers:
@@ -137,10 +139,19 @@ def decode_layers(data: bytes) -> KnownLayers:
     Raises:
         DamagedChunkError: If it was something else.
     """
-    names, numel, groups, is_ordered = decode_plain(data)
+    names, numel, groups, is_ordered, *later = decode_plain(data)
+    dtypes, shards, items, *_ = later or ((), (), ())  # what was written first has none
     sizes = tuple(int(own) for own in numel)
     members = {name: unpack(own).astype(np.bool_) for name, own in groups}
-    return KnownLayers(tuple(names), sizes, members, bool(is_ordered))
+    return KnownLayers(
+        tuple(names),
+        sizes,
+        members,
+        bool(is_ordered),
+        tuple(dtypes),
+        tuple(shards),
+        {ItemKind(kind): tuple(own) for kind, own in items},
+    )
 
 
 def encode_blocks(arrays: Sequence[npt.NDArray[Any]]) -> bytes:
@@ -176,34 +187,35 @@ def decode_blocks(read: Read, items: IndexArray | None, fills: Sequence[float]) 
     if begin > len(start):
         start += read(len(start), begin - len(start))
     num_items, size, lengths = decode_plain(start[_PREFIX_BYTES:begin])
-    offsets = begin + np.cumsum([0, *lengths])
     wanted = np.arange(num_items) if items is None else items
-    there = wanted < num_items
+    own_block = np.where(wanted < num_items, wanted // size, -1)
+    blocks = sorted(set(own_block.tolist()) - {-1})
     made: Arrays = []
-    for block in np.unique(wanted[there] // size).tolist():
-        arrays = [_unpack(own) for own in decode_plain(read(int(offsets[block]), lengths[block]))]
+    # Of none of its items some block is read all the same: it says how many rows there are.
+    for block in blocks or range(bool(lengths)):
+        packed = decode_plain(read(begin + sum(lengths[:block]), lengths[block]))
         if not made:
-            made = [_filled(arrays[0], len(wanted), fill) for fill in fills]
-        places = np.flatnonzero(there & (wanted // size == block))
-        for whole, own in zip(made, arrays, strict=True):
-            whole[:, places] = True if own is None else own[:, wanted[places] % size]
-    if made:
-        return made
-    if not lengths:
-        return [np.full((0, len(wanted)), fill) for fill in fills]
-    rows = len(_unpack(decode_plain(read(int(offsets[0]), lengths[0]))[0]))  # type: ignore[arg-type]
-    return [np.full((rows, len(wanted)), fill) for fill in fills]
+            made = [_filled(packed[0][1][0], len(wanted), fill) for fill in fills]
+        places = np.flatnonzero(own_block == block)
+        columns = wanted[places] % size
+        for whole, own in zip(made, packed, strict=True):
+            whole[:, places] = _columns(own, columns)
+    return made or [_filled(0, len(wanted), fill) for fill in fills]
 
 
-def _filled(like: npt.NDArray[Any] | None, items: int, fill: float) -> npt.NDArray[Any]:
-    rows = 0 if like is None else len(like)
+def _columns(packed: Any, columns: IndexArray) -> Any:
+    """Return some columns of an array; one number where all of it is the same."""
+    if packed is None:
+        return True
+    if packed[0] == SAME:
+        return np.frombuffer(packed[2], "<f8", 1)[0]
+    return unpack(packed)[:, columns]
+
+
+def _filled(rows: int, items: int, fill: float) -> npt.NDArray[Any]:
     return np.full((rows, items), fill, dtype=np.bool_ if isinstance(fill, bool) else np.float64)
 
 
 def _pack(array: npt.NDArray[Any]) -> Any:
     """Return an array as plain data; flags that are all set, which nearly all are, as None."""
     return None if array.dtype == np.bool_ and array.all() else pack(array)
-
-
-def _unpack(packed: Any) -> npt.NDArray[Any] | None:
-    return None if packed is None else unpack(packed)

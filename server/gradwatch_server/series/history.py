@@ -12,6 +12,7 @@ import numpy as np
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.series.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.series.columns import RUN_COLUMNS
+from gradwatch_server.series.items import GAIN_TABLES
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.series.rows import Rows
 from gradwatch_server.series.tail import TailView
@@ -41,7 +42,7 @@ class Wanted:
 
     Args:
         epoch: The epoch.
-        table: `columns.RUN_TABLE` or a column of the layers.
+        table: `columns.RUN_TABLE`, one of `items.ITEM_TABLES`, or a column of the layers.
         items: Which items of it.
         first: The first step.
         last: The last step.
@@ -80,22 +81,35 @@ class StoredSeries(Protocol):
 
 
 class History:
-    """Reads one attempt.
+    """Reads one track of an attempt.
 
     Args:
         tail: Its newest rows, None if there are none in memory.
         stored: What comes before, None if nothing does.
+        layers: What it has curves of, None if that is to be read.
+        gains: That of its gains, None of these themselves.
     """
 
-    def __init__(self, tail: TailView | None, stored: StoredSeries | None = None) -> None:
+    def __init__(
+        self,
+        tail: TailView | None,
+        stored: StoredSeries | None = None,
+        layers: KnownLayers | None = None,
+        gains: History | None = None,
+    ) -> None:
         self._tail = () if tail is None else tail.chunks
         self._stored = stored
-        self._layers = None if tail is None else tail.layers
+        self._layers = layers
+        self._gains = gains
+
+    def of_table(self, table: str) -> History:
+        """Return that of the track which has a table."""
+        return self._gains if self._gains is not None and table in GAIN_TABLES else self
 
     @cached_property
     def layers(self) -> KnownLayers:
         """The layers of the attempt, none before its first frame."""
-        if self._layers is not None and len(self._layers):
+        if self._layers is not None and (len(self._layers) or self._layers.items):
             return self._layers
         return KnownLayers() if self._stored is None else self._stored.layers()
 

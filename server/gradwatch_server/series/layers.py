@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -14,6 +14,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.series.items import ItemKind
 
 MAX_COMPARED: Final = 4_096
 """Names that a wrong one is compared with: each takes some 10 µs."""
@@ -28,17 +29,33 @@ class KnownLayers:
         numel: Elements of each.
         groups: Name of a group to (layers,) whether each layer is in it.
         is_ordered: Whether they come in the order of the forward pass.
+        dtypes: Gradient dtype of each, as torch spells it; none if that was not recorded.
+        shards: In how many shards each is held, 1 of a whole one; none likewise.
+        items: What else there are curves of: kind to names in their places.
     """
 
     names: tuple[str, ...] = ()
     numel: tuple[int, ...] = ()
     groups: Mapping[str, BoolArray] = field(default_factory=dict)
     is_ordered: bool = False
+    dtypes: tuple[str, ...] = ()
+    shards: tuple[int, ...] = ()
+    items: Mapping[ItemKind, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, layers: Layers, *, is_ordered: bool) -> KnownLayers:
+    def of(
+        cls, layers: Layers, items: Mapping[ItemKind, tuple[str, ...]], *, is_ordered: bool
+    ) -> KnownLayers:
         """Return a copy that others may read."""
-        return cls(tuple(layers.names), tuple(layers.numel), dict(layers.groups()), is_ordered)
+        return cls(
+            tuple(layers.names),
+            tuple(layers.numel),
+            dict(layers.groups()),
+            is_ordered,
+            tuple(layers.dtypes),
+            tuple(layers.shards),
+            items,
+        )
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -49,6 +66,13 @@ class KnownLayers:
         """Another one for other names: 16 hexadecimal digits."""
         made = hashlib.blake2s("\0".join(self.names).encode("utf-8", "replace"), digest_size=8)
         return made.hexdigest()
+
+    @cached_property
+    def state(self) -> str:
+        """Another one for anything else that is said of them: 8 hexadecimal digits."""
+        groups = [(name, own.tobytes()) for name, own in self.groups.items()]
+        told = (self.numel, groups, self.is_ordered, self.dtypes, self.shards)
+        return hashlib.blake2s(repr(told).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -62,9 +86,7 @@ class KnownLayers:
 
     def near(self, name: str, most: int = 3) -> list[str]:
         """Return the names that are most like one that is not there."""
-        own = self.names[:MAX_COMPARED]
-        inside = [one for one in own if name and name in one][:most]
-        return inside or difflib.get_close_matches(name[:200], own, most, 0.4)
+        return nearest(name, self.names, most)
 
     def matching(self, pattern: str) -> IndexArray:
         """Return the places of the names that fit a pattern, upper and lower case told apart."""
@@ -77,6 +99,13 @@ class KnownLayers:
             if place < len(members) and members[place]:
                 return name
         return None
+
+
+def nearest(name: str, names: Sequence[str], most: int = 3) -> list[str]:
+    """Return the names that are most like one that is not among them."""
+    own = names[:MAX_COMPARED]
+    inside = [one for one in own if name and name in one][:most]
+    return inside or difflib.get_close_matches(name[:200], own, most, 0.4)
 
 
 def module_of(name: str) -> str:

@@ -1,14 +1,12 @@
-"""The tail of an attempt: its newest rows, as far as they are not all in the store."""
+"""A tail: the newest rows of an attempt, as far as they are not all in the store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.series.chunk import Chunk
-from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.series.new_row import NewRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +16,14 @@ class TailView:
     Args:
         first: Number of its first chunk: those before are in the store.
         chunks: The chunks, each with the rows that it had, oldest first.
-        layers: The layers.
     """
 
     first: int
     chunks: tuple[tuple[Chunk, int], ...]
-    layers: KnownLayers
 
 
 class Tail:
-    """The newest rows of an attempt.
+    """The newest rows of a track of an attempt.
 
     Args:
         first: Number of the chunk that begins it.
@@ -37,10 +33,8 @@ class Tail:
     def __init__(self, first: int = 0, last: tuple[int, int] = (-1, -1)) -> None:
         self.last = last
         self.num_added = 0
-        self.layers = KnownLayers()
         self._first = first
         self._chunks: tuple[Chunk, ...] = ()
-        self._groups: Mapping[str, BoolArray] | None = None
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -58,36 +52,25 @@ class Tail:
         # in it; what is in it stays.
         chunks = self._chunks
         first = chunks[0].number if chunks else self._first
-        return TailView(first, tuple((own, own.count) for own in chunks), self.layers)
+        return TailView(first, tuple((own, own.count) for own in chunks))
 
-    def add(self, closed: ClosedFrame, offset: int) -> None:
-        """Add a frame, unless it is there already: after a restart it may come again."""
-        place = closed.epoch, closed.frame.step
+    def add(self, row: NewRow, offset: int) -> bool:
+        """Add a row, unless it is there already: after a restart it may come again."""
+        place = row.epoch, row.step
         if place <= self.last:
-            return
+            return False
         newest = self._chunks[-1] if self._chunks else None
-        if newest is None or newest.is_full or newest.epoch != closed.epoch:
+        if newest is None or newest.is_full or newest.epoch != row.epoch:
             number = self._first if newest is None else newest.number + 1
-            newest = Chunk.begun(number, closed)
+            newest = Chunk.begun(number, row)
             self._chunks = (*self._chunks, newest)
-        elif not newest.fits(closed.frame):
-            newest = newest.grown(closed.frame)
+        elif not newest.fits(row):
+            newest = newest.grown(row)
             self._chunks = (*self._chunks[:-1], newest)
-        newest.add(closed, offset)
-        self._follow(closed)
+        newest.add(row, offset)
         self.last = place
         self.num_added += 1
-
-    def _follow(self, closed: ClosedFrame) -> None:
-        own, layers = self.layers, closed.layers
-        is_ordered = closed.is_ordered and (own.is_ordered or not own.names)
-        groups = layers.groups()
-        if (
-            len(own) != len(layers.names)
-            or own.is_ordered != is_ordered
-            or self._groups is not groups
-        ):
-            self.layers, self._groups = KnownLayers.of(layers, is_ordered=is_ordered), groups
+        return True
 
     def resume(self, chunk: Chunk) -> None:
         """Go on with a chunk that is in the store and not full."""

@@ -15,15 +15,16 @@ from gradwatch_server.series.encoding import (
     encode_arrays,
     encode_rows,
 )
-from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk
+from gradwatch_server.series.items import ITEM_TABLES
+from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk, Track
 from gradwatch_wire.columns import L2, NONFINITE_COUNTS
 
 
-def encode_chunk(chunk: Chunk, *, is_closed: bool) -> SavedSeriesChunk:
+def encode_chunk(chunk: Chunk, *, is_closed: bool, track: Track = Track.FRAMES) -> SavedSeriesChunk:
     """Return a chunk as it is written."""
     rows = slice(chunk.count)
     facts = ChunkFacts(
-        level=0,
+        level=track,
         number=chunk.number,
         epoch=chunk.epoch,
         first_step=int(chunk.steps[0]),
@@ -36,6 +37,7 @@ def encode_chunk(chunk: Chunk, *, is_closed: bool) -> SavedSeriesChunk:
     if chunk.num_layers and chunk.columns:
         columns = dict.fromkeys((*chunk.columns, *NONFINITE_COUNTS))
         tables |= {name: encode_rows(chunk.rows(name)) for name in columns}
+    tables |= {name: encode_rows(chunk.rows(name)) for name in chunk.items}
     return SavedSeriesChunk(facts, encode_arrays(head), tables)
 
 
@@ -49,9 +51,11 @@ def decode_chunk(facts: ChunkFacts, head: bytes, tables: Mapping[str, bytes]) ->
     fills = (np.nan, False)
     found = {name: decode_blocks(_reader(body), None, fills) for name, body in tables.items()}
     run, run_known = found.pop(RUN_TABLE)
+    items = {name: found.pop(name) for name in ITEM_TABLES & found.keys()}
     count = facts.entries
     present = found[L2][1] if L2 in found else np.zeros((count, 0), dtype=np.bool_)
-    if len(steps) != count or any(own[0].shape != present.shape for own in found.values()):
+    lengths = {len(steps), *(len(own[0]) for own in items.values())}
+    if lengths != {count} or any(own[0].shape != present.shape for own in found.values()):
         msg = f"{count} rows and {len(steps)} steps"
         raise DamagedChunkError(msg)
     made = Chunk(facts.number, facts.epoch, max(count, 1), tuple(found), present.shape[1])
@@ -62,6 +66,9 @@ def decode_chunk(facts: ChunkFacts, head: bytes, tables: Mapping[str, bytes]) ->
     made.present[:] = present
     for place, (values, _) in enumerate(found.values()):
         made.values[:, place] = values
+    for name, (values, was_known) in items.items():
+        made.add_table(name, values.shape[1])
+        made.items[name][0][:], made.items[name][1][:] = values, was_known
     made.count = count
     return made
 

@@ -33,10 +33,12 @@ from gradwatch_server.series.history import empty
 from gradwatch_server.series.rows import Rows
 from gradwatch_server.storage.series_store import (
     FAN,
-    MAX_LEVEL,
     ChunkFacts,
     SavedSeriesChunk,
     SeriesStore,
+    Track,
+    height,
+    width_of,
 )
 
 SLICE_ITEMS: Final = 4 * BLOCK_ITEMS
@@ -98,7 +100,7 @@ class Compactor:
 
     def _compact(self, run: str, attempt: int) -> Iterator[None]:
         """Make what is due of an attempt, the narrowest first."""
-        for level in range(1, MAX_LEVEL + 1):
+        for level in (level for track in Track for level in track.levels[1:]):
             while sources := self._sources(run, attempt, level):
                 yield from _Piece(self._store, run, attempt, level, sources).make()
             yield
@@ -126,7 +128,7 @@ class _Piece:
     ) -> None:
         self._store, self._of, self._level, self._sources = store, (run, attempt), level, sources
         self._heads: list[Arrays | None] = []
-        self._width = FAN**level
+        self._width = width_of(level)
 
     def make(self) -> Iterator[None]:
         """Read, reduce and write it."""
@@ -201,18 +203,18 @@ class _Piece:
             if read is not None and len(items):
                 with contextlib.suppress(DamagedChunkError, ValueError, TypeError):
                     return self._decode(own, head, read, items)
-        if own.level:
+        if height(own.level):
             shape = (len(head[0]), len(items))
             stats = np.full((len(STATS), *shape), np.nan)
             counts = np.zeros((len(COUNTS), *shape), dtype=np.int64)
-            return Buckets(FAN**own.level, head[0], head[1], stats, counts)
+            return Buckets(width_of(own.level), head[0], head[1], stats, counts)
         values = np.full((len(head[0]), len(items)), np.nan)
         rows = Rows(head[0], head[1], head[2], values, np.zeros(values.shape, dtype=np.bool_))
         return Buckets.of(rows, self._width)
 
     def _decode(self, own: ChunkFacts, head: Arrays, read: Read, items: IndexArray) -> Buckets:
-        if own.level:
-            return decode_buckets(head, FAN**own.level, read, items)
+        if height(own.level):
+            return decode_buckets(head, width_of(own.level), read, items)
         return Buckets.of(decode_rows(head, read, items), self._width)
 
     def _body(self, own: ChunkFacts, table: str) -> contextlib.AbstractContextManager[Read | None]:

@@ -1,7 +1,8 @@
 """What a store keeps of curves: chunks of rows, and of wider and wider buckets made of these.
 
 Level 0 are rows, level n buckets of `16 ** n` steps. A chunk of a level is made of `FAN` chunks of
-the one below, and stands for them wherever its width will do; those may be trimmed then.
+the one below, and stands for them wherever its width will do; those may be trimmed then. Gains have
+steps of their own, and so levels of their own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, Protocol
 
 from gradwatch_server.series.encoding import Read
@@ -20,6 +22,28 @@ FAN: Final = 16
 
 MAX_LEVEL: Final = 5
 """Buckets of a million steps: there are no more than some thousand in what a run can be."""
+
+
+class Track(IntEnum):
+    """Rows that have their steps in common: the lowest level of each track."""
+
+    FRAMES = 0
+    GAINS = 8
+
+    @property
+    def levels(self) -> range:
+        """All levels, that of the rows first."""
+        return range(self, self + MAX_LEVEL + 1)
+
+
+def height(level: int) -> int:
+    """Return how many levels are below one in its track."""
+    return level % Track.GAINS
+
+
+def width_of(level: int) -> int:
+    """Return the steps of a bucket of a level."""
+    return int(FAN ** height(level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +58,7 @@ class ChunkFacts:
         last_step: The last one.
         entries: Rows or buckets; none of one that only says that those below are to be read.
         is_closed: Whether nothing is added to it any more.
-        upto: Number of the last chunk of the level below that it stands for; -1 at level 0.
+        upto: Number of the last chunk of the level below that it stands for; -1 of rows.
     """
 
     level: int
@@ -108,14 +132,24 @@ class Records(Protocol):
     def after(self, offset: int, most: int) -> Iterator[KeptRecord]:
         """Yield the statistics after an offset, oldest first, of the next *most* entries."""
 
+    def of_session(self, session: bytes, offset: int, most: int) -> Iterator[KeptRecord]:
+        """Yield those of one session up to an offset likewise."""
+
 
 class SeriesStore(Protocol):
     """Curves in a store. `read` is for any thread, all else for the one that writes."""
 
     def read(
-        self, run: str, attempt: int, before: int | None
-    ) -> AbstractContextManager[StoredSeries]:
-        """Open what is stored of an attempt, without chunks of level 0 from *before* on."""
+        self, run: str, attempt: int, before: int | None, gains_before: int | None = None
+    ) -> AbstractContextManager[tuple[StoredSeries, StoredSeries]]:
+        """Open what is stored of an attempt, frames and gains, as it is at one moment.
+
+        Args:
+            run: Name of the run.
+            attempt: Number of the attempt.
+            before: The chunk of rows of frames from which on it is read from memory, None for none.
+            gains_before: Likewise of gains.
+        """
 
     def save(
         self,

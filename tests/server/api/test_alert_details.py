@@ -67,3 +67,40 @@ def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
     status, detail = problem(service.get("/alerts/0123456789abcdef"))
 
     assert (status, "/alerts has those that are" in detail) == (404, True)
+
+
+def test_all_layers_of_an_alert_come_in_pages(
+    service: Any, peers: Any, wait_until: Any, problem: Any
+) -> None:
+    """Thousands, of which the alert itself names twenty; once it is over these are what is left."""
+    names = tuple(f"block.{n}.weight" for n in range(2_500))
+    peer = peers(service.ingest, run="wide").attach(names)
+
+    def send(first: int, count: int, norm: float) -> None:
+        for step in range(first, first + count):
+            peer.send(stats_of(step, [1.0] * 500 + [norm] * 2_000, loss=1.0))
+        peer.acked()
+        service.shows(peer)
+
+    send(0, 3, 1.0)
+    send(3, 2, NAN)
+    (alert,) = [own for own in service.json("/runs/wide/alerts") if own["rule"] == "nonfinite"]
+    path = f"/alerts/{alert['id']}/layers"
+    assert (len(alert["layers"]), alert["num_layers"]) == (20, 2_000)
+
+    found, cursor = [], 0
+    while cursor is not None:
+        page = service.json(f"{path}?limit=900&cursor={cursor}")
+        assert (page["total"], page["reason"]) == (2_000, None)
+        found += page["layers"]
+        cursor = page["next"]
+    assert found == list(names[500:])
+    assert service.json(f"{path}?q=.777.")["layers"] == ["block.777.weight"]
+
+    send(5, 60, 1.0)
+    wait_until(lambda: service.json(f"/alerts/{alert['id']}")["state"] == "resolved")
+    left = service.json(path)
+    assert (len(left["layers"]), left["total"]) == (20, 2_000)
+    assert "only the first" in left["reason"]
+    assert problem(service.get("/alerts/0123/layers"))[0] == 404
+    assert problem(service.get(f"{path}?limit=0"))[0] == 422

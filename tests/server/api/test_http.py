@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -77,8 +78,52 @@ def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
         "status": "ok",
         "version": __version__,
         "cursor": newest(service),
+        "boot": ANY,
+        "ingest": service.ingest,
     }
     assert service.json("/readyz") == {"status": "ready"}
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
+def test_which_of_all_addresses_clients_reach_is_not_made_up(serve: Any, host: str) -> None:
+    """A page that shows the line which attaches would show one that leads nowhere."""
+    service = serve("--ingest", f"tcp://{host}:0", "--insecure")
+
+    found = service.json("/healthz")
+
+    assert found["ingest"] is None
+    before = found["boot"]
+    service.stop()
+    service.start()
+    assert service.json("/healthz")["boot"] != before
+
+
+def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> None:
+    """The step before a critical alert began; the usual time of a step; whose clock ages go by."""
+    peer = attach()
+    for step in range(10):
+        peer.stats(step, (1.0 if step < 8 else NAN, 1.0), step_time_s=0.5)
+    peer.acked()
+
+    report = health(step=9)
+
+    assert report["status"] == "critical"
+    assert report["last_good_step"] == 7
+    assert report["usual_step_time_s"] == 0.5
+    assert report["revision"] >= 10
+    assert report["now"] >= report["updated_at"]
+
+
+def test_what_health_does_not_know_is_null(attach: Any, health: Any) -> None:
+    """Before the first step, and before it is known what is usual."""
+    peer = attach()
+    report = health(status="unknown")
+    assert (report["last_good_step"], report["usual_step_time_s"]) == (None, None)
+    peer.steps(0, 1.0, 1.0)
+
+    report = health(step=1)
+
+    assert (report["last_good_step"], report["usual_step_time_s"]) == (1, None)
 
 
 def test_the_api_describes_itself(service: Any) -> None:
@@ -654,11 +699,13 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: An
 
     assert service.json("/alerts") == events
     for report in (before, after):
+        del report["now"], report["revision"]
         for rank in report["ranks"]:
             del rank["last_seen_s"]
     assert after == before
     other.greet()
     bad_steps(other, 5, 1)
+    wait_until(lambda: newest(service) == 4)  # it is acknowledged before it is applied
     assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]
 
 

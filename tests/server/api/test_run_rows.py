@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import httpx
 import pytest
 
+from gradwatch_wire import Bye
 from tests.support.records import stats_of
 
 
@@ -41,7 +43,6 @@ def test_runs_are_chosen_and_ordered(filled: Any, problem: Any) -> None:
     assert names(filled, "phase=waiting") == ["Other"]
     assert names(filled, "q=none") == []
     assert problem(filled.get("/runs?sort=size"))[0] == 422
-    assert problem(filled.get("/runs?sort=name&after=1-a"))[0] == 422
 
 
 @pytest.mark.slow
@@ -55,6 +56,57 @@ def test_pages_keep_what_was_chosen(filled: Any) -> None:
     assert found == {"sweep-bad", "sweep-well"}
     assert all("spark" in own for own in second.json())
     assert "link" not in second.headers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sort", ["heard", "worst", "name", "step"])
+def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
+    """None is missing or doubled, and the cursor of another order is refused."""
+    whole = names(filled, f"sort={sort}")
+    found, path = [], f"/runs?sort={sort}&limit=1"
+    while path:
+        answer = filled.get(path)
+        found += [own["run"] for own in answer.json()]
+        path = answer.headers.get("link", "").partition(">")[0].removeprefix("<")
+        if path:
+            cursor = path.partition("cursor=")[2].partition("&")[0]
+    assert found == whole
+    other = "name" if sort != "name" else "step"
+    status, detail = problem(filled.get(f"/runs?sort={other}&cursor={cursor}"))
+    assert (status, f"sort={other}" in detail) == (422, True)
+
+
+@pytest.mark.slow
+def test_only_what_changed_is_sent_again(filled: Any, peers: Any, problem: Any) -> None:
+    """With the names of runs that went, or are not among the wanted ones any more."""
+    first = filled.json("/runs?since=0&sort=name")
+    assert first["all"] is True
+    assert [own["run"] for own in first["runs"]] == ["Other", "sweep-bad", "sweep-well"]
+    again = filled.json(f"/runs?since={first['since']}")
+    assert (again["all"], again["runs"], again["gone"]) == (False, [], [])
+    assert filled.get("/runs").headers["gradwatch-since"] == first["since"]
+
+    peer = peers(filled.ingest, run="new").attach()
+    peer.steps(0, 1.0)
+    filled.shows(peer)
+
+    moved = filled.json(f"/runs?since={first['since']}&spark=4")
+    assert [own["run"] for own in moved["runs"]] == ["new"]
+    assert len(moved["runs"][0]["spark"]) == 1
+    waiting = filled.json(f"/runs?since={first['since']}&phase=waiting")
+    assert (waiting["runs"], waiting["gone"]) == ([], ["new"])
+    peer.send(Bye(reason="done"))
+    peer.acked()
+    filled.shows(peer)
+    assert httpx.delete(f"{filled.url}/runs/new?confirm=new").status_code == 204
+    left = filled.json(f"/runs?since={moved['since']}")
+    assert (left["runs"], left["gone"]) == ([], ["new"])
+    elsewhere = filled.json(f"/runs?since={'0' * len(first['since'].partition('.')[0])}.7")
+    assert elsewhere["all"] is True
+    for bad in ("x", "-1", f"{first['since']}9", "1.2", "..", "NaN"):
+        status, detail = problem(filled.get("/runs", params={"since": bad}))
+        assert (status, detail.partition(":")[0]) == (422, "query since")
+    assert problem(filled.get("/runs?since=0&limit=1"))[0] == 422
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import signal
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from safetensors.numpy import load
 
 from gradwatch_server.series import codes
-from gradwatch_wire import Bye, Column, Event
+from gradwatch_wire import Bye, Column, Event, Gains
 from tests.support.records import stats_of
 
 NUMBERS = itertools.count(1)
@@ -68,10 +69,11 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     found = answer.json()
     assert found["order"] == "executed"
     assert [
-        (own["index"], own["name"], own["module"], own["numel"]) for own in found["layers"]
+        (own["index"], own["name"], own["module"], own["numel"], own["dtype"], own["shards"])
+        for own in found["layers"]
     ] == [
-        (0, "net.a.weight", "net.a", 10),
-        (1, "net.b.weight", "net.b", 10),
+        (0, "net.a.weight", "net.a", 10, "float32", 1),
+        (1, "net.b.weight", "net.b", 10, "float32", 1),
     ]
     again = service.get(f"/runs/{run}/layers", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -81,6 +83,23 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     page = service.json(f"/runs/{run}/layers?limit=1")
     assert (len(page["layers"]), page["next"]) == (1, 1)
     assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
+
+
+def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
+    """Of a layer that ranks hold a part of each."""
+    ranks = [
+        peers(service.ingest, run=run, rank=rank, world=2).attach(
+            ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
+        )
+        for rank in range(2)
+    ]
+    for own in ranks:
+        own.steps(0, 1.0)
+    service.reaches(run, 0)
+
+    layers = service.json(f"/runs/{run}/layers")["layers"]
+
+    assert [(own["dtype"], own["shards"]) for own in layers] == [("bfloat16", 2), ("float32", 1)]
 
 
 def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) -> None:
@@ -158,6 +177,57 @@ def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) 
     assert mean["last"] == pytest.approx([0.5])
 
 
+def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, problem: Any) -> None:
+    """Kept as those of layers are: over kill -9, in buckets, with what is not finite counted."""
+    service = serve()
+    peer = peers(service.ingest).attach(
+        ("a", "b"), groups={"host": (0,), "seed": (1,)}, modules=("emb", "head")
+    )
+    for step in range(200):
+        stats = stats_of(step, (NAN if step == 9 else 3.0, 1.5))
+        activations = Column.pack("<f8", [float(step), INF if step == 70 else -1.0])
+        peer.send(replace(stats, activations=activations))
+        norms = Column.pack("<f8", [8.0, 2.0 if step % 2 else 4.0, 2.0])
+        peer.send(Gains(step=step, blocks=("h.0", "h.1", "h.2"), norm_type="l2", norms=norms))
+    peer.send(Bye(reason="done"))
+    peer.acked()
+    service.shows(peer)
+
+    def curves(query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = service.json(f"/runs/gpt/series?{query}")["series"]
+        return found
+
+    query = (
+        "group=host&group=seed/host&module=emb&module=head&block=h.0&block=h.2&points=50"
+        "&column=l2&column=ratio&column=activation&column=gain&column=output_norm&column=norm"
+    )
+    before = curves(query)
+    service.stop(signal.SIGKILL)
+    service.start()
+
+    found = curves(query)
+
+    assert found == before
+    assert [(own.get("group") or own.get("module") or own.get("block")) for own in found] == [
+        *(None, "host", "seed/host", "emb", "head", "h.0", "h.2", "h.0", "h.2")
+    ]
+    norm, host, pair, emb, head, gain, last_gain, output, _ = found
+    assert norm["nan"][2] == host["nan"][2] == pair["nan"][2] == 1
+    assert (host["max"][0], pair["min"][0]) == (3.0, 0.5)
+    assert (emb["min"][1], emb["max"][1]) == (4.0, 7.0)
+    assert (sum(head["n"]), head["inf"][70 // 4]) == (1, 1)
+    assert (gain["min"], gain["max"]) == ([2.0] * 50, [4.0] * 50)
+    assert (sum(gain["n"]), sum(last_gain["n"]), sum(output["n"])) == (200, 0, 200)
+    (default,) = curves("group=seed/host&from=199")
+    assert (default["column"], default["last"]) == ("ratio", [0.5])
+    status, detail = problem(service.get("/runs/gpt/series?group=host&column=ratio"))
+    assert (status, "'host' has l2, rms" in detail) == (422, True)
+    status, detail = problem(service.get("/runs/gpt/series?group=host/seed"))
+    assert (status, "'seed/host'" in detail) == (404, True)
+    (finest,) = curves("block=h.0&from=100&to=103")
+    assert finest["last"] == [2.0, 4.0, 2.0, 4.0]
+
+
 def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
     """In safetensors, aligned, largest items first."""
     send(service, peer, 0, 1.0, NAN, 3.0)
@@ -214,6 +284,21 @@ def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -
     assert rounded(row) == [1.0, 1.0, "nan", "inf", 0.0, "no_record", 4.0]
     assert plain["skipped"] == [0] * 7
     assert plain["coverage"][4:6] == [1.0, None]
+
+
+def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any, run: str) -> None:
+    """A row that is far off for most of the picture is not called usual for that."""
+    send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
+
+    found = service.json(f"/runs/{run}/heatmap?last=16")
+
+    assert found["num_judged"] == 2
+    assert 0.9 < found["baseline"][0] < 10.0 < found["value"][0][-9]
+    assert found["baseline"][1] == pytest.approx(2.0, rel=0.002)
+    other = service.json(f"/runs/{run}/heatmap?column=linf")
+    assert other["num_judged"] == 0
+    rms = service.json(f"/runs/{run}/heatmap?column=rms")
+    assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
 
 
 def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, run: str) -> None:
@@ -303,6 +388,55 @@ def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> Non
     assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
 
 
+def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, run: str) -> None:
+    """From the log, also of steps that were said twice; and a word where there is nothing."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    for step in (0, 1, 2, 3, 1, 2):
+        for rank, own in enumerate(ranks):
+            norm = NAN if (step, rank) == (2, 1) else 10.0 * rank + step
+            own.send(stats_of(step, (norm, 2.0), loss=float(rank)))
+    for own in ranks:
+        own.acked()
+    for own in ranks:
+        service.shows(own)
+
+    def ask(query: str) -> dict[str, Any]:
+        found: dict[str, Any] = service.json(f"/runs/{run}/{query}")
+        return found
+
+    found = ask("series?rank=1&layer=a&column=l2&column=loss&column=norm&epoch=0")
+    assert (found["rank"], found["rank_from"], found["rank_reason"]) == (1, 0, None)
+    loss, norm, l2 = found["series"]
+    assert loss["last"] == [1.0] * 4
+    assert (l2["last"], l2["nan"]) == ([10.0, 11.0, None, 13.0], [0, 0, 1, 0])
+    assert norm["last"][0] == pytest.approx(math.hypot(10.0, 2.0))
+    newest = ask("series?rank=0&layer=a")
+    assert (newest["step"], newest["series"][0]["last"]) == ([1, 2], [1.0, 2.0])
+    zeros = ask("series?rank=0&layer=a&column=nans")
+    assert zeros["series"][0]["last"] == [0.0, 0.0]
+
+    picture = ask("heatmap?rank=1&epoch=0")
+    assert rounded(picture["value"][0]) == [10.0, 11.0, "nan", 13.0]
+    assert (picture["coverage"], picture["num_judged"]) == ([1.0] * 4, 0)
+    assert rounded(ask("heatmap?rank=0&epoch=0")["value"][0]) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
+    service: Any, peers: Any, run: str
+) -> None:
+    """A step of which only another rank sent anything; an attempt whose layouts are gone."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    ranks[0].steps(0, 1.0, 2.0, 3.0)
+    ranks[1].steps(1, 5.0, 6.0)
+    for own in ranks:
+        service.shows(own)
+
+    found = service.json(f"/runs/{run}/series?rank=1&layer=a")
+    assert (found["step"], found["rank_from"]) == ([0, 1, 2], 1)
+    assert (found["series"][0]["last"], found["series"][0]["n"]) == ([None, 5.0, 6.0], [0, 1, 1])
+    assert "log_max_age_s" in found["rank_reason"]
+
+
 def test_curves_outlive_the_process_and_the_attempt(
     serve: Any, peers: Any, wait_until: Any
 ) -> None:
@@ -348,7 +482,16 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert (status, "'net.a.weight'" in detail) == (404, True)
     status, detail = ask("series?column=gradient")
     assert (status, "loss_scale" in detail, "mean_abs" in detail) == (422, True, True)
-    assert ask("series?column=l2") == (422, "query column: l2 is of a layer; add layer=NAME")
+    without = "query column: l2 is of a layer or a group; add layer=NAME"
+    assert ask("series?column=l2") == (422, without)
+    assert ask("series?layer=net.a.weight&column=gain") == (
+        422,
+        "query column: gain is of a block; add block=NAME",
+    )
+    assert ask("series?block=h.0") == (
+        404,
+        "no block 'h.0'; this attempt has no block with a curve",
+    )
     assert ask("series?from=9&to=4") == (422, "query from: a step up to `to`, 4, got 9")
     assert ask("series?to=2") == (422, "query to: steps from 3 on are kept, got 2")
     assert ask("series?epoch=7") == (404, f"no epoch 7 of run {run!r}; kept are 0 to 0")
@@ -356,7 +499,16 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert ask("heatmap?layer=nothing*")[0] == 404
     assert ask("heatmap?columns=1025")[0] == 422
     assert ask("series?points=5000")[0] == 422
-    assert ask("series?rank=0")[0] == 422
+    assert ask("series?rank=7") == (
+        404,
+        f"no rank 7 in attempt 1 of run {run!r}; there are 0",
+    )
+    own = "of the run there are norm, loss, lr, loss_scale, step_time, and the columns of layers"
+    assert ask("series?rank=0&column=score") == (
+        422,
+        f"query rank: score is not kept of each rank; {own}",
+    )
+    assert ask("heatmap?rank=x")[0] == 422
 
 
 def test_a_run_without_a_step_has_empty_curves(

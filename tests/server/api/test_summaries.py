@@ -85,9 +85,11 @@ def test_runs_come_in_pages(service: Any, peers: Any) -> None:
     assert got == whole
 
 
-@pytest.mark.parametrize("after", ["x", "1", "-x", "²-x", "1" * 30 + "-x"])
-def test_a_place_that_was_not_given_out_is_refused(service: Any, problem: Any, after: str) -> None:
+@pytest.mark.parametrize(
+    "cursor", ["x", "1", "-x", "²-x", "1" * 30 + "-x", "WzFd", "WyJoZWFyZCIsMV0", "bnVsbA", ""]
+)
+def test_a_place_that_was_not_given_out_is_refused(service: Any, problem: Any, cursor: str) -> None:
     """It comes from a Link header."""
-    status, detail = problem(service.get("/runs", params={"after": after}))
+    status, detail = problem(service.get("/runs", params={"cursor": cursor}))
 
-    assert (status, detail.partition(":")[0]) == (422, "query after")
+    assert (status, detail.partition(":")[0]) == (422, "query cursor")

@@ -16,6 +16,7 @@ from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
@@ -26,6 +27,7 @@ from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.series.buckets import Buckets
 from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.series.history import Wanted
+from gradwatch_server.series.items import ItemKind, table_of
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Hello
 from tests.support.records import manifest_of
@@ -73,6 +75,16 @@ class Feed:
             if work:
                 self.recorder.work(0)
 
+    def gains(self, first: int, last: int, every: int = 1) -> None:
+        """Record gains whose blocks change on the way; they come at steps of their own."""
+        for step in range(first, last, every):
+            blocks = ("h.0", "h.1") if step < 700 else ("h.1", "h.0", "h.2")
+            norms = (float(step), *[2.0] * (len(blocks) - 1))
+            known = (math.inf if step == 650 else step / 2.0, *[1.0] * (len(blocks) - 2))
+            found = GainFrame(step, step, (0,), "l2", blocks, norms, norms, norms, known)
+            self.recorder.add_gains("r", 1, found, self.epoch)
+            self.recorder.work(0)
+
     @property
     def layout(self) -> Layout:
         found = self.layers.declare(manifest_of(LAYERS))
@@ -90,6 +102,13 @@ class Feed:
     def kill(self) -> None:
         """Lose what is in memory, and what was not committed."""
         self.store.close()
+
+    def read_gains(self, width: int, column: str = "gain") -> Buckets:
+        table = table_of(ItemKind.BLOCK, column)
+        with self.recorder.history("r", 1) as history:
+            assert history.layers.items[ItemKind.BLOCK] == ("h.0", "h.1", "h.2")
+            wanted = Wanted(0, table, np.arange(3), 0, 1 << 40)
+            return history.of_table(table).buckets(wanted, width)
 
     def read(
         self, width: int, first: int = 0, last: int = 1 << 40, table: str = "l2", epoch: int = 0
@@ -151,7 +170,7 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     newest = feed.store.series.newest("r", 1, 2)
     assert newest is not None
     assert (newest.entries, newest.first_step, newest.last_step) == (64, 0, 16_383)
-    with feed.store.series.read("r", 1, None) as stored:
+    with feed.store.series.read("r", 1, None) as (stored, _):
         wanted = Wanted(0, "l2", np.arange(1), 0, 1 << 40)
         entries = sum(len(own.numbers) for own in stored.pieces(wanted, 256))
     assert entries < 100
@@ -322,6 +341,38 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, pee
     assert running.shows(frames=10).stored == 11
     with running.engine.series.history("gpt", 1) as history:
         assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
+
+
+@pytest.mark.parametrize("width", [1, 16, 256])
+def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> None:
+    """Each block by its name, in every width, and over a kill in the middle of a chunk."""
+    feed = Feed(tmp_path / "data")
+    feed.steps(0, 1_000)
+    feed.gains(0, 1_000, every=2)
+    feed.recorder.before_save(["r"])
+    feed.gains(1_000, 1_100, every=2)
+    feed.kill()
+    feed.start()
+    feed.steps(0, 2_300)
+    feed.gains(0, 2_300, every=2)
+    feed.settle()
+
+    found = feed.read_gains(width)
+
+    assert found.numbers.tolist() == sorted({step // width for step in range(0, 2_300, 2)})
+    assert found.counts[0].sum(axis=0).tolist() == [1_150, 800, 0]
+    assert found.counts[2].sum(axis=0).tolist() == [1, 0, 0]
+    assert found.stats[1, -1].tolist()[:2] == [1.0, 2_298 / 2.0]
+    norms = feed.read_gains(width, "output_norm")
+    assert norms.counts[0].sum(axis=0).tolist() == [1_150, 1_150, 800]
+    assert norms.stats[1, 0].tolist()[0] == float((width - 1) // 2 * 2)
+    check(feed.read(width), width, 0, 2_300)
+    feed.recorder.before_save(["r"])
+    feed.kill()
+    feed.start()
+    again = feed.read_gains(width)
+    assert again.counts.tolist() == found.counts.tolist()
+    feed.kill()
 
 
 def test_a_damaged_chunk_is_a_gap(feed: Feed) -> None:

@@ -6,15 +6,16 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 from fastapi import APIRouter, HTTPException, Path, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.rank_parts import RankParts, ShowLayouts
+from gradwatch_server.api.questions import ShowLayouts
+from gradwatch_server.api.rank_parts import RankParts
+from gradwatch_server.api.rank_rows import Rank, rank_of
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.routes.series import Epoch, place_of
-from gradwatch_server.api.series_range import Range, find_range
+from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_range
 from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.subjects import place_of
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -32,7 +33,6 @@ MAX_NAMED: Final = 64
 USUAL_ROWS: Final = 64
 """Rows before the step from which it is known what was usual of each layer."""
 
-Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
 Worst = Annotated[int, Query(ge=0, le=1_000, description="How many of the worst layers.")]
 Layer = Annotated[
@@ -50,14 +50,13 @@ async def frame(
     rank: Rank = None,
     epoch: Epoch = None,
 ) -> Response:
-    known_ranks = [own.rank for own in view.ranks]
-    if rank is not None and rank not in known_ranks:
-        raise HTTPException(404, f"no rank {rank} in attempt {view.attempt} of run {view.name!a}")
-    layouts = await api.command(ShowLayouts(view.name, view.attempt))
+    if rank is not None:
+        rank_of(view, rank)
+    layouts = await api.command(ShowLayouts(view.name, view.attempt)) or {}
 
     def read() -> Response:
         with api.history(view) as history:
-            own = find_range(view, api, history, epoch, None, None, None, None)
+            own = find_range(view, api, history, AskedSteps(epoch))
             found = _describe_step(own, layers_of(view, history.layers), step, worst, layer)
             offset = history.offset(found["epoch"], step)
         if offset is not None:
@@ -65,7 +64,7 @@ async def frame(
             _add_ranks(found, parts, rank)
         return Json(found)
 
-    return await run_in_threadpool(read)
+    return await api.curve_reads.run(read)
 
 
 def _add_ranks(found: dict[str, Any], parts: RankParts, rank: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -10,19 +11,22 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.responses import Response
 
 from gradwatch_server.api import safetensors
+from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import steps_as_array
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
+from gradwatch_server.api.rank_rows import Own, OwnRank, read_rank
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.routes.series import Epoch, Form, Last
-from gradwatch_server.api.series_range import Range, Step, check_cells, find_range
-from gradwatch_server.api.state import Api, View
-from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.api.routes.series import Form
+from gradwatch_server.api.series_range import AskedSteps, Range, Steps, check_cells, find_range
+from gradwatch_server.api.state import Api, ApiState, View
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series import codes
 from gradwatch_server.series.buckets import Buckets
 from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.layers import KnownLayers, module_of
+from gradwatch_wire.columns import L2
 
 router = APIRouter()
 
@@ -43,21 +47,30 @@ Pattern = Annotated[
 _COVERAGE, _SKIPPED = RUN_COLUMNS.index("coverage"), RUN_COLUMNS.index("skipped")
 
 
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked for."""
+
+    steps: AskedSteps
+    rank: OwnRank | None
+    column: str
+    columns: int
+    fold: str
+    layer: str | None
+    as_json: bool
+
+
 @router.get("/runs/{run}/heatmap", summary="Layers and steps as a picture", response_class=Json)
-def heatmap(
+async def heatmap(
     view: View,
     api: Api,
     request: Request,
-    column: str = "l2",
-    from_: Annotated[Step, Query(alias="from")] = None,
-    to: Step = None,
-    last: Last = None,
+    steps: Steps,
+    rank: Own,
+    column: str = L2,
     columns: Columns = DEFAULT_COLUMNS,
-    after: Step = None,
     fold: Fold = "none",
     layer: Pattern = None,
-    epoch: Epoch = None,
     format_: Annotated[Form, Query(alias="format")] = "json",
 ) -> Response:
     tag = tag_of(api, view)
@@ -66,34 +79,38 @@ def heatmap(
     if column not in LAYER_COLUMNS:
         allowed = ", ".join(LAYER_COLUMNS)
         raise HTTPException(422, f"query column: no column {column[:80]!a}; there are {allowed}")
-    if from_ is to is last is None:
-        last = columns
-    as_json = format_ == "json"
+    if steps.is_all:
+        steps = replace(steps, newest=columns)
+    asked = _Asked(steps, rank, column, columns, fold, layer, format_ == "json")
+    return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
+
+
+def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
     with api.history(view) as history:
-        own = find_range(view, api, history, epoch, from_, to, after, last)
+        own = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
-        picture = _Picture(own, known, column, own.width(columns))
-        places = _places(known, layer)
-        rows = _rows(known, places, fold)
+        picture = _Picture(own, known, asked.column, _reader(own, known, api, asked))
+        places = _places(known, asked.layer)
+        rows = _rows(known, places, asked.fold)
         advice = "ask for fewer columns, or fold=module, or format=safetensors"
-        check_cells(len(rows.names) * picture.num_columns, as_json=as_json, advice=advice)
-        check_cells(len(places) * picture.num_columns, as_json=False, advice="fewer columns")
+        num_columns = picture.num_columns
+        check_cells(len(rows.names) * num_columns, as_json=asked.as_json, advice=advice)
+        check_cells(len(places) * num_columns, as_json=False, advice="fewer columns")
         arrays = picture.arrays(places, rows)
-    facts = own.numbers | {
-        "column": column,
-        "width": picture.width,
-        "columns": columns,
-        "fold": fold,
-        "manifest": known.digest,
-        "codes": codes.NAMES,
-        "lowest": codes.LOWEST,
-        "highest": codes.HIGHEST,
-    }
-    if after is None or fold != "none":
+    facts = own.numbers | picture.facts() | {"columns": asked.columns, "fold": asked.fold}
+    if asked.steps.after is None or asked.fold != "none":
         facts["layers"] = rows.names
-    if as_json:
-        return tagged(Json(facts | _plain(arrays)), tag)
-    return tagged(safetensors.SafeTensors(safetensors.encode(arrays, facts)), tag)
+    if asked.as_json:
+        return Json(facts | _plain(arrays))
+    return safetensors.SafeTensors(safetensors.encode(arrays, facts))
+
+
+def _reader(own: Range, known: KnownLayers, api: ApiState, asked: _Asked) -> BucketReader:
+    if asked.rank is None:
+        return BucketReader(own, own.width(asked.columns))
+    columns = [LAYER_COLUMNS[asked.column].stored]
+    own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
+    return BucketReader(own, own.width(asked.columns), rows)
 
 
 def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
@@ -136,20 +153,35 @@ def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _Rows:
 class _Picture:
     """Reads one picture."""
 
-    def __init__(self, own: Range, known: KnownLayers, column: str, width: int) -> None:
-        self._own, self._known, self.width = own, known, width
+    def __init__(self, own: Range, known: KnownLayers, column: str, reader: BucketReader) -> None:
+        self._own, self._known, self._reader = own, known, reader
         self._column = LAYER_COLUMNS[column]
-        self._first, self._last = own.numbered(width)
-        self.num_columns = max(self._last - self._first + 1, 0)
+        self._num_judged = 0  # rows of which the rules know what is usual
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the answer says of it beside the arrays."""
+        return self._reader.rank_facts | {
+            "column": self._column.name,
+            "width": self._reader.width,
+            "manifest": self._known.digest,
+            "codes": codes.NAMES,
+            "lowest": codes.LOWEST,
+            "highest": codes.HIGHEST,
+            "num_judged": self._num_judged,
+        }
+
+    @property
+    def num_columns(self) -> int:
+        """How many there are."""
+        return self._reader.num_buckets
 
     def arrays(self, places: IndexArray, rows: _Rows) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the answer."""
-        run = self._read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
-        cells = self._read(self._column.stored, places)
+        run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
+        cells = self._reader.read(self._column.stored, places)
         if self._column.power:
             cells = cells.scaled(self._column.factor(self._known.sizes[places]))
-        # What was usual is of all columns that are asked for, not of the new ones alone.
-        baseline = codes.usual(cells)
+        baseline = codes.usual(self._usual(cells, places))
         found = codes.cells(cells, run.counts[0, :, 0] > 0, baseline)
         if rows.of_layer is not None:
             found, baseline = codes.fold(found, baseline, rows.of_layer)
@@ -163,12 +195,20 @@ class _Picture:
             arrays["baseline"] = baseline
         return arrays
 
-    def _read(self, table: str, items: IndexArray) -> Buckets:
-        own, width = self._own, self.width
-        epoch = own.span.epoch if own.span else 0
-        steps = (self._first * width, (self._last + 1) * width - 1)
-        found = own.history.buckets(Wanted(epoch, table, items, *steps), width)
-        return found.spread(self._first, self._last)
+    def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
+        """Return (places,) what is usual: what the rules go by, else the median of the row.
+
+        The rules know modules; each of the layers of one has the share of it that its median has.
+        """
+        medians = codes.medians(cells)
+        is_judged = self._column.stored == L2 and not self._reader.rank_facts
+        levels = self._own.levels if is_judged else None
+        if levels is None:
+            return medians
+        factor = self._column.factor(self._known.sizes[places])
+        judged = levels.of_layers(places, medians / factor) * factor
+        self._num_judged = int((~np.isnan(judged)).sum())
+        return np.where(np.isnan(judged), medians, judged)
 
 
 def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:

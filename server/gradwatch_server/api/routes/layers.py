@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gradwatch_server.api.etags import has_tag, tagged, unchanged
+from gradwatch_server.api.layer_pages import Page
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.views.runs import name_run
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series.layers import KnownLayers, module_of
 
 router = APIRouter()
 
-Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
-Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
-From = Annotated[int, Query(ge=0, le=1 << 20, description="The first place, of a page's `next`.")]
 
-
-# No coroutine, so that it runs in a thread: reading the store may wait for the disk.
 @router.get("/runs/{run}/layers", summary="The layers, in their places", response_class=Json)
-def layers(
+async def layers(
     view: View,
     api: Api,
     request: Request,
-    q: Text = None,
-    limit: Limit = None,
-    cursor: From = 0,
+    page: Page,
 ) -> Response:
-    with api.history(view) as history:
-        known = layers_of(view, history.layers)
-    tag = f'"{known.digest}.{len(known)}.{int(known.is_ordered)}"'
+    known = await api.curve_reads.run(lambda: _read(view, api))
+    tag = f'"{known.digest}.{known.state}"'
     if has_tag(request, tag):
         return unchanged(tag)
-    wanted = [at for at in range(cursor, len(known)) if q is None or q in known.names[at]]
-    page = wanted if limit is None else wanted[:limit]
+    places, end = page.of(range(len(known)), known.names)
     found = {
         "manifest": known.digest,
         "order": "executed" if known.is_ordered else "registered",
         "total": len(known),
-        "layers": [_describe(known, place) for place in page],
-        "next": wanted[len(page)] if len(page) < len(wanted) else None,
+        "layers": [_describe(known, place) for place in places],
     }
-    return tagged(Json(name_run(view) | found), tag)
+    return tagged(Json(name_run(view) | found | end), tag)
+
+
+def _read(view: RunView, api: ApiState) -> KnownLayers:
+    with api.history(view) as history:
+        return layers_of(view, history.layers)
 
 
 def layers_of(view: RunView, recorded: KnownLayers) -> KnownLayers:
@@ -62,5 +56,7 @@ def _describe(known: KnownLayers, place: int) -> dict[str, object]:
         "name": name,
         "module": module_of(name),
         "numel": known.numel[place],
+        "dtype": (known.dtypes[place] or None) if known.dtypes else None,
+        "shards": known.shards[place] if known.shards else None,
         "group": known.group_of(place),
     }

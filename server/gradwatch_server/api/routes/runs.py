@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -10,10 +10,12 @@ from fastapi import APIRouter, HTTPException, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.problems import Json, encode
+from gradwatch_server.api.run_cursors import cursor_of, gone_of, mark_of, parse_cursor, parse_mark
 from gradwatch_server.api.run_rows import Choice, Order, describe_row
-from gradwatch_server.api.state import Api, View
-from gradwatch_server.api.summaries import Summary
+from gradwatch_server.api.state import Api, ApiState, View
+from gradwatch_server.api.summaries import Listing, Summary
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
@@ -29,10 +31,12 @@ MANY: Final = 500
 router = APIRouter()
 
 Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
-After = Annotated[
-    str | None, Query(max_length=1_000, description="Where the page before ended: its Link says.")
+Cursor = Annotated[
+    str | None, Query(max_length=4_000, description="Where the page before ended: its Link says.")
 ]
-
+Since = Annotated[
+    str | None, Query(max_length=100, description="Only what changed: the `since` of the answer.")
+]
 Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
 Spark = Annotated[
     int | None, Query(ge=1, le=512, description="Values of a small curve of the norm, and more.")
@@ -46,44 +50,52 @@ Confirm = Annotated[
 async def runs(
     api: Api,
     limit: Limit = None,
-    after: After = None,
+    cursor: Cursor = None,
+    since: Since = None,
     q: Text = None,
     status: Status | None = None,
     phase: Phase | None = None,
     sort: Order = "heard",
     spark: Spark = None,
 ) -> Response:
-    if after is not None and sort != "heard":
-        raise HTTPException(422, "query after: pages go by when runs were heard of; leave out sort")
-    found = Choice(q, status, phase, sort).of(await api.summaries.all())
-    if after is not None:
-        last = _parse(after)
-        found = tuple(own for own in found if own.key < last)
+    if since is not None and (limit is not None or cursor is not None):
+        raise HTTPException(422, "query since: what changed has no pages; leave limit and cursor")
+    choice = Choice(q, status, phase, sort)
+    listing = await api.summaries.listing()
+    if since is not None:
+        return _changes(api, choice, listing, since, spark)
+    found = choice.of(listing.runs)
+    if cursor is not None:
+        last = parse_cursor(cursor, sort)
+        found = tuple(own for own in found if choice.key(own) > last)
     page = found if limit is None else found[:limit]
-    rows = [own.encoded for own in page]
-    if spark is not None:
-        rows = [encode(describe_row(own, spark)) for own in page]
-    answer = Response(b"[" + b",".join(rows) + b"]", media_type="application/json")
+    answer = Response(_rows(page, spark), media_type="application/json")
+    answer.headers["Gradwatch-Since"] = mark_of(boot_of(api), listing)
     if len(page) < len(found):
-        given = {"q": q, "status": status, "phase": phase, "spark": spark}
-        more = "".join(f"&{name}={quote(str(own))}" for name, own in given.items() if own)
-        if sort == "heard":
-            place = _place(page[-1])
-            answer.headers["Link"] = f'</runs?limit={limit}&after={place}{more}>; rel="next"'
+        given = {"q": q, "status": status, "phase": phase, "sort": sort, "spark": spark}
+        more = "".join(f"&{name}={quote(str(own), safe='')}" for name, own in given.items() if own)
+        path = f"/runs?limit={limit}&cursor={cursor_of(sort, page[-1])}{more}"
+        answer.headers["Link"] = f'<{path}>; rel="next"'
     return answer
 
 
-def _place(last: Summary) -> str:
-    """Return where a page ends that ends with a run."""
-    time_ns, name = last.key
-    return quote(f"{time_ns}-{name}", safe="")
+def _rows(page: Sequence[Summary], spark: int | None) -> bytes:
+    """Return the rows of some runs as JSON."""
+    rows = [own.encoded if spark is None else encode(describe_row(own, spark)) for own in page]
+    return b"[" + b",".join(rows) + b"]"
 
 
-def _parse(after: str) -> tuple[int, str]:
-    time_ns, _, name = after.partition("-")
-    if not (time_ns.isdecimal() and time_ns.isascii() and len(time_ns) < 20 and name):
-        raise HTTPException(422, f"query after: the one of a Link header, got {after[:80]!a}")
-    return int(time_ns), name
+def _changes(
+    api: ApiState, choice: Choice, listing: Listing, since: str, spark: int | None
+) -> Response:
+    """Return what is not as it was in an earlier listing."""
+    number = parse_mark(since, boot_of(api), listing)
+    changed = [own for own in listing.runs if number is None or own.number > number]
+    found = choice.of(changed)
+    gone = [] if number is None else gone_of(listing, number, changed, found)
+    head = {"since": mark_of(boot_of(api), listing), "all": number is None, "gone": gone}
+    body = encode(head)[:-1] + b',"runs":' + _rows(found, spark) + b"}"
+    return Response(body, media_type="application/json")
 
 
 async def _answer(view: RunView, make: Callable[[], Any]) -> Json:

@@ -7,6 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.metrics import CONTENT_TYPE
 from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.state import Api
@@ -19,8 +20,14 @@ router = APIRouter()
 
 
 @router.get("/healthz", summary="The process answers")
-async def healthz(api: Api) -> dict[str, str | int]:
-    return {"status": "ok", "version": __version__, "cursor": api.published.cursor}
+async def healthz(api: Api) -> dict[str, str | int | None]:
+    return {
+        "status": "ok",
+        "version": __version__,
+        "cursor": api.published.cursor,
+        "boot": boot_of(api),
+        "ingest": api.ingest,
+    }
 
 
 @router.get("/readyz", summary="Records are taken in and stored", response_model=None)

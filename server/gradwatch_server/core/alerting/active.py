@@ -60,6 +60,14 @@ class ActiveAlerts:
         )
         return (*active, *reversed(self._resolved))
 
+    def layers_of(self, alert_id: str) -> BoolArray | None:
+        """Return (layers,) what was bad in a pending or firing alert so far, None of another one.
+
+        (1,) of a rule about the run.
+        """
+        found = (own.layers for own in self._active.values() if own.alert.id == alert_id)
+        return next(found, None)
+
     def __bool__(self) -> bool:
         """Tell whether any alert is pending or firing."""
         return bool(self._active)

@@ -134,6 +134,9 @@ class ClosedFrames:
     def add_gains(self, gathered: Gathered[RankGains], rules: Rules) -> Iterator[Alert]:
         """Merge the gains of a step and evaluate them."""
         self.last_gains = merge_gains(gathered)
+        if self.recorder is not None:
+            recorder, epoch = self.recorder, gathered.epoch
+            recorder.add_gains(self._run, self._attempt, self.last_gains, epoch)
         yield from self.evaluate(self.last_gains, rules)
 
     def add_late(self, part: RankPart, place: int, now_ns: int, rules: Rules) -> Iterator[Alert]:

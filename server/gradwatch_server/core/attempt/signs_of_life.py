@@ -8,7 +8,7 @@ from typing import Any, Final
 from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.step_order import step_of
 from gradwatch_server.core.liveness import Liveness, look
-from gradwatch_server.core.pace import Pace, known_seconds
+from gradwatch_server.core.pace import Gaps, Pace, known_seconds
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
@@ -60,6 +60,10 @@ class SignsOfLife:
         self.place, self.stepped_ns = place, now_ns
         self.is_evaluating = self.was_away = False
 
+    def gaps(self) -> Gaps:
+        """Return what the gaps between its steps come to."""
+        return self._pace.gaps()
+
     def look(self, sessions: Mapping[int, Session], now_ns: int, *, from_files: bool) -> Liveness:
         """Return how alive the attempt is.
 
@@ -77,7 +81,7 @@ class SignsOfLife:
             step=max(step_of(self.place), 0),
             ranks=ranks,
             idle_s=min((rank.idle_s for rank in ranks if rank.lives), default=None),
-            gaps=self._pace.gaps(),
+            gaps=self.gaps(),
             evaluating=self.is_evaluating,
             is_over=all(own.state is RankState.ENDED for own in sessions.values()),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 
 
@@ -46,3 +47,13 @@ class FrameRecorder(Protocol):
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""
+
+    def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
+        """Take in the next gains of an attempt likewise; their steps come in an order of their own.
+
+        Args:
+            run: Name of the run.
+            attempt: Number of the attempt.
+            gains: The gains of a step.
+            epoch: How often the steps had gone back before it.
+        """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2s
+from sys import intern
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
@@ -26,12 +27,18 @@ class Layers:
     """Names, sizes and groups in the order in which manifests brought them.
 
     Attributes:
+        names: Name of each.
+        numel: Elements of each.
+        dtypes: Gradient dtype of each, as torch spells it; empty where that is not known any more.
+        shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
         num_bytes: What names and groups take in memory.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.numel: list[int] = []
+        self.dtypes: list[str] = []
+        self.shards: list[int] = []
         self._places: dict[str, int] = {}
         self._groups: dict[str, set[int]] = {}
         self._masks: Mapping[str, BoolArray] | None = None
@@ -52,14 +59,21 @@ class Layers:
         if len(self.names) + len(new) > MAX_LAYERS or (new and num_bytes > most_bytes):
             return None
         self.num_bytes = num_bytes
-        for name, numel in zip(manifest.names, numbers(manifest.numel), strict=True):
+        told = zip(manifest.names, numbers(manifest.numel), manifest.dtypes, strict=True)
+        for name, numel, dtype in told:
             if name not in self._places:
                 self._places[name] = len(self.names)
                 self.names.append(name)
                 self.numel.append(int(numel))
+                self.dtypes.append(intern(dtype))
+                self.shards.append(1)
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist(), most_bytes)
-        return self.share(Layout(index, _shards(manifest.shards), manifest.modules))
+        shards = _shards(manifest.shards)
+        if shards is not None:
+            for place, count in zip(index.tolist(), shards.count.tolist(), strict=True):
+                self.shards[place] = max(self.shards[place], count)
+        return self.share(Layout(index, shards, manifest.modules))
 
     def places(self, names: Iterable[str]) -> IndexArray:
         """Return the places of those names that a manifest has given one."""
@@ -99,6 +113,8 @@ class Layers:
             "names": self.names,
             # As float64, for the size of a layer may be 2^64, which msgpack cannot encode.
             "numel": [float(numel) for numel in self.numel],
+            "dtypes": self.dtypes,
+            "shards": self.shards,
             "groups": [[name, sorted(members)] for name, members in self._groups.items()],
         }
 
@@ -107,6 +123,8 @@ class Layers:
         """Return the layers that `state_dict` described."""
         made = cls()
         made.names, made.numel = list(state["names"]), [int(numel) for numel in state["numel"]]
+        made.dtypes = list(state.get("dtypes", [""] * len(made.names)))  # early ones have neither
+        made.shards = list(state.get("shards", [1] * len(made.names)))
         made._places = {name: place for place, name in enumerate(made.names)}
         made._groups = {name: set(members) for name, members in state["groups"]}
         num_members = sum(map(len, made._groups.values()))

@@ -13,9 +13,11 @@ from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.health_score import num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
+from gradwatch_server.core.alerting.rules.run_stalled import MIN_GAPS
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios
+from gradwatch_server.core.views.last_good import last_good_step
 from gradwatch_server.core.views.ranks import LastSeen, count_records, describe_rank
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.core.views.status import find_phase, find_status
@@ -49,6 +51,8 @@ def health(
         "status": status,
         "reasons": [*why, *_beside(view, last_seen, now_ns, fault)],
         "attempt": view.attempt,
+        "revision": view.revision,
+        "now": isotime(now_ns),
         "step": view.frame.step if view.frame else None,
         "point": view.frame.point if view.frame else None,
         "updated_at": isotime(view.updated_ns),
@@ -58,6 +62,8 @@ def health(
         "loss": view.frame.loss if view.frame else None,
         "lr": view.frame.lr if view.frame else None,
         "step_time_s": view.frame.step_time_s if view.frame else None,
+        "usual_step_time_s": _usual_step_time(view),
+        "last_good_step": last_good_step(view.series, firing),
         "has_vanishing": num_layers(HealthShare.VANISHING, flags, view.rules) > 0,
         "has_exploding": num_layers(HealthShare.EXPLODING, flags, view.rules) > 0,
         "layers": layers,
@@ -90,6 +96,11 @@ def _beside(view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None) 
     for report in living:
         if report["status"] not in (Status.HEALTHY, Status.UNKNOWN):
             yield f"attempt {report['attempt']} is {report['status']}"
+
+
+def _usual_step_time(view: RunView) -> float | None:
+    """Return the median of the newest gaps between steps, None while they are too few."""
+    return view.gaps.median_s if view.gaps.count >= MIN_GAPS else None
 
 
 def _window(series: Series) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from operator import is_
 from typing import Final, TypeVar
 
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
@@ -23,6 +24,7 @@ from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.noise_scale import NoiseSample
+from gradwatch_server.core.pace import Gaps
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
@@ -77,6 +79,8 @@ class RunView:
         recent_lost: Records lost while the frames of the window closed; so for those that were
             late, and those without their manifest.
         revision: Changes whenever an entry is of the attempt.
+        levels: What is usual of its modules, None of one whose frames have left memory.
+        gaps: What the gaps between its steps come to.
     """
 
     name: str
@@ -109,6 +113,8 @@ class RunView:
     recent_unresolved: int = 0
     is_live: bool = False
     revision: int = field(default=0, repr=False, compare=False)
+    levels: ModuleLevels | None = field(default=None, repr=False, compare=False)
+    gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
     others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
 
     def of_attempt(self, number: int) -> RunView | None:
@@ -264,6 +270,8 @@ def _view_attempt(
         recent_unresolved=attempt.counts.unresolved.value(attempt.num_frames),
         is_live=is_live,
         revision=attempt.revision,
+        levels=None if attempt.retired else attempt.closed.baselines.levels(),
+        gaps=attempt.signs.gaps(),
         others=() if before is None else before.others,
     )
 

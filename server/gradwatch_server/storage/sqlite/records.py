@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradwatch_server.core.entries import Received
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
@@ -14,6 +14,11 @@ from gradwatch_wire import Kind, Stats
 _SELECT = (
     "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
     " WHERE log_offset {} ? AND log_offset {} ? ORDER BY log_offset {}"
+)
+
+
+_OF_SESSION = _SELECT.format("<=", ">", "DESC").replace(
+    " ORDER", " AND kind = ? AND session = ? ORDER"
 )
 
 
@@ -31,9 +36,14 @@ class SQLiteRecords:
         """Yield the statistics after an offset, oldest first, of the next *most* entries."""
         yield from self._read(_SELECT.format(">", "<=", "ASC"), (offset, offset + most))
 
-    def _read(self, sql: str, span: tuple[int, int]) -> Iterator[KeptRecord]:
+    def of_session(self, session: bytes, offset: int, most: int) -> Iterator[KeptRecord]:
+        """Yield those of one session, the newest first, of the last *most* entries."""
+        values = (offset, offset - most, int(Kind.STATS), session)
+        yield from self._read(_OF_SESSION, values)
+
+    def _read(self, sql: str, values: Sequence[int | bytes]) -> Iterator[KeptRecord]:
         with self._db.reading() as connection:
-            for offset, *columns, checksum in connection.execute(sql, span):
+            for offset, *columns, checksum in connection.execute(sql, values):
                 encoded = EncodedEntry(*columns)
                 if encoded.kind != Kind.STATS or not is_good_entry(encoded, checksum):
                     continue

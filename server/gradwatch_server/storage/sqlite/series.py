@@ -1,40 +1,23 @@
-"""The tables of curves: the writer's connection for what is written, one each for who reads."""
+"""The tables of curves: what is written, and read by the one who writes."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final
 
-import numpy as np
-
-from gradwatch_server.series import encoding
-from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.encoding import DamagedChunkError, Read
-from gradwatch_server.series.history import MAX_EPOCHS, Span, Wanted
-from gradwatch_server.series.layers import KnownLayers
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.series.encoding import Read
 from gradwatch_server.storage.series_store import (
-    FAN,
-    MAX_LEVEL,
     ChunkFacts,
     SavedSeriesChunk,
     SeriesSize,
+    Track,
 )
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.faults import storage_errors
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_NO_END: Final = 1 << 62
-"""A number that no chunk has."""
-
-_FACTS: Final = "level, number, epoch, first_step, last_step, entries, is_closed, upto"
+from gradwatch_server.storage.sqlite.series_rows import FACTS, facts_of, open_body
+from gradwatch_server.storage.sqlite.stored_series import StoredSQLiteSeries
 
 _OF: Final = "series = (SELECT id FROM series WHERE run = ? AND attempt = ?)"
 
@@ -50,11 +33,6 @@ _NOT_NEWEST: Final = (
 )
 
 _CHUNK: Final = f"SELECT id FROM series_chunks WHERE {_OF} AND level = ? AND number = ?"  # noqa: S608 - literal
-
-
-def _facts(row: Sequence[Any]) -> ChunkFacts:
-    level, number, epoch, first, last, entries, is_closed, upto = row
-    return ChunkFacts(level, number, epoch, first, last, entries, bool(is_closed), upto)
 
 
 class SQLiteSeries:
@@ -103,7 +81,7 @@ class SQLiteSeries:
         )
         if before is None:
             cursor = self._db.execute(
-                f"INSERT INTO series_chunks (series, {_FACTS}, num_bytes, head)"  # noqa: S608
+                f"INSERT INTO series_chunks (series, {FACTS}, num_bytes, head)"  # noqa: S608
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
@@ -177,20 +155,20 @@ class SQLiteSeries:
     def newest(self, run: str, attempt: int, level: int) -> ChunkFacts | None:
         """Return the newest chunk of a level, None without any."""
         row = self._db.row(
-            f"SELECT {_FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
+            f"SELECT {FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
             " ORDER BY number DESC LIMIT 1",
             (run, attempt, level),
         )
-        return None if row is None else _facts(row)
+        return None if row is None else facts_of(row)
 
     def after(self, run: str, attempt: int, level: int, number: int, most: int) -> list[ChunkFacts]:
         """Return up to *most* chunks of a level after a number, oldest first."""
         rows = self._db.rows(
-            f"SELECT {_FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
+            f"SELECT {FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
             " AND number > ? ORDER BY number LIMIT ?",
             (run, attempt, level, number, most),
         )
-        return [_facts(row) for row in rows]
+        return [facts_of(row) for row in rows]
 
     def head(self, run: str, attempt: int, level: int, number: int) -> bytes:
         """Return the head of a chunk."""
@@ -217,7 +195,7 @@ class SQLiteSeries:
             f"SELECT id FROM series_tables WHERE chunk = ({_CHUNK}) AND name = ?",  # noqa: S608
             (run, attempt, level, number, table),
         )
-        with _opened(self._db.connection, None if row is None else row[0]) as read:
+        with open_body(self._db.connection, None if row is None else row[0]) as read:
             yield read
 
     def sizes(self) -> list[SeriesSize]:
@@ -239,252 +217,21 @@ class SQLiteSeries:
     # For any thread
 
     @contextlib.contextmanager
-    def read(self, run: str, attempt: int, before: int | None) -> Iterator[StoredSQLiteSeries]:
-        """Open what is stored of an attempt, without chunks of level 0 from *before* on."""
+    def read(
+        self, run: str, attempt: int, before: int | None, gains_before: int | None = None
+    ) -> Iterator[tuple[StoredSQLiteSeries, StoredSQLiteSeries]]:
+        """Open what is stored of an attempt, frames and gains, as it is at one moment."""
+        begins = ((Track.FRAMES, before), (Track.GAINS, gains_before))
         with self._db.reading() as connection:
+            frames, gains = (
+                StoredSQLiteSeries(connection, run, attempt, own, track) for track, own in begins
+            )
             if connection.in_transaction:  # the writer's own, of a database in memory
-                yield StoredSQLiteSeries(connection, run, attempt, before)
+                yield frames, gains
                 return
             with storage_errors():
                 connection.execute("BEGIN")  # all that is read is of one moment
             try:
-                yield StoredSQLiteSeries(connection, run, attempt, before)
+                yield frames, gains
             finally:
                 connection.rollback()
-
-
-@contextlib.contextmanager
-def _opened(connection: sqlite3.Connection, place: int | None) -> Iterator[Read | None]:
-    if place is None:
-        yield None
-        return
-    with (
-        storage_errors(),
-        connection.blobopen("series_tables", "body", place, readonly=True) as blob,
-    ):
-
-        def read(offset: int, length: int) -> bytes:
-            with storage_errors():
-                blob.seek(min(offset, len(blob)))
-                return blob.read(min(length, len(blob)))
-
-        yield read
-
-
-class StoredSQLiteSeries:
-    """What is stored of one attempt, as it stood when it was opened.
-
-    Args:
-        connection: One that is in a transaction.
-        run: Name of the run.
-        attempt: Number of the attempt.
-        before: The chunk of level 0 from which on it is read from memory; None for all from here.
-    """
-
-    def __init__(
-        self, connection: sqlite3.Connection, run: str, attempt: int, before: int | None
-    ) -> None:
-        self._connection = connection
-        self._before = _NO_END if before is None else before
-        self._told = False
-        select = "SELECT id, layers FROM series WHERE run = ? AND attempt = ?"
-        found = self._row(select, run, attempt)
-        self._series: int = -1 if found is None else found[0]
-        self._layers: bytes = b"" if found is None else found[1]
-
-    def layers(self) -> KnownLayers:
-        """Return the layers, none if nothing is stored."""
-        if not self._layers:
-            return KnownLayers()
-        try:
-            return encoding.decode_layers(self._layers)
-        except DamagedChunkError as error:
-            self._tell(error)
-            return KnownLayers()
-
-    def spans(self) -> list[Span]:
-        """Return the newest epochs, oldest first."""
-        spans: dict[int, Span] = {}
-        for level in range(MAX_LEVEL + 1):
-            for (epoch,) in self._rows(
-                "SELECT DISTINCT epoch FROM series_chunks WHERE series = ? AND level = ?"
-                " ORDER BY epoch DESC LIMIT ?",
-                self._series,
-                level,
-                MAX_EPOCHS,
-            ):
-                ends = self._ends(level, epoch)
-                if ends is None:
-                    continue
-                first, last = ends
-                known = spans.get(epoch, Span(epoch, first, last))
-                spans[epoch] = Span(epoch, min(first, known.first), max(last, known.last))
-        return [spans[epoch] for epoch in sorted(spans)]
-
-    def _ends(self, level: int, epoch: int) -> tuple[int, int] | None:
-        """Return the first and the last step of the chunks of a level, None without any."""
-        select = (
-            "SELECT first_step, last_step FROM series_chunks"
-            " WHERE series = ? AND level = ? AND epoch = ? AND entries > 0"
-            " ORDER BY last_step {} LIMIT 1"
-        )
-        own = self._series, level, epoch
-        oldest, newest = (self._row(select.format(order), *own) for order in ("ASC", "DESC"))
-        return None if oldest is None else (int(oldest[0]), int(newest[1]))
-
-    def finest(self, epoch: int, first: int, _last: int) -> int:
-        """Return the smallest width in which steps from *first* on are there that were kept."""
-        begins: list[tuple[int, int]] = []
-        for level in range(MAX_LEVEL + 1):
-            ends = self._ends(level, epoch)
-            if ends is not None:
-                begins.append((ends[0], FAN**level))
-        if not begins:
-            return 1
-        oldest = min(begins)[0]
-        return min(width for begin, width in begins if begin <= max(first, oldest))
-
-    def newest(self, epoch: int, num_rows: int) -> int | None:
-        """Return the first step of the newest rows, so many or all there are; None without any."""
-        left, found = num_rows, None
-        rows = self._rows(
-            "SELECT entries, head FROM series_chunks WHERE series = ? AND level = 0 AND epoch = ?"
-            " AND number < ? ORDER BY last_step DESC",
-            self._series,
-            epoch,
-            self._before,
-        )
-        for entries, head in rows:
-            arrays = self._try(partial(encoding.decode_arrays, head))
-            if arrays is not None and len(arrays[0]):
-                found = int(arrays[0][-min(left, len(arrays[0]))])
-            left -= entries
-            if left <= 0:
-                break
-        return found
-
-    def row(self, wanted: Wanted) -> Rows | None:
-        """Return the row of the first wanted step as it was, None if it is not kept."""
-        return next(self._read_rows(wanted, -1, self._before - 1), None)
-
-    def offset(self, epoch: int, step: int) -> int | None:
-        """Return the place in the log at which a step closed, None if it is not known."""
-        wanted = Wanted(epoch, "", np.zeros(0, dtype=np.int64), step, step)
-        for _, head, _ in self._chunks(wanted, 0, -1, self._before - 1):
-            if head is not None and step in head[0]:
-                return int(head[3][np.flatnonzero(head[0] == step)[0]])
-        return None
-
-    def pieces(self, wanted: Wanted, width: int) -> Iterator[Buckets]:
-        """Yield buckets of at most a width, oldest first."""
-        level = 0
-        while level < MAX_LEVEL and width >= FAN ** (level + 1):
-            level += 1
-        yield from self._pieces(wanted, level, -1, _NO_END, width)
-
-    def _pieces(
-        self, wanted: Wanted, level: int, after: int, upto: int, width: int
-    ) -> Iterator[Buckets]:
-        """Yield those of the chunks of a level with numbers in (after, upto], and of what follows.
-
-        Where a chunk only says that those below are to be read, they are; so are those that none
-        stands for yet.
-        """
-        if level == 0:
-            rows = list(self._read_rows(wanted, after, min(upto, self._before - 1)))
-            if rows:
-                yield Buckets.of(Rows.joined(rows), width)
-            return
-        for facts, head, place in self._chunks(wanted, level, after, upto):
-            if facts.entries:
-                buckets = self._read_buckets(facts, head, place, wanted)
-                if buckets is not None:
-                    own = buckets.width
-                    yield buckets.within(wanted.first // own, wanted.last // own)
-            else:
-                begin = self._upto(wanted.epoch, level, facts.number)
-                yield from self._pieces(wanted, level - 1, begin, facts.upto, width)
-        if upto == _NO_END:
-            begin = self._upto(wanted.epoch, level, None)
-            yield from self._pieces(wanted, level - 1, begin, upto, width)
-
-    def _upto(self, epoch: int, level: int, before: int | None) -> int:
-        """Return up to which chunk below those of a level stand for, before a number or all."""
-        row = self._row(
-            "SELECT upto FROM series_chunks WHERE series = ? AND level = ? AND epoch = ?"
-            " AND number < ? ORDER BY last_step DESC LIMIT 1",
-            self._series,
-            level,
-            epoch,
-            _NO_END if before is None else before,
-        )
-        return -1 if row is None else int(row[0])
-
-    def _chunks(
-        self, wanted: Wanted, level: int, after: int, upto: int
-    ) -> Iterator[tuple[ChunkFacts, encoding.Arrays | None, int | None]]:
-        """Yield the chunks of a level that have some of the wanted steps, oldest first.
-
-        Each with its head, None if that is damaged, and the place of the wanted table, None if it
-        has none.
-        """
-        rows = self._rows(
-            f"SELECT head, t.id, {_FACTS} FROM series_chunks AS c"  # noqa: S608 - a literal
-            " LEFT JOIN series_tables AS t ON t.chunk = c.id AND t.name = ?"
-            " WHERE series = ? AND level = ? AND epoch = ? AND last_step >= ? AND number > ?"
-            " AND number <= ? ORDER BY last_step",
-            *(wanted.table, self._series, level, wanted.epoch, wanted.first, after, upto),
-        )
-        for head, place, *own in rows:
-            facts = _facts(own)
-            if facts.first_step > wanted.last:
-                return
-            yield facts, self._try(partial(encoding.decode_arrays, head)), place
-
-    def _read_rows(self, wanted: Wanted, after: int, upto: int) -> Iterator[Rows]:
-        """Yield the wanted rows of the chunks with numbers in (after, upto], oldest first."""
-        for facts, head, place in self._chunks(wanted, 0, after, upto):
-            rows = None if head is None else self._decode_rows(facts, head, place, wanted)
-            found = None if rows is None else rows.within(wanted.first, wanted.last)
-            if found is not None and len(found.steps):
-                yield found
-
-    def _decode_rows(
-        self, facts: ChunkFacts, head: encoding.Arrays, place: int | None, wanted: Wanted
-    ) -> Rows | None:
-        with _opened(self._connection, place) as read:
-            if read is None:
-                shape = (facts.entries, len(wanted.items))
-                values, known = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
-                return Rows(head[0], head[1], head[2], values, known)
-            return self._try(lambda: encoding.decode_rows(head, read, wanted.items))
-
-    def _read_buckets(
-        self, facts: ChunkFacts, head: encoding.Arrays | None, place: int | None, wanted: Wanted
-    ) -> Buckets | None:
-        with _opened(self._connection, place) as read:
-            if read is None or head is None:
-                return None
-            width = FAN**facts.level
-            return self._try(lambda: encoding.decode_buckets(head, width, read, wanted.items))
-
-    def _try(self, decode: Callable[[], T]) -> T | None:
-        """Return what is decoded; None if it is not what was written, which is told once."""
-        try:
-            return decode()
-        except (DamagedChunkError, ValueError, TypeError) as error:
-            self._tell(error)
-            return None
-
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            logger.warning("a chunk of curves is left out (told once): %s", error)
-        self._told = True
-
-    def _row(self, sql: str, *values: Any) -> Any:
-        with storage_errors():
-            return self._connection.execute(sql, values).fetchone()
-
-    def _rows(self, sql: str, *values: Any) -> Iterator[Any]:
-        with storage_errors():
-            yield from self._connection.execute(sql, values)

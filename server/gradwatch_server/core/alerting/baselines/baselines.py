@@ -14,6 +14,7 @@ from gradwatch_server.core.alerting.baselines.judgement import (
     TOTAL,
     Judgement,
 )
+from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.loss_level import NO_RISE, LossLevel, LossRise
 from gradwatch_server.core.alerting.baselines.modules import Modules
@@ -77,6 +78,14 @@ class Baselines:
         weight = RESUMED_WEIGHT if self._resumed else 0.0
         self._running.add(samples, judgement.deviation, weight)
         self._resumed = max(0, self._resumed - 1)
+
+    def levels(self) -> ModuleLevels:
+        """Return what is usual of each module by now."""
+        modules = slice(FIRST_MODULE, FIRST_MODULE + len(self.modules.names))
+        running = self._running
+        return ModuleLevels(
+            self.modules.of_layer, running.mean[modules], running.is_known()[modules]
+        )
 
     def resume(self) -> None:
         """Note that the training was interrupted: what is usual may have moved a little."""

@@ -1,0 +1,69 @@
+"""Reads buckets of one range of steps, without gaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradwatch_server.api.curves import Curve
+from gradwatch_server.api.rank_rows import RankRows
+from gradwatch_server.api.series_range import Range
+from gradwatch_server.api.subjects import WantedTable
+from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.series.buckets import Buckets
+from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.history import Wanted
+from gradwatch_server.series.layers import KnownLayers
+
+
+class BucketReader:
+    """Reads what a range has.
+
+    Args:
+        own: The range.
+        width: Steps of a bucket.
+        rank: Has the rows of one rank, which are read in place of those of all.
+    """
+
+    def __init__(self, own: Range, width: int, rank: RankRows | None = None) -> None:
+        self._own, self.width, self._rank = own, width, rank
+        self._first, self._last = own.numbered(width)
+        self.num_buckets = max(self._last - self._first + 1, 0)
+
+    @property
+    def rank_facts(self) -> dict[str, Any]:
+        """What an answer says of the rank, nothing without one."""
+        return {} if self._rank is None else self._rank.describe()
+
+    def read(self, table: str, items: IndexArray) -> Buckets:
+        """Return the buckets of some items of a table."""
+        width = self.width
+        if self._rank is not None:
+            rows = Buckets.of(self._rank.rows(table, items), width)
+            return rows.spread(self._first, self._last)
+        epoch = self._own.span.epoch if self._own.span else 0
+        steps = (self._first * width, (self._last + 1) * width - 1)
+        history = self._own.history.of_table(table)
+        found = history.buckets(Wanted(epoch, table, items, *steps), width)
+        return found.spread(self._first, self._last)
+
+    def of_run(self, columns: list[str]) -> list[Curve]:
+        """Return the curves of some columns of the run."""
+        if not columns:
+            return []
+        items = [RUN_COLUMNS.index(name) for name in columns]
+        found = self.read(RUN_TABLE, np.array(items, dtype=np.int64))
+        return [Curve({"column": name}, found, at) for at, name in enumerate(columns)]
+
+    def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:
+        """Return the curves of one table."""
+        places = np.array(wanted.places, dtype=np.int64)
+        layer = LAYER_COLUMNS[wanted.column] if wanted.subjects[0].kind is None else None
+        found = self.read(wanted.table if layer is None else layer.stored, places)
+        if layer is not None and layer.power:
+            found = found.scaled(layer.factor(known.sizes[places]))
+        return [
+            Curve({own.parameter: own.name, "column": wanted.column}, found, at)
+            for at, own in enumerate(wanted.subjects)
+        ]

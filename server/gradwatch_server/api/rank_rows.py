@@ -1,0 +1,228 @@
+"""What one rank sent of a range of steps, as long as its records are in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+import numpy as np
+from fastapi import Depends, HTTPException, Query
+
+from gradwatch_server.api.questions import Layouts, ShowLayouts
+from gradwatch_server.api.series_range import Range
+from gradwatch_server.api.state import Api, View
+from gradwatch_server.core.arrays import BoolArray, IndexArray
+from gradwatch_server.core.frames.layers import numbers
+from gradwatch_server.core.frames.merging import total_norm
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.core.views.snapshot import RankView, RunView
+from gradwatch_server.series.chunk import Chunk
+from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.history import Wanted
+from gradwatch_server.series.rows import Rows
+from gradwatch_server.storage.series_store import KeptRecord, Records
+from gradwatch_wire.columns import L2, L2_MAX
+from gradwatch_wire.names import Scalar
+
+MOST_STEPS: Final = 1_024
+"""Steps of which records are read, the newest of the range: each is read whole."""
+
+MOST_ENTRIES: Final = 16_384
+"""Entries of the log among which they are looked for."""
+
+SHOWN_RANKS: Final = 8
+
+RANK_COLUMNS: Final[Mapping[str, str | None]] = {
+    "norm": None,
+    "loss": Scalar.LOSS,
+    "lr": Scalar.LR,
+    "loss_scale": Scalar.LOSS_SCALE,
+    "step_time": Scalar.STEP_TIME_S,
+}
+"""Columns of the run that each rank has of its own, and the scalar that each is."""
+
+_SKIPPED: Final = RUN_COLUMNS.index("skipped")
+
+Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
+
+
+def rank_of(view: RunView, rank: int) -> RankView:
+    """Return a rank of an attempt.
+
+    Raises:
+        HTTPException: 404, with those that there are.
+    """
+    found = next((own for own in view.ranks if own.rank == rank), None)
+    if found is not None:
+        return found
+    shown = ", ".join(str(own.rank) for own in view.ranks[:SHOWN_RANKS]) or "none yet"
+    more = len(view.ranks) - SHOWN_RANKS
+    known = shown + (f" and {more} more" if more > 0 else "")
+    detail = f"no rank {rank} in attempt {view.attempt} of run {view.name!a}; there are {known}"
+    raise HTTPException(404, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRank:
+    """A rank whose own numbers are asked for.
+
+    Args:
+        view: The rank.
+        layouts: Which layers its records are about.
+    """
+
+    view: RankView
+    layouts: Layouts
+
+
+async def _own_rank(view: View, api: Api, rank: Rank = None) -> OwnRank | None:
+    if rank is None:
+        return None
+    own = rank_of(view, rank)
+    return OwnRank(own, await api.command(ShowLayouts(view.name, view.attempt)) or {})
+
+
+Own = Annotated[OwnRank | None, Depends(_own_rank)]
+"""The type of the parameter by which a route gets the rank that is asked for."""
+
+
+class RankRows:
+    """The rows of one rank in a range.
+
+    Args:
+        rank: The rank.
+        own: The range.
+        num_layers: Layers of the attempt.
+        columns: Columns of the layers that are wanted.
+    """
+
+    def __init__(self, rank: OwnRank, own: Range, num_layers: int, columns: Sequence[str]) -> None:
+        self._rank, self._own = rank, own
+        wanted = dict.fromkeys((L2, *(name for name in columns if name in FRAME_COLUMNS)))
+        self._shape = tuple(wanted), num_layers
+        self._chunk = Chunk(0, 0, 0, *self._shape)
+        self._has_layouts = True
+
+    def read(self, records: Records) -> None:
+        """Read the records of the log."""
+        run = self._frames()
+        steps: dict[int, list[KeptRecord]] = {}
+        for record in self._records(records, run.steps):
+            steps.setdefault(record.stats.step, []).append(record)
+        found = sorted(steps)
+        self._chunk = Chunk(0, 0, len(found), *self._shape)
+        skipped = set(run.steps[run.skipped].tolist())
+        for row, step in enumerate(found):
+            self._fill(row, steps[step], is_skipped=step in skipped)
+        self._chunk.count = len(found)
+
+    def rows(self, table: str, items: IndexArray) -> Rows:
+        """Return the rows of some items."""
+        return self._chunk.rows(table, items)
+
+    def describe(self) -> dict[str, Any]:
+        """Return from which step on there is something, and why not before."""
+        steps = self._chunk.steps[: self._chunk.count]
+        reason = None
+        if not self._has_layouts:
+            reason = "which layers its records are about is not known any more; the attempt is over"
+        elif not len(steps) or steps[0] > self._own.first:
+            reason = (
+                f"own numbers of a rank are read from the log, which has them of at most "
+                f"{MOST_STEPS} steps and while it keeps their records (log_max_age_s)"
+            )
+        return {
+            "rank": self._rank.view.rank,
+            "rank_from": int(steps[0]) if len(steps) else None,
+            "rank_reason": reason,
+        }
+
+    def _frames(self) -> Rows:
+        """Return the steps of the range that closed, and which of them were skipped."""
+        own = self._own
+        epoch = own.span.epoch if own.span else 0
+        items = np.array([_SKIPPED], dtype=np.int64)
+        found = own.history.buckets(Wanted(epoch, RUN_TABLE, items, own.first, own.last), 1)
+        values: BoolArray = found.stats[1, :, 0] > 0.0
+        return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
+
+    def _records(self, records: Records, steps: IndexArray) -> Iterator[KeptRecord]:
+        """Yield the records of these steps, the newest first, but none of another epoch."""
+        session, own = self._rank.view.session, self._own
+        if session is None or own.span is None or not len(steps):
+            return
+        offset = own.history.offset(own.span.epoch, int(steps[-1]))
+        if offset is None:
+            return
+        seen: tuple[int, int] | None = None
+        for record in records.of_session(session, offset, MOST_ENTRIES):
+            place = record.stats.step, record.stats.part
+            if seen is not None and place >= seen:
+                return  # steps went back here
+            seen = place
+            if place[0] < own.first:
+                return
+            if place[0] <= own.last:
+                yield record
+
+    def _fill(self, row: int, records: Sequence[KeptRecord], *, is_skipped: bool) -> None:
+        chunk = self._chunk
+        chunk.steps[row] = records[0].stats.step
+        chunk.times_ns[row] = max(own.received_ns for own in records)
+        chunk.skipped[row] = is_skipped
+        norms = [norm for own in records for norm in self._fill_layers(row, own)]
+        told: dict[str, float] = {"coverage": 1.0, "skipped": float(is_skipped)}
+        if norms:
+            told["norm"] = total_norm(np.concatenate(norms))
+        for name, scalar in RANK_COLUMNS.items():
+            given = [own.stats.scalars.get(scalar) for own in records] if scalar else []
+            known = [value for value in given if value is not None]
+            if known:
+                told[name] = known[0]
+        for name, value in told.items():
+            place = RUN_COLUMNS.index(name)
+            chunk.run[row, place], chunk.run_known[row, place] = value, True
+
+    def _fill_layers(self, row: int, record: KeptRecord) -> Iterator[Any]:
+        """Fill in what a record has of layers; yield its L2 norms."""
+        columns = record.stats.columns
+        wanted = (*self._chunk.columns, L2_MAX)
+        values = {name: numbers(columns[name]) for name in wanted if name in columns}
+        if L2 not in values:
+            return
+        peak = values.get(L2_MAX, values[L2])
+        l2 = values[L2] = np.where(np.isfinite(peak), values[L2], peak)
+        yield l2
+        index = self._rank.layouts.get((record.session, record.stats.manifest_id))
+        if index is None or len(index) != len(l2):
+            self._has_layouts = False
+            return
+        self._chunk.present[row, index] = True
+        for place, name in enumerate(self._chunk.columns):
+            if name in values:
+                self._chunk.values[row, place, index] = values[name]
+
+
+def check_columns(columns: Sequence[str], others: Mapping[str, Sequence[str]]) -> None:
+    """Check that a rank has what is asked for of its own.
+
+    Raises:
+        HTTPException: 422, with what it has.
+    """
+    wrong = [name for name in columns if name in RUN_COLUMNS and name not in RANK_COLUMNS]
+    wrong += [name for name, given in others.items() if given and name != "layer"]
+    if wrong:
+        known = ", ".join(RANK_COLUMNS)
+        detail = f"query rank: {wrong[0]} is not kept of each rank; of the run there are {known},"
+        raise HTTPException(422, f"{detail} and the columns of layers")
+
+
+def read_rank(
+    rank: OwnRank, own: Range, num_layers: int, columns: Sequence[str], records: Records
+) -> tuple[Range, RankRows]:
+    """Read what a rank sent in a range; return that without the steps that are not looked at."""
+    shorter = replace(own, first=max(own.first, own.last - MOST_STEPS + 1))
+    found = RankRows(rank, shorter, num_layers, columns)
+    found.read(records)
+    return shorter, found

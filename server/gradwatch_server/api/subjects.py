@@ -1,0 +1,188 @@
+"""What curves are asked for: of the run, of layers, groups, modules or blocks; which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from fastapi import HTTPException
+
+from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS
+from gradwatch_server.series.items import ITEM_COLUMNS, ItemKind, table_of
+from gradwatch_server.series.layers import KnownLayers, nearest
+from gradwatch_wire.columns import L2
+
+SHOWN_NAMES: Final = 5
+
+_OF_ITEMS: Final[Mapping[str, tuple[ItemKind, ...]]] = {
+    "group": (ItemKind.GROUP, ItemKind.PAIR),
+    "module": (ItemKind.MODULE,),
+    "block": (ItemKind.BLOCK,),
+}
+"""Parameter to what its values may be names of."""
+
+_COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "layer": tuple(LAYER_COLUMNS),
+    **{
+        parameter: tuple(name for kind in kinds for name in ITEM_COLUMNS[kind])
+        for parameter, kinds in _OF_ITEMS.items()
+    },
+}
+"""Parameter to the columns of what it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Something that has curves of its own.
+
+    Args:
+        parameter: By which it was asked for, and how it is called in the answer.
+        name: Its name.
+        kind: What it is, None of a layer.
+        place: Its place among those of its kind.
+    """
+
+    parameter: str
+    name: str
+    kind: ItemKind | None
+    place: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it has."""
+        return tuple(LAYER_COLUMNS) if self.kind is None else ITEM_COLUMNS[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """Curves of one table.
+
+    Args:
+        column: How their column is called.
+        table: Where it is kept.
+        subjects: What they are of.
+    """
+
+    column: str
+    table: str
+    subjects: Sequence[Subject]
+
+    @property
+    def places(self) -> list[int]:
+        """The place of each."""
+        return [own.place for own in self.subjects]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for.
+
+    Args:
+        columns: Names of columns, those that are usual without.
+        names: Parameter to the names that it has.
+    """
+
+    columns: Sequence[str] = ()
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Check the columns.
+
+        Raises:
+            HTTPException: 422 for one that there is not, or that nothing which is named has.
+        """
+        given = [own for own in _COLUMNS_OF if self.names.get(own)]
+        for name in self.columns:
+            owners = [own for own, columns in _COLUMNS_OF.items() if name in columns]
+            if name not in RUN_COLUMNS and not owners:
+                raise HTTPException(422, f"query column: no column {name[:80]!a}; {_all()}")
+            if name not in RUN_COLUMNS and not set(owners) & set(given):
+                of, add = " or ".join(f"a {own}" for own in owners), f"{owners[0]}=NAME"
+                raise HTTPException(422, f"query column: {name} is of {of}; add {add}")
+
+    @property
+    def of_run(self) -> list[str]:
+        """The columns of the run that are asked for."""
+        if not self.columns and not any(self.names.values()):
+            return ["norm"]
+        return [name for name in dict.fromkeys(self.columns) if name in RUN_COLUMNS]
+
+    def tables(self, known: KnownLayers) -> list[WantedTable]:
+        """Return the tables that are asked for, column by column as they were named.
+
+        Raises:
+            HTTPException: 404 for a name that there is not, with those that are most like it.
+        """
+        subjects = list(self._find(known))
+        found: dict[tuple[str, str], list[Subject]] = {}
+        for own in subjects:
+            for column in self._columns_of(own):
+                table = column if own.kind is None else table_of(own.kind, column)
+                found.setdefault((column, table), []).append(own)
+        order = list(dict.fromkeys(self.columns))
+        had = {column for column, _ in found}
+        for name in order:
+            if name not in RUN_COLUMNS and name not in had:
+                told = ", ".join(
+                    f"{own.name[:120]!a} has {', '.join(own.columns)}" for own in subjects
+                )
+                raise HTTPException(422, f"query column: {name} is of none that is named; {told}")
+        ranked = sorted(found, key=lambda key: order.index(key[0]) if key[0] in order else 0)
+        return [WantedTable(column, table, found[column, table]) for column, table in ranked]
+
+    def _columns_of(self, own: Subject) -> Sequence[str]:
+        columns = own.columns
+        if not self.columns:
+            return [L2] if L2 in columns else columns[:1]
+        return [name for name in dict.fromkeys(self.columns) if name in columns]
+
+    def _find(self, known: KnownLayers) -> Iterator[Subject]:
+        for parameter, names in self.names.items():
+            for name in dict.fromkeys(names):
+                if parameter == "layer":
+                    yield Subject(parameter, name, None, place_of(name, known))
+                else:
+                    yield from _items(parameter, name, known)
+
+
+def _items(parameter: str, name: str, known: KnownLayers) -> Iterator[Subject]:
+    """Yield what a name is of: a group may be called as a pair of others is."""
+    kinds = _OF_ITEMS[parameter]
+    found = [kind for kind in kinds if name in known.items.get(kind, ())]
+    if not found:
+        names = [own for kind in kinds for own in known.items.get(kind, ())]
+        raise HTTPException(404, f"no {parameter} {name[:120]!a}; {_known(parameter, name, names)}")
+    for kind in found:
+        yield Subject(parameter, name, kind, known.items[kind].index(name))
+
+
+def _known(parameter: str, name: str, names: Sequence[str]) -> str:
+    """Say which names there are, or that there is none."""
+    if not names:
+        return f"this attempt has no {parameter} with a curve"
+    shown = nearest(name, names) or names[:SHOWN_NAMES]
+    told = ", ".join(ascii(own[:120]) for own in shown)
+    more = len(names) - len(shown)
+    return f"there are {told}" + (f" and {more} more" if more else "")
+
+
+def _all() -> str:
+    """Say which columns there are."""
+    told = [f"of the run {', '.join(RUN_COLUMNS)}"]
+    told += [f"of a {own} {', '.join(columns)}" for own, columns in _COLUMNS_OF.items()]
+    return f"there are {'; '.join(told)}"
+
+
+def place_of(name: str, known: KnownLayers) -> int:
+    """Return the place of a layer.
+
+    Raises:
+        HTTPException: 404 with the names that are most like it.
+    """
+    place = known.places.get(name)
+    if place is not None:
+        return place
+    near = ", ".join(ascii(own[:120]) for own in known.near(name))
+    hint = f"the nearest names are {near}" if near else "/layers has the names"
+    raise HTTPException(404, f"no layer {name[:120]!a}; {hint}")

@@ -1,0 +1,114 @@
+"""A row before it is in a chunk: what a closed frame, or a frame of gains, has for the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.gains import GainFrame
+from gradwatch_server.core.frames.rows import ROW_OF
+from gradwatch_server.series.columns import run_numbers
+from gradwatch_server.series.group_numbers import GroupNumbers
+from gradwatch_server.series.items import ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_wire.columns import L2, NOT_SEEN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewRow:
+    """Numbers of one step.
+
+    Args:
+        epoch: How often the steps had gone back.
+        step: The step.
+        time_ns: When its last record came in, nanoseconds since the epoch.
+        skipped: Whether a GradScaler skipped it.
+        numbers: Those of `RUN_COLUMNS`, None where one is not known; none of gains.
+        frame: Has those of the layers; None of gains.
+        l2: (layers,) their L2 norms, non-finite where any collection was; None of gains.
+        items: Table to those of other items.
+    """
+
+    epoch: int
+    step: int
+    time_ns: int
+    skipped: bool = False
+    numbers: Sequence[float | None] = ()
+    frame: Frame | None = None
+    l2: FloatArray | None = None
+    items: Mapping[str, ItemNumbers] = field(default_factory=dict)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that it has."""
+        return 0 if self.frame is None else len(self.frame.present)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Columns of the layers that it has."""
+        return () if self.frame is None else self.frame.measured
+
+
+def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) -> NewRow:
+    """Return the row of a closed frame, which still has its records."""
+    frame = closed.frame
+    l2 = norms_of(frame)
+    return NewRow(
+        epoch=closed.epoch,
+        step=frame.step,
+        time_ns=frame.received_ns,
+        skipped=closed.skipped,
+        numbers=run_numbers(closed),
+        frame=frame,
+        l2=l2,
+        items=dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
+    )
+
+
+def row_of_gains(gains: GainFrame, epoch: int, names: ItemNames) -> NewRow:
+    """Return the row of a frame of gains."""
+    places = names.places(ItemKind.BLOCK, gains.blocks)
+    items = {
+        table_of(ItemKind.BLOCK, "output_norm"): ItemNumbers.of(places, gains.norms),
+        table_of(ItemKind.BLOCK, "gain"): ItemNumbers.of(places[: len(gains.gains)], gains.gains),
+    }
+    return NewRow(epoch, gains.step, gains.received_ns, items=items)
+
+
+def norms_of(frame: Frame) -> FloatArray:
+    """Return (layers,) L2 norms, non-finite where any collection that a record covers was."""
+    l2: FloatArray = frame.columns[ROW_OF[L2]]
+    if not np.count_nonzero(frame.nonfinite):
+        return l2
+    hidden = frame.nonfinite & np.isfinite(l2)
+    return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
+
+
+def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:
+    """Yield the largest magnitude in the outputs of each module over the ranks, NaN first."""
+    found: ItemNumbers | None = None
+    for part in frame.parts:
+        if part.activations is None:
+            continue
+        places = names.places(ItemKind.MODULE, part.layout.modules)
+        own = places >= 0
+        values = part.activations[own]
+        known = values != NOT_SEEN
+        new = ItemNumbers(places[own], np.where(known, values, np.nan), known)
+        found = new if found is None else _larger(found, new)
+    if found is not None:
+        yield table_of(ItemKind.MODULE, "activation"), found
+
+
+def _larger(one: ItemNumbers, other: ItemNumbers) -> ItemNumbers:
+    size = max(one.width, other.width)
+    values, known = np.full(size, -np.inf), np.zeros(size, dtype=np.bool_)
+    for own in (one, other):
+        places = own.places[own.known]
+        values[places] = np.maximum(values[places], own.values[own.known])
+        known[places] = True
+    return ItemNumbers(np.arange(size), np.where(known, values, np.nan), known)

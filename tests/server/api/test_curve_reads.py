@@ -1,0 +1,98 @@
+"""Reads from the disk: a few at once, some that wait, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+
+from gradwatch_server.api.curve_reads import CurveReads
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import Budgets
+
+
+def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None:
+    """Who waits gets their turn; who is one too many gets a 503."""
+    use = BudgetUse(Budgets(curve_reads=2, curve_reads_waiting=3))
+    may_go, began = threading.Event(), threading.Semaphore(0)
+
+    def read() -> int:
+        began.release()
+        may_go.wait()
+        return 7
+
+    async def scenario() -> list[Any]:
+        reads = CurveReads(use)
+        running = [asyncio.ensure_future(reads.run(read)) for _ in range(5)]
+        for _ in range(2):
+            await asyncio.to_thread(began.acquire)
+        assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (2, 3)
+        with pytest.raises(HTTPException, match="3 others wait") as refused:
+            await reads.run(read)
+        assert refused.value.status_code == 503
+        assert refused.value.headers == {"Retry-After": "1"}
+        may_go.set()
+        return await asyncio.gather(*running)
+
+    assert asyncio.run(scenario()) == [7] * 5
+    assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
+    assert use["curve_reads_waiting"].num_refused == 1
+
+
+def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
+    """One that fails, one that goes away while it reads, and one that goes while it waits."""
+    use = BudgetUse(Budgets(curve_reads=1, curve_reads_waiting=3))
+    may_go, began = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        began.set()
+        may_go.wait()
+
+    async def scenario() -> None:
+        reads = CurveReads(use)
+        with pytest.raises(ZeroDivisionError):
+            await reads.run(lambda: 1 // 0)
+        reading = asyncio.ensure_future(reads.run(slow))
+        await asyncio.to_thread(began.wait)
+        waiting = asyncio.ensure_future(reads.run(slow))
+        await asyncio.sleep(0)
+        for own in (reading, waiting):
+            own.cancel()
+        await asyncio.gather(reading, waiting, return_exceptions=True)
+        assert use["curve_reads"].used == 1  # its thread reads on
+        may_go.set()
+        assert await reads.run(lambda: 3) == 3
+
+    asyncio.run(scenario())
+    assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
+
+
+def test_a_crowd_gets_its_answers_or_is_told_to_come_back(
+    serve: Any, peers: Any, problem: Any
+) -> None:
+    """Over HTTP: nobody waits for ever, and what is sent meanwhile is taken in."""
+    tight = {"GRADWATCH_BUDGETS__CURVE_READS": "1", "GRADWATCH_BUDGETS__CURVE_READS_WAITING": "1"}
+    service = serve(**tight)
+    peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))
+    for step in range(400):
+        peer.stats(step, (1.0,) * 90)
+    peer.acked()
+    service.shows(peer)
+
+    with ThreadPoolExecutor(24) as crowd:
+        asked = [crowd.submit(service.get, "/runs/gpt/heatmap?columns=512") for _ in range(48)]
+        peer.stats(400, (1.0,) * 90)
+        peer.acked()
+        answers = [own.result() for own in asked]
+
+    assert {own.status_code for own in answers} <= {200, 503}
+    assert any(own.is_success for own in answers)
+    for own in answers:
+        if not own.is_success:
+            assert own.headers["retry-after"] == "1"
+            assert "others wait for curves" in problem(own)[1]
+    service.reaches("gpt", 400)
