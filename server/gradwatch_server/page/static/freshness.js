@@ -1,6 +1,6 @@
 // How old what is shown is: a word that is never green, for an old green is the worst of all.
 
-import { ApiError } from "./api.js";
+import { ApiError } from "./data/api.js";
 import { clock, now, setClock, span } from "./time.js";
 
 const STALE_MS = 5000;

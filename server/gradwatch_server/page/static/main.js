@@ -1,20 +1,20 @@
 // From the address to what is shown, and what keeps that fresh.
 
 import { formatAddress, parseAddress } from "./address.js";
-import { alertPage } from "./alert.js";
-import { getJson, onTokenWanted } from "./api.js";
-import { comparePage } from "./compare.js";
+import { alertPage } from "./views/alert.js";
+import { getJson, onTokenWanted } from "./data/api.js";
+import { comparePage } from "./views/compare.js";
 import { fill } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
 import { installKeys } from "./keys.js";
 import { tellGone, tellToken } from "./notice.js";
-import { rulesPage } from "./rules.js";
-import { runPage } from "./run.js";
-import { runsPage } from "./runs.js";
-import { Schedule } from "./schedule.js";
-import { silencesPage } from "./silences.js";
-import { Stream } from "./stream.js";
+import { rulesPage } from "./views/rules.js";
+import { runPage } from "./views/run.js";
+import { runsPage } from "./views/runs.js";
+import { Schedule } from "./data/schedule.js";
+import { silencesPage } from "./views/silences.js";
+import { Stream } from "./data/stream.js";
 
 const EVERY_MS = 5000; // ages and liveness change without an event
 const CROWDED_MS = 5000;

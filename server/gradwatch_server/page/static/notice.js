@@ -1,6 +1,6 @@
 // What stands above everything: nobody answers, or a token is needed.
 
-import { setToken } from "./api.js";
+import { setToken } from "./data/api.js";
 import { button, element, fill, setText } from "./element.js";
 import { clock, span } from "./time.js";
 

@@ -1,6 +1,6 @@
 // Light or dark: as the system says, unless the person chose.
 
-import { themeInForce } from "./palette.js";
+import { themeInForce } from "./heatmap/palette.js";
 
 const KEY = "gradwatch.theme";
 

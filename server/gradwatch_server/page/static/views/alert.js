@@ -1,16 +1,16 @@
 // One alert: what, where, since when, whether it goes on, and what to do.
 
-import { formatAddress } from "./address.js";
-import { actionsOf, stateOf } from "./alerts.js";
-import { getJson } from "./api.js";
-import { Chart } from "./chart.js";
-import { button, element, fill, nameOf, printable } from "./element.js";
-import { setIcon } from "./icon.js";
-import { copyAddress } from "./keys.js";
-import { count, short, whole } from "./numbers.js";
-import { SeriesSource } from "./rundata.js";
-import { severityOf } from "./status.js";
-import { ago, clock } from "./time.js";
+import { formatAddress } from "../address.js";
+import { actionsOf, stateOf } from "../panels/alerts.js";
+import { getJson } from "../data/api.js";
+import { Chart } from "../charts/chart.js";
+import { button, element, fill, nameOf, printable } from "../element.js";
+import { setIcon } from "../icon.js";
+import { copyAddress } from "../keys.js";
+import { count, short, whole } from "../numbers.js";
+import { SeriesSource } from "../data/rundata.js";
+import { severityOf } from "../status.js";
+import { ago, clock } from "../time.js";
 
 const AROUND = 32; // steps
 

@@ -1,10 +1,10 @@
 // One layer at one step: its own curves, what it was then, and what each rank had.
 
-import { Chart } from "./chart.js";
-import { button, element, fill, nameOf } from "./element.js";
-import { count, exact, short, times, whole } from "./numbers.js";
-import { isFollowing, loadFrame, SeriesSource } from "./rundata.js";
-import { COLUMNS } from "./words.js";
+import { Chart } from "../charts/chart.js";
+import { button, element, fill, nameOf } from "../element.js";
+import { count, exact, short, times, whole } from "../numbers.js";
+import { isFollowing, loadFrame, SeriesSource } from "../data/rundata.js";
+import { COLUMNS } from "../words.js";
 
 const CURVES = ["l2", "linf", "mean_abs"];
 

@@ -1,8 +1,8 @@
 // Curves over steps: bands from least to largest, gaps, and marks for what no curve can show.
 
-import { element, fill, setText } from "./element.js";
+import { element, fill, setText } from "../element.js";
 import { loadLines, MISSING } from "./lines.js";
-import { short, whole } from "./numbers.js";
+import { short, whole } from "../numbers.js";
 
 const HEIGHT = 150;
 const MOST_ROWS = 50;

@@ -1,15 +1,15 @@
 // Layers × steps with its labels, ruler, readout and keys: where a fault is seen first.
 
-import { describe } from "./announce.js";
+import { describe } from "../announce.js";
 import { isBad, ratioOf, SKIPPED, valueOf, wordOf } from "./codes.js";
-import { button, element, fill, nameOf, printable, setText } from "./element.js";
-import { colouring, paint, pool, sizeRange } from "./heatmap.js";
+import { button, element, fill, nameOf, printable, setText } from "../element.js";
+import { colouring, paint, pool, sizeRange } from "./picture.js";
 import { legendOf } from "./legend.js";
 import { Margins } from "./margins.js";
 import { rowsOf } from "./names.js";
-import { count, short, times, whole } from "./numbers.js";
+import { count, short, times, whole } from "../numbers.js";
 import { palette, themeInForce } from "./palette.js";
-import { COLUMNS } from "./words.js";
+import { COLUMNS } from "../words.js";
 import { worstTable } from "./worst.js";
 
 const MOST_HEIGHT = 460;

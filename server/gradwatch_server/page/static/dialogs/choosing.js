@@ -1,8 +1,8 @@
 // Asks what a run is to be compared with: another run, or another of its attempts.
 
-import { formatAddress } from "./address.js";
-import { getJson } from "./api.js";
-import { button, element, printable } from "./element.js";
+import { formatAddress } from "../address.js";
+import { getJson } from "../data/api.js";
+import { button, element, printable } from "../element.js";
 
 /** Offer the other runs, and the attempts of this one that are known. */
 export async function askToCompare(page, run, attempt, facts) {

@@ -1,7 +1,7 @@
 // The named groups of layers: their norms, and how they compare.
 
-import { element, nameOf } from "./element.js";
-import { short, whole } from "./numbers.js";
+import { element, nameOf } from "../element.js";
+import { short, whole } from "../numbers.js";
 
 /** Return what `/groups` says; of the ratios those that the run's health shows. */
 export function groupsOf(answer, shown) {

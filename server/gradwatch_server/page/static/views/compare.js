@@ -1,15 +1,15 @@
 // Runs or attempts over one another: curves by style as well as colour, pictures one above the other.
 
-import { runAddress } from "./address.js";
-import { Chart } from "./chart.js";
-import { element, fill, nameOf, printable } from "./element.js";
-import { getJson, runPath } from "./api.js";
-import { HeatPanel } from "./heatpanel.js";
-import { count } from "./numbers.js";
-import { Panel } from "./panel.js";
-import { HeatSource, isFollowing, SeriesSource } from "./rundata.js";
-import { statusOf } from "./status.js";
-import { RUN_SERIES } from "./words.js";
+import { runAddress } from "../address.js";
+import { Chart } from "../charts/chart.js";
+import { element, fill, nameOf, printable } from "../element.js";
+import { getJson, runPath } from "../data/api.js";
+import { HeatPanel } from "../heatmap/panel.js";
+import { count } from "../numbers.js";
+import { Panel } from "../panels/panel.js";
+import { HeatSource, isFollowing, SeriesSource } from "../data/rundata.js";
+import { statusOf } from "../status.js";
+import { RUN_SERIES } from "../words.js";
 
 const CHARTS = ["norm", "loss", "lr", "step_time"];
 

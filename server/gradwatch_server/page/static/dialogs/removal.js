@@ -1,7 +1,7 @@
 // Deletes a run. What is deleted does not come back: its name has to be typed.
 
-import { pathOf, runPath, send } from "./api.js";
-import { button, element, nameOf } from "./element.js";
+import { pathOf, runPath, send } from "../data/api.js";
+import { button, element, nameOf } from "../element.js";
 
 /** Ask for the name of a run that is over, and delete it. */
 export function askToDelete(run, page) {

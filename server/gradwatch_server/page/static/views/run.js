@@ -1,22 +1,22 @@
 // One run: is it well; if not, where and since when.
 
-import { alertList } from "./alerts.js";
-import { announce } from "./announce.js";
-import { getJson, runPath } from "./api.js";
-import { Chart } from "./chart.js";
-import { askToCompare } from "./choosing.js";
-import { button, element, fill, printable } from "./element.js";
-import { gainsOf } from "./gains.js";
-import { groupsOf } from "./groups.js";
-import { HeatPanel } from "./heatpanel.js";
-import { LayerPanel } from "./layer.js";
-import { whole } from "./numbers.js";
-import { Panel } from "./panel.js";
-import { rankStrip } from "./ranks.js";
-import { HeatSource, isFollowing, SeriesSource } from "./rundata.js";
-import { askToDelete } from "./removal.js";
-import { Verdict } from "./verdict.js";
-import { markOf, OVER, RUN_SERIES } from "./words.js";
+import { alertList } from "../panels/alerts.js";
+import { announce } from "../announce.js";
+import { getJson, runPath } from "../data/api.js";
+import { Chart } from "../charts/chart.js";
+import { askToCompare } from "../dialogs/choosing.js";
+import { button, element, fill, printable } from "../element.js";
+import { gainsOf } from "../panels/gains.js";
+import { groupsOf } from "../panels/groups.js";
+import { HeatPanel } from "../heatmap/panel.js";
+import { LayerPanel } from "../panels/layer.js";
+import { whole } from "../numbers.js";
+import { Panel } from "../panels/panel.js";
+import { rankStrip } from "../panels/ranks.js";
+import { HeatSource, isFollowing, SeriesSource } from "../data/rundata.js";
+import { askToDelete } from "../dialogs/removal.js";
+import { Verdict } from "../panels/verdict.js";
+import { markOf, OVER, RUN_SERIES } from "../words.js";
 
 const RANGES = [128, 512, 1024, 2048, 4096];
 const SLOW_MS = 5000; // what changes seldom, or says little by the step

@@ -1,8 +1,8 @@
 // The silences in force, and how to end one.
 
-import { getJson, send } from "./api.js";
-import { button, element, fill, printable } from "./element.js";
-import { clock } from "./time.js";
+import { getJson, send } from "../data/api.js";
+import { button, element, fill, printable } from "../element.js";
+import { clock } from "../time.js";
 
 /** @returns the view of all silences */
 export function silencesPage(page) {

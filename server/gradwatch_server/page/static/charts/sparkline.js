@@ -1,7 +1,7 @@
 // A small curve on a logarithmic scale: gaps stay gaps, what is not finite is a mark at the top.
 
-import { element } from "./element.js";
-import { numberOf, short } from "./numbers.js";
+import { element } from "../element.js";
+import { numberOf, short } from "../numbers.js";
 
 const WIDTH = 140;
 const HEIGHT = 26;

@@ -1,14 +1,14 @@
 // How a run is: the status in words, every reason, what can be done, and a line of numbers.
 
-import { formatAddress } from "./address.js";
+import { formatAddress } from "../address.js";
 import { actionsOf, alertAddress, inOrder } from "./alerts.js";
-import { element, fill, nameOf, printable, setText } from "./element.js";
-import { setIcon } from "./icon.js";
-import { count, numberOf, short, whole } from "./numbers.js";
-import { scoreOf } from "./runs.js";
-import { statusOf } from "./status.js";
-import { clock, now, span } from "./time.js";
-import { markOf, OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "./words.js";
+import { element, fill, nameOf, printable, setText } from "../element.js";
+import { setIcon } from "../icon.js";
+import { count, numberOf, short, whole } from "../numbers.js";
+import { scoreOf } from "../views/runs.js";
+import { statusOf } from "../status.js";
+import { clock, now, span } from "../time.js";
+import { markOf, OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
 
 /** What stands first on the page of a run. */
 export class Verdict {

@@ -1,6 +1,6 @@
 // A part of a page that loads by itself: if it fails, the others stay, and it says why.
 
-import { button, element, fill } from "./element.js";
+import { button, element, fill } from "../element.js";
 
 /** A heading and what is below it. */
 export class Panel {

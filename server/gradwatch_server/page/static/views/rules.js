@@ -1,7 +1,7 @@
 // The rules in force, with what each watches for and its settings.
 
-import { getJson } from "./api.js";
-import { element, fill, printable } from "./element.js";
+import { getJson } from "../data/api.js";
+import { element, fill, printable } from "../element.js";
 
 const BESIDE = new Set(["enabled", "severity"]);
 

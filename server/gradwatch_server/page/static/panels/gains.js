@@ -1,7 +1,7 @@
 // Gains of the gradient from block to block, as bars.
 
-import { element, printable } from "./element.js";
-import { numberOf, short, whole } from "./numbers.js";
+import { element, printable } from "../element.js";
+import { numberOf, short, whole } from "../numbers.js";
 
 /** Return what `/gains` says. */
 export function gainsOf(answer) {

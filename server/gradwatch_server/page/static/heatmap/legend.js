@@ -1,8 +1,8 @@
 // What the colours and marks of the heatmap mean.
 
-import { element } from "./element.js";
-import { css, sizesOf } from "./heatmap.js";
-import { short } from "./numbers.js";
+import { element } from "../element.js";
+import { css, sizesOf } from "./picture.js";
+import { short } from "../numbers.js";
 import { palette, stopsOf, themeInForce } from "./palette.js";
 
 /**

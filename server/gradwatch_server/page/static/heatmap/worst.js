@@ -1,8 +1,8 @@
 // The layers of a picture that are worst, as a table of words.
 
 import { isBad, ratioOf, valueOf, wordOf } from "./codes.js";
-import { button, element, nameOf } from "./element.js";
-import { count, short, times, whole } from "./numbers.js";
+import { button, element, nameOf } from "../element.js";
+import { count, short, times, whole } from "../numbers.js";
 
 const MOST_ROWS = 50;
 

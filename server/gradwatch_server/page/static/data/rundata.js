@@ -1,7 +1,7 @@
 // What the pictures of an attempt are drawn from: asked for once, then only what is new of it.
 
 import { getJson, getTensors, runPath } from "./api.js";
-import { Cells } from "./cells.js";
+import { Cells } from "../heatmap/cells.js";
 
 const COLUMNS = 512;
 const POINTS = 512;

@@ -1,15 +1,15 @@
 // All runs: which need somebody, how they go.
 
-import { runAddress } from "./address.js";
-import { getJson } from "./api.js";
-import { announce } from "./announce.js";
-import { button, element, fill, nameOf, setText } from "./element.js";
-import { setIcon } from "./icon.js";
-import { count, numberOf, seconds, short, whole } from "./numbers.js";
-import { sparkline } from "./sparkline.js";
-import { statusOf } from "./status.js";
-import { now, span } from "./time.js";
-import { badness, OVER, PHASES, STATUSES } from "./words.js";
+import { runAddress } from "../address.js";
+import { getJson } from "../data/api.js";
+import { announce } from "../announce.js";
+import { button, element, fill, nameOf, setText } from "../element.js";
+import { setIcon } from "../icon.js";
+import { count, numberOf, seconds, short, whole } from "../numbers.js";
+import { sparkline } from "../charts/sparkline.js";
+import { statusOf } from "../status.js";
+import { now, span } from "../time.js";
+import { badness, OVER, PHASES, STATUSES } from "../words.js";
 
 const PAGE = 50;
 const MOST = 500;

@@ -1,9 +1,9 @@
 // The ranks of a run as a strip: who is there, who lags, whose records are lost.
 
-import { element } from "./element.js";
-import { count, numberOf, seconds, short, whole } from "./numbers.js";
-import { span } from "./time.js";
-import { rankMark } from "./words.js";
+import { element } from "../element.js";
+import { count, numberOf, seconds, short, whole } from "../numbers.js";
+import { span } from "../time.js";
+import { rankMark } from "../words.js";
 
 const MOST = 64;
 

@@ -1,8 +1,8 @@
 // What stands around the heatmap: names of rows, marks beside them, and the steps above.
 
-import { button, element, fill, printable } from "./element.js";
+import { button, element, fill, printable } from "../element.js";
 import { modulesOf } from "./names.js";
-import { whole } from "./numbers.js";
+import { whole } from "../numbers.js";
 
 const LEAST_LABEL = 13; // pixels
 const LETTER = 6.7; // pixels, of the labels' font

@@ -1,12 +1,12 @@
 // Alerts in a list, and what a person does about one: acknowledge, silence.
 
-import { formatAddress } from "./address.js";
-import { announce } from "./announce.js";
-import { send } from "./api.js";
-import { button, element, printable } from "./element.js";
-import { whole } from "./numbers.js";
-import { severityOf } from "./status.js";
-import { ago } from "./time.js";
+import { formatAddress } from "../address.js";
+import { announce } from "../announce.js";
+import { send } from "../data/api.js";
+import { button, element, printable } from "../element.js";
+import { whole } from "../numbers.js";
+import { severityOf } from "../status.js";
+import { ago } from "../time.js";
 
 const SEVERITIES = ["critical", "warning", "info"];
 const MOST = 10; // that are over, when none fires
