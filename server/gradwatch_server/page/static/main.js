@@ -2,22 +2,22 @@
 
 import { formatAddress, parseAddress } from "./address.js";
 import { alertPage } from "./views/alert.js";
-import { getJson, onTokenWanted } from "./data/api.js";
+import { getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
 import { comparePage } from "./views/compare.js";
 import { fill } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
 import { installKeys } from "./keys.js";
-import { tellGone, tellToken } from "./notice.js";
+import { clearToken, forgetTried, tellGone, tellToken } from "./notice.js";
 import { rulesPage } from "./views/rules.js";
 import { runPage } from "./views/run.js";
 import { runsPage } from "./views/runs.js";
 import { Schedule } from "./data/schedule.js";
 import { silencesPage } from "./views/silences.js";
 import { Stream } from "./data/stream.js";
+import { ageAll } from "./time.js";
 
 const EVERY_MS = 5000; // ages and liveness change without an event
-const CROWDED_MS = 5000;
 const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
 const main = document.getElementById("main");
@@ -34,6 +34,7 @@ class Page {
     this.isPaused = false;
     onTokenWanted((problem) => this.wantToken(problem));
     installKeys(this);
+    addEventListener("hashchange", () => takeFromAddress() && this.tokenGiven());
     addEventListener("popstate", () => this.open(parseAddress(location.search)));
     setInterval(() => this.tick(), 1000);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -111,7 +112,7 @@ class Page {
   take(name, data) {
     if (name === "hello") this.freshness.hello(data);
     this.view?.take?.(name, data);
-    if (!this.isPaused) this.schedule.mark();
+    if (!this.isWaiting()) this.schedule.mark();
   }
 
   streamChanged(state) {
@@ -126,9 +127,9 @@ class Page {
   tick() {
     const state = this.stream?.state;
     const at = performance.now();
-    const every_ms = this.view?.isOver?.() ? OVER_MS : state === "crowded" ? CROWDED_MS : EVERY_MS;
+    const every_ms = this.view?.isOver?.() ? OVER_MS : EVERY_MS;
     if (
-      !this.isPaused &&
+      !this.isWaiting() &&
       state !== "gone" &&
       state !== "hidden" &&
       at - this.schedule.began_ms > every_ms
@@ -136,12 +137,18 @@ class Page {
       this.schedule.mark();
     }
     // A tab that nobody sees still says in its title and icon how it is.
-    if (document.hidden && !this.isPaused && at - this.schedule.began_ms > HIDDEN_MS) {
+    if (document.hidden && !this.isWaiting() && at - this.schedule.began_ms > HIDDEN_MS) {
       this.schedule.began_ms = at;
       this.refresh();
     }
     this.view?.age?.();
+    ageAll(main);
     this.freshness.look();
+  }
+
+  // For a person: to go on, or to give a token.
+  isWaiting() {
+    return this.isPaused || this.freshness.wantsToken;
   }
 
   async refresh() {
@@ -149,21 +156,27 @@ class Page {
     try {
       await view.refresh();
       if (view === this.view) this.freshness.heard();
+      forgetTried();
     } catch (error) {
-      if (view === this.view && error.status === 404) view.missing?.(error);
-      if (view === this.view) this.freshness.failed(error);
-      if (!error.status && error.status !== 0) console.error(error);
+      if (error.status === undefined) console.error(error);
+      if (view === this.view && error.status === 404) {
+        view.missing?.(error);
+        this.freshness.missing();
+      }
     }
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
   }
 
   wantToken(problem) {
     this.freshness.token(true);
-    tellToken(problem, () => {
-      this.freshness.token(false);
-      this.stream.reopen();
-      this.schedule.mark();
-    });
+    tellToken(problem, () => this.tokenGiven());
+  }
+
+  tokenGiven() {
+    clearToken();
+    this.freshness.token(false);
+    this.stream.reopen();
+    this.schedule.mark();
   }
 
   showFreshness() {

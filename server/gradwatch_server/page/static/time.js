@@ -1,5 +1,7 @@
 // Ages and times of day, by the aggregator's clock: a wrong one in the browser makes nothing stale.
 
+import { element, setText } from "./element.js";
+
 let ahead_ms = 0; // of this browser's clock: the aggregator's time less ours
 let inUtc = remembered("utc") === "1";
 
@@ -46,6 +48,16 @@ export function span(seconds) {
 export function ago(isotime) {
   const then = Date.parse(isotime);
   return Number.isNaN(then) ? "" : `${span((now() - then) / 1000)} ago`;
+}
+
+/** Return how long ago something was, as an element that `ageAll` keeps true. */
+export function agoOf(isotime) {
+  return element("time", { datetime: isotime }, ago(isotime));
+}
+
+/** Bring all ages in a part of the page up to date. */
+export function ageAll(part) {
+  for (const each of part.querySelectorAll("time")) setText(each, ago(each.dateTime));
 }
 
 /** Return a time of day with its offset, 24 hours; with the date if it is another day's. */

@@ -53,15 +53,17 @@ export class Chart {
     this.data = null;
     this.drawn = null;
     this.shape = null;
+    this.isClosed = false;
   }
 
   /** Show data; @param {ChartData} data */
   async show(data) {
+    if (this.isClosed) return;
     this.data = data;
     this.describe(null);
     if (this.table.hidden === false) this.drawTable();
     const Lines = await loadLines();
-    if (this.data !== data) return;
+    if (this.data !== data || this.isClosed) return;
     if (!data.curves.some(hasAny)) return this.empty(this.settings.nothing);
     if (!Lines) {
       this.empty(MISSING);
@@ -96,6 +98,21 @@ export class Chart {
     this.drawn?.destroy();
     this.drawn = null;
     this.shape = null;
+  }
+
+  /** Show nothing, until there are other data. */
+  clear() {
+    this.destroy();
+    this.data = null;
+    setText(this.value, "");
+    fill(this.plot);
+    fill(this.table);
+  }
+
+  /** End it: what draws lines keeps each plot that is not destroyed. */
+  close() {
+    this.isClosed = true;
+    this.destroy();
   }
 
   /** Draw again, in the colours of now. */

@@ -3,8 +3,10 @@
 import { parseTensors } from "./tensors.js";
 
 const KEY = "gradwatch.token";
+const ANSWER_MS = 30000; // who says nothing for so long is not there: a connection may hang for hours
 const listeners = new Set();
-let token = takeFromAddress() ?? stored();
+let token = stored();
+takeFromAddress();
 
 /** What the aggregator said instead of an answer. */
 export class ApiError extends Error {
@@ -22,6 +24,13 @@ export class ApiError extends Error {
   }
 }
 
+/** Return what a person is told of something that could not be changed. */
+export function problemOf(error) {
+  return error.status === 403
+    ? "Your token only reads; this needs the one that writes."
+    : error.message;
+}
+
 /** Be called with the problem whenever a token is asked for. */
 export function onTokenWanted(listener) {
   listeners.add(listener);
@@ -33,6 +42,7 @@ export function setToken(text, keep) {
   try {
     sessionStorage.setItem(KEY, text);
     if (keep) localStorage.setItem(KEY, text);
+    else localStorage.removeItem(KEY); // one that was kept before is not the one in use
   } catch {
     // a browser that keeps nothing: it holds until the page is closed
   }
@@ -51,17 +61,16 @@ function stored() {
   }
 }
 
-// `…/#token=…`: a fragment reaches no log; it leaves the address before anybody copies that.
-function takeFromAddress() {
+/**
+ * Use the token of `…/#token=…`, if there is one; tell whether there was. A fragment reaches no log;
+ * it leaves the address, and the history, before anybody copies them.
+ */
+export function takeFromAddress() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given === null) return null;
+  if (given === null) return false;
   history.replaceState(history.state, "", location.pathname + location.search);
-  try {
-    sessionStorage.setItem(KEY, given);
-  } catch {
-    // as above
-  }
-  return given;
+  setToken(given, false);
+  return true;
 }
 
 /** Return a path with parameters; those that are null are left out, arrays are repeated. */
@@ -86,11 +95,11 @@ async function request(path, settings = {}) {
   try {
     answer = await fetch(path, {
       cache: "no-store",
+      signal: AbortSignal.timeout(ANSWER_MS),
       ...settings,
       headers: { ...authorization(), ...settings.headers },
     });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
     throw new ApiError(0, `The aggregator at ${location.host} does not answer.`);
   }
   if (answer.ok) return answer;
@@ -108,15 +117,24 @@ async function sentence(answer) {
   }
 }
 
+// An answer may break off in the middle: that is nobody answering, too.
+async function read(answer, kind) {
+  try {
+    return await answer[kind]();
+  } catch {
+    throw new ApiError(0, `The answer of ${location.host} broke off.`);
+  }
+}
+
 /** Return the answer of a path as JSON. */
-export async function getJson(path, parameters, signal) {
-  return (await request(pathOf(path, parameters), { signal })).json();
+export async function getJson(path, parameters) {
+  return read(await request(pathOf(path, parameters)), "json");
 }
 
 /** Return an answer in the layout of safetensors. */
-export async function getTensors(path, parameters, signal) {
+export async function getTensors(path, parameters) {
   const asked = pathOf(path, { ...parameters, format: "safetensors" });
-  return parseTensors(await (await request(asked, { signal })).arrayBuffer());
+  return parseTensors(await read(await request(asked), "arrayBuffer"));
 }
 
 /** Send something that changes something; return the answer, null where there is none. */
@@ -126,5 +144,5 @@ export async function send(method, path, body) {
     headers: body === undefined ? {} : { "Content-Type": "application/json" },
     body: body === undefined ? undefined : JSON.stringify(body),
   });
-  return answer.status === 204 ? null : answer.json();
+  return answer.status === 204 ? null : read(answer, "json");
 }

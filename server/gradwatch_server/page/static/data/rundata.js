@@ -5,6 +5,7 @@ import { Cells } from "../heatmap/cells.js";
 
 const COLUMNS = 512;
 const POINTS = 512;
+const SELDOM_MS = 60000;
 
 /** Return the parameters that say which steps: the newest, or from one to another. */
 export function rangeParameters(state) {
@@ -12,9 +13,14 @@ export function rangeParameters(state) {
   return { last: state.last ?? COLUMNS };
 }
 
-/** Tell whether what is shown moves on with training. */
+/** Tell whether what is shown are the newest steps, whichever these are. */
 export function isFollowing(state) {
   return state.from === undefined && state.to === undefined;
+}
+
+// Whether there is something new: of steps that are all past seldom, by a late record or a restart.
+function isDue({ to }, lastStep, asked_ms) {
+  return to === undefined || to > lastStep || performance.now() - asked_ms > SELDOM_MS;
 }
 
 /** Cells of one attempt and column. */
@@ -24,7 +30,6 @@ export class HeatSource {
     this.attempt = attempt;
     this.cells = null;
     this.key = null;
-    this.mark = null;
   }
 
   /** Bring the cells up to date; return them, null while there are none. */
@@ -37,7 +42,8 @@ export class HeatSource {
       columns: COLUMNS,
     };
     const path = runPath(this.run, "/heatmap");
-    if (this.cells && this.key === key && isFollowing(state) && this.takes) {
+    if (this.cells && this.key === key) {
+      if (!isDue(state, this.takes.last_step, this.asked_ms)) return this.cells;
       const after = Math.max(-1, this.takes.last_step);
       const answer = await getTensors(path, { ...parameters, after });
       if (this.continues(answer.metadata)) {
@@ -45,13 +51,11 @@ export class HeatSource {
         if (answer.arrays.get("step").data.length) this.cells.take(answer);
         return this.cells;
       }
-    } else if (this.cells && this.key === key && !isFollowing(state)) {
-      return this.cells;
     }
     const answer = await getTensors(path, parameters);
     const names = JSON.parse(answer.metadata.layers ?? "[]");
     this.cells = new Cells(answer, names);
-    this.cells.most = Math.max(COLUMNS, parameters.last ?? 0);
+    this.cells.most = Math.ceil((parameters.last ?? Infinity) / this.cells.width);
     this.key = key;
     this.loaded = 0;
     this.remember(answer.metadata);
@@ -59,6 +63,7 @@ export class HeatSource {
   }
 
   remember(metadata) {
+    this.asked_ms = performance.now();
     this.loaded += 1;
     this.takes = {
       ...metadata,
@@ -102,11 +107,14 @@ export class SeriesSource {
       points: POINTS,
     };
     const path = runPath(this.run, "/series");
-    if (this.curves && this.key === key && isFollowing(state) && this.curves.x.length) {
+    if (this.curves && this.key === key && this.curves.x.length) {
+      if (!isDue(state, this.curves.lastStep, this.asked_ms)) return this.curves;
+      this.asked_ms = performance.now();
       const more = new Curves(await getTensors(path, { ...asked, after: this.curves.lastStep }));
       if (this.curves.isContinuedBy(more))
         return (this.curves = this.curves.joined(more, asked.last));
     }
+    this.asked_ms = performance.now();
     this.curves = new Curves(await getTensors(path, asked));
     this.key = key;
     return this.curves;

@@ -39,7 +39,7 @@ export class Stream {
   /**
    * @param {{run: string|null, take: (name: string, data: any) => void,
    *   changed: (state: string) => void}} settings states: connecting, live, gone, hidden, crowded,
-   *   refused
+   *   refused (by the token), unread (this browser, or something before the aggregator, has none)
    */
   constructor({ run, take, changed }) {
     this.run = run;
@@ -131,6 +131,7 @@ export class Stream {
 
   async connect() {
     if (this.peers.size >= MOST_STREAMS) return this.become("crowded");
+    if (!("TextDecoderStream" in globalThis)) return this.become("unread");
     const abort = new AbortController();
     this.abort = abort;
     try {
@@ -139,7 +140,7 @@ export class Stream {
     } catch (error) {
       if (abort.signal.aborted || this.closed) return;
       if (error instanceof ApiError && error.status === 401) this.become("refused");
-      else this.fail();
+      else this.fail(error instanceof ApiError ? "unread" : "gone");
     }
   }
 
@@ -173,13 +174,14 @@ export class Stream {
     }
   }
 
-  fail() {
+  // Somebody who answers, but with no stream, is asked now and then instead.
+  fail(state = "gone") {
     if (this.closed) return;
     const delay_ms =
       DELAYS_MS[Math.min(this.failures, DELAYS_MS.length - 1)] * (0.8 + 0.4 * Math.random());
     this.failures += 1;
     this.retry_ms = performance.now() + delay_ms;
-    this.become("gone");
+    this.become(state);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.connect(), delay_ms);
   }

@@ -2,7 +2,8 @@
 
 import { formatAddress } from "../address.js";
 import { getJson } from "../data/api.js";
-import { button, element, printable } from "../element.js";
+import { element, printable } from "../element.js";
+import { dialogHead, openDialog } from "./dialog.js";
 
 /** Offer the other runs, and the attempts of this one that are known. */
 export async function askToCompare(page, run, attempt, facts) {
@@ -22,20 +23,11 @@ export async function askToCompare(page, run, attempt, facts) {
       {},
       element("a", { href: formatAddress(chosen), onclick: () => shown.close() }, text),
     );
-  const shown = element(
-    "dialog",
-    { "aria-label": "Compare" },
-    element(
-      "div",
-      { class: "row" },
-      element("h2", {}, "Compare with"),
-      button("Close", () => shown.close(), { class: "push" }),
-    ),
+  const shown = openDialog(
+    "Compare",
+    dialogHead("Compare with"),
     options.length
       ? element("ul", {}, options.map(link))
       : element("p", {}, "There is no other run and no other attempt."),
   );
-  shown.addEventListener("close", () => shown.remove());
-  document.body.append(shown);
-  shown.showModal();
 }

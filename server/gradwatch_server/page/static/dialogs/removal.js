@@ -1,7 +1,8 @@
 // Deletes a run. What is deleted does not come back: its name has to be typed.
 
-import { pathOf, runPath, send } from "../data/api.js";
+import { pathOf, problemOf, runPath, send } from "../data/api.js";
 import { button, element, nameOf } from "../element.js";
+import { openDialog } from "./dialog.js";
 
 /** Ask for the name of a run that is over, and delete it. */
 export function askToDelete(run, page) {
@@ -14,15 +15,11 @@ export function askToDelete(run, page) {
       shown.close();
       page.go("/");
     } catch (error) {
-      problem.textContent =
-        error.status === 403
-          ? "Your token only reads; this needs the one that writes."
-          : error.message;
+      problem.textContent = problemOf(error);
     }
   };
-  const shown = element(
-    "dialog",
-    { "aria-label": "Delete this run" },
+  const shown = openDialog(
+    "Delete this run",
     element(
       "form",
       { class: "lines", onsubmit: finish },
@@ -38,7 +35,4 @@ export function askToDelete(run, page) {
       ),
     ),
   );
-  shown.addEventListener("close", () => shown.remove());
-  document.body.append(shown);
-  shown.showModal();
 }

@@ -15,6 +15,7 @@ export class Margins {
     this.labels = element("div", { class: "labels" });
     this.gutter = element("div", { class: "gutter", "aria-hidden": "true" });
     this.ruler = element("div", { class: "ruler", "aria-hidden": "true" });
+    this.drawn = {};
   }
 
   /** Give them the height of the picture. */
@@ -25,19 +26,30 @@ export class Margins {
   /** Draw them for a picture: its cells, rows, size, and the alerts in it. */
   draw(picture) {
     Object.assign(this, picture);
-    this.drawLabels();
-    this.drawRuler();
+    const { rows, folded, height, width, alerts, cells } = picture;
+    const bad = [[...cells.badRows()], cells.badColumns()];
+    const places = [rows, folded, height, width, this.labels.clientWidth];
+    // They stay as they are as long as they say the same: one may be in somebody's click.
+    if (this.isNew("labels", [places, bad[0]])) this.drawLabels(new Set(bad[0]));
+    const begins = alerts.map((alert) => alert.origin?.step ?? alert.first_step);
+    if (this.isNew("ruler", [width, cells.steps, bad[1], begins])) this.drawRuler(bad[1], begins);
+  }
+
+  isNew(part, shown) {
+    const text = JSON.stringify(shown);
+    const isNew = this.drawn[part] !== text;
+    this.drawn[part] = text;
+    return isNew;
   }
 
   top(row) {
     return (row * this.height) / this.rows.length;
   }
 
-  drawLabels() {
+  drawLabels(badRows) {
     const made = [];
     const marks = [];
     const size = this.height / this.rows.length;
-    const badRows = this.cells.badRows();
     let free = -Infinity;
     this.rows.forEach((row, at) => {
       const middle = this.top(at) + size / 2;
@@ -102,17 +114,17 @@ export class Margins {
     return place(made, Math.min(this.height - 6, Math.max(7, middle)));
   }
 
-  drawRuler() {
+  drawRuler(badColumns, begins) {
     const { cells } = this;
     const parts = [];
     const every = Math.max(1, Math.ceil(cells.columns / Math.max(2, Math.floor(this.width / 110))));
     for (let column = Math.floor(every / 2); column < cells.columns; column += every)
       parts.push(this.onRuler(element("span", {}, whole(cells.steps[column])), column));
-    const bad = new Set(cells.badColumns());
-    for (const column of spaced([...bad], (6 * cells.columns) / this.width))
+    const bad = new Set(badColumns);
+    for (const column of spaced(badColumns, (6 * cells.columns) / this.width))
       parts.push(this.onRuler(element("span", { class: "bad" }, "▼"), column));
-    for (const alert of this.alerts) {
-      const column = cells.columnOf(alert.origin?.step ?? alert.first_step);
+    for (const step of begins) {
+      const column = cells.columnOf(step);
       if (column >= 0 && !bad.has(column))
         parts.push(this.onRuler(element("span", { class: "alert" }, "│"), column));
     }

@@ -1,12 +1,11 @@
-// Alerts in a list, and what a person does about one: acknowledge, silence.
+// Alerts in a list: what fires first, with what can be done about each.
 
 import { formatAddress } from "../address.js";
-import { announce } from "../announce.js";
-import { send } from "../data/api.js";
+import { askToAcknowledge, askToSilence } from "../dialogs/alerting.js";
 import { button, element, printable } from "../element.js";
 import { whole } from "../numbers.js";
 import { severityOf } from "../status.js";
-import { ago } from "../time.js";
+import { agoOf } from "../time.js";
 
 const SEVERITIES = ["critical", "warning", "info"];
 const MOST = 10; // that are over, when none fires
@@ -71,7 +70,8 @@ function itemOf(alert, page) {
       element(
         "span",
         { class: "soft" },
-        ` ${stateOf(alert)} · first at ${whole(alert.first_step)} · ${ago(alert.updated_at)}`,
+        ` ${stateOf(alert)} · first at ${whole(alert.first_step)} · `,
+        agoOf(alert.updated_at),
       ),
     ),
     element(
@@ -98,122 +98,4 @@ export function actionsOf(alert, page) {
     alert.acknowledged ? null : button("Acknowledge", () => askToAcknowledge(alert, done)),
     alert.silenced ? null : button("Silence…", () => askToSilence(alert, done)),
   ];
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem("gradwatch.name") ?? "";
-  } catch {
-    return "";
-  }
-}
-
-// A form over the page; `work` sends it, and what goes wrong is said in it.
-function ask(title, fields, label, work, done) {
-  const problem = element("p", { class: "is-critical", role: "alert" });
-  const name = element("input", {
-    name: "by",
-    required: true,
-    maxlength: "100",
-    value: remembered(),
-    autocomplete: "name",
-  });
-  const comment = element("input", { name: "comment", maxlength: "500" });
-  const submit = button(label, null, { type: "submit" });
-  const shown = element(
-    "dialog",
-    { "aria-label": title },
-    element(
-      "form",
-      { class: "lines", onsubmit: (event) => (event.preventDefault(), finish()) },
-      element("h2", {}, title),
-      fields,
-      element("label", {}, "Your name", name),
-      element("label", {}, "Comment", comment),
-      problem,
-      element(
-        "p",
-        { class: "row" },
-        submit,
-        button("Cancel", () => shown.close()),
-      ),
-    ),
-  );
-  shown.addEventListener("close", () => shown.remove());
-  document.body.append(shown);
-  shown.showModal();
-
-  async function finish() {
-    submit.disabled = true;
-    try {
-      localStorage.setItem("gradwatch.name", name.value);
-    } catch {
-      // a browser that keeps nothing
-    }
-    try {
-      await work({ by: name.value, comment: comment.value });
-      shown.close();
-      announce(`${title}: done`);
-      done();
-    } catch (error) {
-      const why =
-        error.status === 403
-          ? "Your token only reads; this needs the one that writes."
-          : error.message;
-      problem.textContent = why;
-    }
-    submit.disabled = false;
-  }
-}
-
-function askToAcknowledge(alert, done) {
-  const path = `/alerts/${encodeURIComponent(alert.id)}/ack`;
-  ask(
-    `Acknowledge ${alert.rule}`,
-    element("p", {}, printable(alert.message)),
-    "Acknowledge",
-    (said) => send("POST", path, said),
-    done,
-  );
-}
-
-function askToSilence(alert, done) {
-  const layers = element(
-    "select",
-    { name: "layers" },
-    element("option", { value: "*" }, "all layers"),
-    alert.origin?.layer
-      ? element("option", { value: alert.origin.layer }, printable(alert.origin.layer))
-      : null,
-  );
-  const hours = element(
-    "select",
-    { name: "hours" },
-    [1, 8, 24, 168].map((each) =>
-      element(
-        "option",
-        { value: String(each), selected: each === 8 },
-        each === 168 ? "a week" : `${each} h`,
-      ),
-    ),
-  );
-  ask(
-    `Silence ${alert.rule} in ${printable(alert.run)}`,
-    [element("label", {}, "Which layers", layers), element("label", {}, "How long", hours)],
-    "Silence",
-    (said) =>
-      send("POST", "/silences", {
-        run: literal(alert.run),
-        rule: alert.rule,
-        layers: layers.value === "*" ? "*" : literal(layers.value),
-        for_s: 3600 * Number(hours.value),
-        ...said,
-      }),
-    done,
-  );
-}
-
-// Patterns: what stands for more in them is put in brackets, so that a name means itself.
-function literal(name) {
-  return name.replace(/[*?[]/g, (character) => `[${character}]`);
 }

@@ -1,6 +1,6 @@
 // A part of a page that loads by itself: if it fails, the others stay, and it says why.
 
-import { button, element, fill } from "../element.js";
+import { button, element, fill, printable } from "../element.js";
 
 /** A heading and what is below it. */
 export class Panel {
@@ -26,23 +26,26 @@ export class Panel {
     fill(this.body, content);
   }
 
-  /** Do some work for it. That nobody answers is for the whole page to say. */
+  /** Do some work for it; tell whether it went well. That nobody answers the whole page says. */
   async run(work) {
-    this.work = work;
     try {
       await work();
       this.problem.hidden = true;
       this.body.hidden = false;
+      return true;
     } catch (error) {
       if (error.isGone || error.status === 401) throw error;
       if (error.status === undefined) console.error(error);
       this.problem.hidden = false;
       this.body.hidden = true;
-      fill(
-        this.problem,
-        `This part is missing: ${error.message} `,
-        button("Try again", () => this.run(work).catch(() => {})),
-      );
+      const sentence = `This part is missing: ${printable(error.message)} `;
+      if (this.problem.firstChild?.data !== sentence)
+        fill(
+          this.problem,
+          sentence,
+          button("Try again", () => this.run(work).catch(() => {})),
+        );
+      return false;
     }
   }
 }

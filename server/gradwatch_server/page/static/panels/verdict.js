@@ -1,14 +1,15 @@
 // How a run is: the status in words, every reason, what can be done, and a line of numbers.
 
-import { formatAddress } from "../address.js";
 import { actionsOf, alertAddress, inOrder } from "./alerts.js";
 import { element, fill, nameOf, printable, setText } from "../element.js";
 import { setIcon } from "../icon.js";
-import { count, numberOf, short, whole } from "../numbers.js";
-import { scoreOf } from "../views/runs.js";
+import { count } from "../numbers.js";
+import { RunFacts } from "./runfacts.js";
 import { statusOf } from "../status.js";
-import { clock, now, span } from "../time.js";
-import { markOf, OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
+import { span } from "../time.js";
+import { markOf, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
+
+const MOST_REASONS = 6;
 
 /** What stands first on the page of a run. */
 export class Verdict {
@@ -20,8 +21,8 @@ export class Verdict {
   constructor(page, run, aroundOf) {
     this.page = page;
     this.run = run;
-    this.aroundOf = aroundOf;
     this.health = null;
+    this.facts = new RunFacts(page, aroundOf);
     this.element = element(
       "section",
       { class: "verdict", "aria-label": "How it is" },
@@ -38,21 +39,14 @@ export class Verdict {
     const firing = inOrder(health.alerts.items.filter((alert) => alert.state === "firing"));
     setIcon(health.status);
     verdict.className = `verdict is-${health.status}`;
-    const was = verdict.querySelector(".age");
-    const lead = firing[0];
+    const told = new Map(firing.map((alert) => [alert.message, alert]));
     const key = JSON.stringify([
       health.status,
       health.phase,
-      health.reasons,
-      firing.map((alert) => [
-        alert.id,
-        alert.severity,
-        alert.acknowledged,
-        alert.silenced,
-        alert.message,
-      ]),
+      health.reasons.map((reason) => told.get(reason)?.id ?? null),
+      firing.map((alert) => [alert.id, alert.severity, alert.acknowledged, alert.silenced]),
     ]);
-    if (verdict.dataset.key !== key || !was) {
+    if (verdict.dataset.key !== key) {
       verdict.dataset.key = key;
       fill(
         verdict,
@@ -65,19 +59,20 @@ export class Verdict {
             element("span", { class: "unseen" }, `${printable(this.run)}: `),
             statusOf(health.status, health.phase),
           ),
-          element("p", { class: "facts" }),
+          this.facts.element,
         ),
-        element("ul", { class: "reasons" }, this.reasons(health, firing)),
+        element("ul", { class: "reasons" }, this.reasons(health, told)),
       );
     }
-    fill(verdict.querySelector(".facts"), this.facts(health, lead));
-    this.age();
+    // Some count seconds: their text changes, the buttons beside it stay.
+    verdict
+      .querySelectorAll(".reasons .text")
+      .forEach((node, at) => setText(node, printable(health.reasons[at])));
+    this.facts.show(health, firing[0]);
   }
 
-  reasons(health, firing) {
-    const told = new Map(firing.map((alert) => [alert.message, alert]));
-    const most = 6;
-    const items = health.reasons.slice(0, most).map((reason, at) => {
+  reasons(health, told) {
+    const items = health.reasons.slice(0, MOST_REASONS).map((reason, at) => {
       const alert = told.get(reason);
       return element(
         "li",
@@ -98,12 +93,12 @@ export class Verdict {
           : null,
       );
     });
-    if (health.reasons.length > most)
+    if (health.reasons.length > MOST_REASONS)
       items.push(
         element(
           "li",
           { class: "soft" },
-          `and ${count(health.reasons.length - most, "further reason")}: all alerts are below`,
+          `and ${count(health.reasons.length - MOST_REASONS, "further reason")}: all alerts are below`,
         ),
       );
     if (!health.reasons.length)
@@ -119,66 +114,9 @@ export class Verdict {
     return items;
   }
 
-  facts(health, lead) {
-    const item = (name, value, title) =>
-      element("span", { title }, `${name} `, element("b", {}, value));
-    const good = health.last_good_step ?? lead?.origin?.last_good_step ?? null;
-    const bad = health.layers.nonfinite;
-    return [
-      item("step", health.step === null ? "none yet" : whole(health.step)),
-      health.score.last === null
-        ? null
-        : item(
-            "score",
-            `${scoreOf(health.score.last)}${numberOf(health.score.min) < numberOf(health.score.last) ? `, least ${scoreOf(health.score.min)}` : ""}`,
-            `of the last ${whole(health.window.steps)} steps`,
-          ),
-      item("norm", short(health.gradient_norm.last)),
-      health.loss === null ? null : item("loss", short(health.loss)),
-      bad
-        ? item("not finite", `${whole(bad)} of ${count(health.layers.total, "layer")}`)
-        : item("layers", whole(health.layers.total)),
-      good === null
-        ? null
-        : item(
-            "last good step",
-            whole(good),
-            "the checkpoint to go back to is of this step or before",
-          ),
-      health.first_bad
-        ? item(
-            "first NaN or Inf at",
-            element(
-              "a",
-              {
-                href: formatAddress({
-                  ...this.page.state,
-                  ...this.aroundOf(health.first_bad.step),
-                  step: health.first_bad.step,
-                  layer:
-                    health.first_bad.first_gradient ??
-                    health.first_bad.layer ??
-                    health.first_bad.layers?.[0],
-                }),
-              },
-              `step ${whole(health.first_bad.step)}${health.first_bad.rank === null ? "" : `, rank ${health.first_bad.rank}`}`,
-            ),
-          )
-        : null,
-      element(
-        "span",
-        { class: "age" },
-        OVER.has(health.phase) ? `${health.phase} ${clock(health.updated_at)}` : "",
-      ),
-    ];
-  }
-
   /** Say how long ago the last step was. */
   age() {
-    const { health } = this;
-    const age = this.element.querySelector(".age");
-    if (!age || !health || OVER.has(health.phase) || health.step === null) return;
-    setText(age, `last step ${span((now() - Date.parse(health.updated_at)) / 1000)} ago`);
+    if (this.health) this.facts.age(this.health);
   }
 
   /** Say that it was so then, and may be otherwise now; null if it is fresh. */

@@ -53,6 +53,7 @@ export function comparePage(page, state) {
       charts.forEach((chart) => chart.redraw()),
       sides.forEach((side) => side.picture.draw())
     ),
+    close: () => charts.forEach((chart) => chart.close()),
     title: () =>
       `${sides.map((side) => printable(side.label)).join(" and ")} · gradwatch`.slice(0, 120),
     key: (name) => sides[0].picture.key(name),

@@ -16,6 +16,7 @@ import { rankStrip } from "../panels/ranks.js";
 import { HeatSource, isFollowing, SeriesSource } from "../data/rundata.js";
 import { askToDelete } from "../dialogs/removal.js";
 import { Verdict } from "../panels/verdict.js";
+import { setClock } from "../time.js";
 import { markOf, OVER, RUN_SERIES } from "../words.js";
 
 const RANGES = [128, 512, 1024, 2048, 4096];
@@ -104,6 +105,7 @@ export function runPage(page, state) {
     refresh,
     show,
     redraw,
+    close,
     take,
     age: () => verdict.age(),
     setStale: (since_ms) => verdict.setStale(since_ms),
@@ -119,6 +121,7 @@ export function runPage(page, state) {
     const health = await getJson(runPath(run, "/health"), parameters);
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
+    if (health.now) setClock(health.now);
     verdict.show(health); // the answer first, then the pictures that prove it
     await Promise.all([lines.run(loadLines), cells.run(loadCells), loadSlow()]);
     drawRange();
@@ -228,6 +231,9 @@ export function runPage(page, state) {
         ? `Alerts: ${whole(firing)} firing, ${whole(resolved)} resolved`
         : "Alerts",
     );
+    const key = JSON.stringify(found.alerts);
+    if (key === found.drawn) return; // what the keyboard is in stays
+    found.drawn = key;
     alerts.fill(
       found.alerts.length
         ? alertList(found.alerts, page, found.isOpen, (open) => (found.isOpen = open))
@@ -300,7 +306,12 @@ export function runPage(page, state) {
     picture.draw();
     page.schedule.began_ms = -Infinity; // what a person asked for does not wait for its second
     page.schedule.mark();
-    drawer.load(page.state, found);
+    drawer.load(page.state, found).catch(() => {}); // the next look says that nobody answers
+  }
+
+  function close() {
+    charts.forEach((chart) => chart.close());
+    drawer.close();
   }
 
   function redraw() {

@@ -5,7 +5,7 @@ import { getJson } from "../data/api.js";
 import { announce } from "../announce.js";
 import { button, element, fill, nameOf, setText } from "../element.js";
 import { setIcon } from "../icon.js";
-import { count, numberOf, seconds, short, whole } from "../numbers.js";
+import { count, scoreText, seconds, short, whole } from "../numbers.js";
 import { sparkline } from "../charts/sparkline.js";
 import { statusOf } from "../status.js";
 import { now, span } from "../time.js";
@@ -92,9 +92,13 @@ export function runsPage(page, state) {
     const chosen = runs.filter((run) => filter.takes(run)).sort(filter.order());
     const drawn = chosen.slice(0, shown);
     const made = drawn.map((row) => rowOf(row));
+    for (const name of rows.keys()) if (!runs.some((run) => run.run === name)) rows.delete(name);
     const place = [...body.children];
-    if (made.length !== place.length || made.some((row, at) => row !== place[at]))
+    if (made.length !== place.length || made.some((row, at) => row !== place[at])) {
+      const held = document.activeElement;
       body.replaceChildren(...made);
+      if (body.contains(held)) held.focus({ preventScroll: true }); // moving it took it away
+    }
     table.hidden = !chosen.length;
     more.hidden = chosen.length <= shown;
     setText(
@@ -321,7 +325,7 @@ function drawRow(row, heard) {
             element("span", {}, short(lastOf(spark))),
           ),
     ),
-    element("td", { class: "number wide" }, row.score === null ? "" : scoreOf(row.score)),
+    element("td", { class: "number wide" }, row.score === null ? "" : scoreText(row.score)),
     element("td", { class: "number wide" }, ranksOf(row)),
     element("td", {}, alertsOf(row)),
     heard,
@@ -331,12 +335,6 @@ function drawRow(row, heard) {
 function lastOf(values) {
   const known = values.filter((value) => value !== null);
   return known.length ? known[known.length - 1] : null;
-}
-
-/** Return a score as it is compared: two digits, and never 1.00 for what is not whole. */
-export function scoreOf(score) {
-  const number = numberOf(score);
-  return number < 1 && number >= 0.995 ? "0.99" : number.toFixed(2);
 }
 
 function ranksOf(row) {
