@@ -1,15 +1,16 @@
 // From the address to what is shown, and what keeps that fresh.
 
-import { formatAddress, parseAddress } from "./address.js";
+import { formatAddress, parseAddress, unknownParts } from "./address.js";
 import { alertPage } from "./views/alert.js";
 import { getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
 import { comparePage } from "./views/compare.js";
-import { fill } from "./element.js";
+import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
 import { installKeys } from "./keys.js";
 import { clearToken, forgetTried, tellGone, tellToken } from "./notice.js";
 import { rulesPage } from "./views/rules.js";
+import { unknownPage } from "./views/unknown.js";
 import { runPage } from "./views/run.js";
 import { runsPage } from "./views/runs.js";
 import { Schedule } from "./data/schedule.js";
@@ -20,6 +21,10 @@ import { ageAll } from "./time.js";
 const EVERY_MS = 5000; // ages and liveness change without an event
 const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
+const PAGES = new Map([
+  ["silences", silencesPage],
+  ["rules", rulesPage],
+]);
 const main = document.getElementById("main");
 
 /** The page: what is shown, and what it is told. */
@@ -28,6 +33,7 @@ class Page {
     this.state = parseAddress(location.search);
     this.freshness = new Freshness(() => this.showFreshness());
     this.header = new Header(this);
+    this.unknown = element("p", { class: "soft", hidden: true });
     this.view = null;
     this.stream = null;
     this.schedule = null;
@@ -70,6 +76,7 @@ class Page {
   open(state) {
     const before = this.view && identity(this.state);
     this.state = state;
+    this.tellUnknown();
     if (before !== null && before === identity(state)) {
       this.view.show?.(state);
       this.header.draw();
@@ -78,7 +85,7 @@ class Page {
     this.isPaused = false;
     this.closeView();
     this.view = viewOf(state)(this, state);
-    fill(main, this.view.elements);
+    fill(main, this.unknown, this.view.elements);
     main.className = "";
     main.dataset.page = this.view.name;
     this.header.draw();
@@ -90,6 +97,15 @@ class Page {
       scrollTo(0, 0);
       main.focus({ preventScroll: true });
     }
+  }
+
+  tellUnknown() {
+    const parts = unknownParts(location.search).map((part) => shorten(part, 60));
+    this.unknown.hidden = !parts.length;
+    setText(
+      this.unknown,
+      `Left out of this address, for the page does not know it: ${parts.join(", ")}`,
+    );
   }
 
   closeView() {
@@ -210,8 +226,7 @@ class Page {
 }
 
 function viewOf(state) {
-  if (state.page === "silences") return silencesPage;
-  if (state.page === "rules") return rulesPage;
+  if (state.page) return PAGES.get(state.page) ?? unknownPage;
   if (state.alert) return alertPage;
   if (state.runs.length > 1 || state.attempts.length > 1) return comparePage;
   return state.runs.length === 1 ? runPage : runsPage;
