@@ -1,7 +1,5 @@
 // Light or dark: as the system says, unless the person chose.
 
-import { themeInForce } from "./heatmap/palette.js";
-
 const KEY = "gradwatch.theme";
 
 function stored() {
@@ -14,6 +12,13 @@ function stored() {
 
 const chosen = stored();
 if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+
+/** Return which theme is in force: `light` or `dark`. */
+export function themeInForce() {
+  const own = document.documentElement.dataset.theme;
+  if (own) return own;
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
 
 /** Change to the other one, and keep it. */
 export function toggleTheme() {

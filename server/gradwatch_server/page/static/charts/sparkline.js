@@ -1,5 +1,6 @@
 // A small curve on a logarithmic scale: gaps stay gaps, what is not finite is a mark at the top.
 
+import { colourOf } from "../colour.js";
 import { element } from "../element.js";
 import { numberOf, short } from "../numbers.js";
 
@@ -27,7 +28,6 @@ export function drawSparkline(canvas, values, of) {
   canvas.setAttribute("aria-label", sentence(numbers, of));
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
-  const style = getComputedStyle(document.documentElement);
   const positive = numbers.filter((value) => value !== null && Number.isFinite(value) && value > 0);
   const low = Math.log(Math.min(...positive));
   const high = Math.log(Math.max(...positive));
@@ -37,8 +37,7 @@ export function drawSparkline(canvas, values, of) {
   const x = (at) => 2 + (at * (WIDTH - 4)) / Math.max(1, numbers.length - 1);
   const y = (value) =>
     HEIGHT - 3 - ((Math.log(value) - middle + half) / (2 * half)) * (HEIGHT - 11);
-  context.strokeStyle = style.getPropertyValue("--line-1");
-  context.fillStyle = style.getPropertyValue("--line-1");
+  context.strokeStyle = context.fillStyle = colourOf("--line-1");
   context.lineWidth = 1.4;
   context.lineJoin = "round";
   context.beginPath();
@@ -53,14 +52,14 @@ export function drawSparkline(canvas, values, of) {
   context.stroke();
   numbers.forEach((value, at) => {
     if (value === 0) context.fillRect(x(at) - 1, HEIGHT - 3, 2, 2);
-    if (value !== null && !Number.isFinite(value)) triangle(context, x(at), style);
+    if (value !== null && !Number.isFinite(value)) triangle(context, x(at));
   });
 }
 
-function triangle(context, x, style) {
+function triangle(context, x) {
   context.save();
-  context.fillStyle = style.getPropertyValue("--ink");
-  context.strokeStyle = style.getPropertyValue("--ring");
+  context.fillStyle = colourOf("--ink");
+  context.strokeStyle = colourOf("--ring");
   context.lineWidth = 1;
   context.beginPath();
   context.moveTo(x - 3.5, 1);

@@ -3,7 +3,8 @@
 import { element } from "../element.js";
 import { css, sizesOf } from "./picture.js";
 import { short } from "../numbers.js";
-import { palette, stopsOf, themeInForce } from "./palette.js";
+import { themeInForce } from "../theme.js";
+import { palette, stopsOf } from "./palette.js";
 
 /**
  * Return the parts of the legend.

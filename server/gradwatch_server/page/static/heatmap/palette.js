@@ -34,13 +34,6 @@ const MARKERS = {
 
 const known = new Map();
 
-/** Return which theme is in force: `light` or `dark`. */
-export function themeInForce() {
-  const chosen = document.documentElement.dataset.theme;
-  if (chosen === "light" || chosen === "dark") return chosen;
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-
 /**
  * Return the colours of a map as packed pixels (as ImageData holds them, little-endian).
  *
