@@ -1,15 +1,18 @@
 // Layers × steps with its labels, ruler, readout and keys: where a fault is seen first.
 
-import { describe } from "../announce.js";
-import { isBad, ratioOf, SKIPPED, valueOf, wordOf } from "./codes.js";
-import { button, element, fill, nameOf, printable, setText } from "../element.js";
-import { colouring, paint, pool, sizeRange } from "./picture.js";
+import { isFollowing } from "../data/rundata.js";
+import { button, element, fill, setText } from "../element.js";
+import { count, whole } from "../numbers.js";
+import { themeInForce } from "../theme.js";
+import { COLUMNS } from "../words.js";
+import { HeatCursor } from "./cursor.js";
+import { HeatKeys } from "./keys.js";
 import { legendOf } from "./legend.js";
 import { Margins } from "./margins.js";
 import { rowsOf } from "./names.js";
-import { count, short, times, whole } from "../numbers.js";
-import { palette, themeInForce } from "./palette.js";
-import { COLUMNS } from "../words.js";
+import { palette } from "./palette.js";
+import { colouring, paint, pool, sizeRange } from "./picture.js";
+import { HeatPointer } from "./pointer.js";
 import { worstTable } from "./worst.js";
 
 const MOST_HEIGHT = 460;
@@ -21,14 +24,14 @@ export class HeatPanel {
     this.cells = null;
     this.alerts = [];
     this.order = "registered";
-    this.cursor = null; // {row, column}
+    this.cursor = new HeatCursor(this);
+    this.pointer = new HeatPointer(this);
+    this.keys = new HeatKeys(this);
     this.build();
   }
 
   build() {
     this.canvas = element("canvas", { "aria-hidden": "true" });
-    this.cross = element("div", { class: "cross", hidden: true });
-    this.dragged = element("div", { class: "drag", hidden: true });
     this.surface = element(
       "div",
       {
@@ -39,18 +42,14 @@ export class HeatPanel {
         "aria-label": "Layers and steps",
       },
       this.canvas,
-      this.cross,
-      this.dragged,
+      this.cursor.line,
+      this.cursor.cross,
+      this.pointer.dragged,
     );
     this.margins = new Margins({
       module: (name) => this.toggleModule(name),
       layer: (name) => this.page.go({ layer: name }),
     });
-    this.readout = element(
-      "p",
-      { class: "readout" },
-      "Move over the picture, or use the arrow keys in it.",
-    );
     this.legend = element("div", { class: "legend" });
     this.table = element("div", { class: "scroll", hidden: true });
     this.picture = element(
@@ -62,6 +61,36 @@ export class HeatPanel {
       this.surface,
     );
     this.message = element("p", { class: "soft" }, "Asking for the layers…");
+    this.buildControls();
+    this.note = element("span", { class: "soft small" });
+    this.element = element(
+      "section",
+      { class: "panel", "aria-label": "Layers and steps" },
+      element(
+        "div",
+        { class: "head" },
+        element("h2", {}, "Layers × steps"),
+        this.column,
+        element("span", { class: "segmented" }, this.views),
+        this.folding,
+        this.tabling,
+        this.note,
+      ),
+      this.message,
+      this.picture,
+      this.cursor.readout,
+      this.legend,
+      this.table,
+    );
+    this.pointer.listen(this.surface);
+    this.surface.addEventListener("keydown", (event) => this.keys.pressed(event));
+    this.surface.addEventListener("blur", () => this.cursor.leave());
+    this.surface.addEventListener("focus", () => {
+      if (this.cursor.place === null && this.cells?.columns) this.cursor.moveTo(this.start());
+    });
+  }
+
+  buildControls() {
     this.column = element(
       "select",
       {
@@ -81,27 +110,6 @@ export class HeatPanel {
       "aria-pressed": "false",
       title: "The worst layers as a table (t)",
     });
-    this.note = element("span", { class: "soft small" });
-    this.element = element(
-      "section",
-      { class: "panel", "aria-label": "Layers and steps" },
-      element(
-        "div",
-        { class: "head" },
-        element("h2", {}, "Layers × steps"),
-        this.column,
-        element("span", { class: "segmented" }, this.views),
-        this.folding,
-        this.tabling,
-        this.note,
-      ),
-      this.message,
-      this.picture,
-      this.readout,
-      this.legend,
-      this.table,
-    );
-    this.listen();
   }
 
   get state() {
@@ -116,10 +124,6 @@ export class HeatPanel {
     return this.state.fold === "1";
   }
 
-  get open() {
-    return new Set(this.state.open);
-  }
-
   /** Show cells, with the alerts that lie in them. */
   show(cells, { alerts, order }) {
     this.cells = cells;
@@ -132,10 +136,10 @@ export class HeatPanel {
     const { cells } = this;
     if (!cells) return;
     const isEmpty = !cells.columns || !cells.rows;
-    this.picture.hidden = this.readout.hidden = this.legend.hidden = isEmpty;
+    this.picture.hidden = this.cursor.readout.hidden = this.legend.hidden = isEmpty;
     this.message.hidden = !isEmpty;
-    if (isEmpty) return setText(this.message, "No step in this range has a record of a layer.");
-    this.rows = rowsOf(cells.names, { fold: this.folded, open: this.open });
+    if (isEmpty) return setText(this.message, this.nothing());
+    this.rows = rowsOf(cells.names, { fold: this.folded, open: new Set(this.state.open) });
     this.column.value = this.state.column ?? "l2";
     this.views.forEach((each) =>
       each.setAttribute("aria-pressed", String(each.textContent === this.view)),
@@ -150,7 +154,7 @@ export class HeatPanel {
     this.margins.draw({ cells, rows, alerts, folded, height, width });
     this.drawLegend();
     this.surface.setAttribute("aria-label", this.summary());
-    this.restoreCursor();
+    this.cursor.restore(this.state);
     if (!this.table.hidden) this.drawTable();
   }
 
@@ -184,7 +188,16 @@ export class HeatPanel {
   }
 
   drawLegend() {
-    fill(this.legend, legendOf(this.view, this.range, this.alerts.length > 0));
+    const shown = [this.view, this.range, this.alerts.length > 0];
+    const key = JSON.stringify([shown, themeInForce()]);
+    if (key !== this.legend.dataset.key) fill(this.legend, legendOf(...shown));
+    this.legend.dataset.key = key;
+  }
+
+  nothing() {
+    return isFollowing(this.state)
+      ? "No step of this run has come yet; the picture begins with the first one."
+      : "No step in this range has a record of a layer.";
   }
 
   summary() {
@@ -201,275 +214,35 @@ export class HeatPanel {
 
   // Choosing
 
-  listen() {
-    const { surface } = this;
-    let from = null;
-    surface.addEventListener("pointermove", (event) => {
-      const at = this.cellAt(event);
-      if (!at) return;
-      if (from) this.drawDrag(from.x, event.clientX);
-      else this.moveTo(at, { quiet: true });
-    });
-    surface.addEventListener("pointerdown", (event) => {
-      if (event.button === 0 && event.pointerType !== "touch")
-        from = { x: event.clientX, at: this.cellAt(event) };
-    });
-    surface.addEventListener("pointerup", (event) => {
-      const began = from;
-      from = null;
-      this.dragged.hidden = true;
-      const at = this.cellAt(event);
-      if (!at) return;
-      if (began?.at && Math.abs(event.clientX - began.x) > 6)
-        this.chooseRange(began.at.column, at.column);
-      else {
-        this.moveTo(at, { quiet: true });
-        this.choose();
-      }
-    });
-    surface.addEventListener("pointercancel", () => (from = null));
-    surface.addEventListener("keydown", (event) => this.keydown(event));
-    surface.addEventListener(
-      "focus",
-      () => this.cursor === null && this.cells?.columns && this.moveTo(this.start()),
-    );
-  }
-
+  /** Return where the cursor begins: at the first fault, else at the newest step. */
   start() {
     const [bad] = this.cells.badColumns();
     return this.worstAt(bad ?? this.cells.columns - 1);
   }
 
-  cellAt(event) {
-    if (!this.cells?.columns) return null;
-    const box = this.canvas.getBoundingClientRect();
-    const part = (value, size, parts) =>
-      Math.min(parts - 1, Math.max(0, Math.floor((value / size) * parts)));
-    return {
-      row: part(event.clientY - box.top, box.height, this.rows.length),
-      column: part(event.clientX - box.left, box.width, this.cells.columns),
-    };
-  }
-
-  drawDrag(one, other) {
-    const box = this.canvas.getBoundingClientRect();
-    const [left, right] = [Math.min(one, other), Math.max(one, other)].map((x) =>
-      Math.min(box.width, Math.max(0, x - box.left)),
-    );
-    this.dragged.hidden = right - left < 6;
-    this.dragged.style.left = `${left}px`;
-    this.dragged.style.width = `${right - left}px`;
-  }
-
-  chooseRange(one, other) {
-    const [first, last] = [Math.min(one, other), Math.max(one, other)];
-    this.page.go({
-      from: this.cells.steps[first],
-      to: this.cells.steps[last] + this.cells.width - 1,
-      last: undefined,
+  /** Return the place of the layer that is most urgent in a column. */
+  worstAt(column) {
+    const { rows: size, urgency } = this.cells;
+    let found = { row: 0, most: -1 };
+    this.rows.forEach(({ kind, layers }, row) => {
+      const most = Math.max(...layers.map((layer) => urgency[column * size + layer]));
+      if (most > found.most && kind !== "head") found = { row, most };
     });
+    return { row: found.row, column };
+  }
+
+  /** Show the steps of some columns. */
+  chooseColumns(one, other) {
+    const { steps, width } = this.cells;
+    const [first, last] = [Math.min(one, other), Math.max(one, other)];
+    this.page.go({ from: steps[first], to: steps[last] + width - 1, last: undefined });
   }
 
   /** Open the layer under the cursor, at its step. */
   choose() {
-    if (!this.cursor) return;
-    const { layer, column } = this.chosen();
+    if (!this.cursor.place) return;
+    const { layer, column } = this.cursor.chosen();
     this.page.go({ layer: this.cells.names[layer], step: this.cells.steps[column] });
-  }
-
-  // The layer that a place stands for: of several the most urgent.
-  chosen() {
-    const { row, column } = this.cursor;
-    return { layer: this.cells.worst(this.rows[row].layers, column), column };
-  }
-
-  moveTo(at, { quiet = false } = {}) {
-    this.cursor = at;
-    this.drawCross();
-    const { layer, column } = this.chosen();
-    this.readOut(layer, column);
-    this.held = { name: this.cells.names[layer], step: this.cells.steps[column] };
-    if (!quiet) describe(this.sentence(layer, column));
-  }
-
-  drawCross() {
-    const { row, column } = this.cursor;
-    const width = this.width / this.cells.columns;
-    const height = this.height / this.rows.length;
-    const grow = (size) => Math.max(size, 7);
-    this.cross.hidden = false;
-    this.cross.style.left = `${(column + 0.5) * width - grow(width) / 2}px`;
-    this.cross.style.top = `${(row + 0.5) * height - grow(height) / 2}px`;
-    this.cross.style.width = `${grow(width)}px`;
-    this.cross.style.height = `${grow(height)}px`;
-  }
-
-  // The cursor stays on its layer and step while columns move below it.
-  restoreCursor() {
-    const { layer: name, step } = this.state;
-    const chosen = JSON.stringify([name, step]);
-    if (name && step !== undefined && chosen !== this.taken && this.cells.columnOf(step) >= 0) {
-      this.held = { name, step: this.cells.steps[this.cells.columnOf(step)] };
-      this.taken = chosen;
-    }
-    if (!this.held) return;
-    const column = this.cells.columnOf(this.held.step);
-    const layer = this.cells.names.indexOf(this.held.name);
-    const row = this.rows.findIndex((each) => each.layers.includes(layer));
-    if (column < 0 || row < 0) {
-      this.cursor = this.held = null;
-      this.cross.hidden = true;
-      return;
-    }
-    this.cursor = { row, column };
-    this.drawCross();
-    this.readOut(layer, column);
-  }
-
-  parts(layer, column) {
-    const { cells } = this;
-    const code = cells.at(layer, column);
-    const usual = valueOf(cells.baseline[layer]);
-    const word = wordOf(code);
-    const ratio = ratioOf(code, cells.baseline[layer]);
-    const step = cells.steps[column];
-    return {
-      name: cells.names[layer],
-      step:
-        cells.width > 1
-          ? `steps ${whole(step)}–${whole(step + cells.width - 1)}, the worst`
-          : `step ${whole(step)}`,
-      value: `${COLUMNS.get(this.state.column ?? "l2")} ${word ?? short(valueOf(code))}`,
-      usual: usual === null ? "" : `usual ${short(usual)}`,
-      ratio: ratio === null || (ratio < 1.5 && ratio > 1 / 1.5) ? "" : `${times(ratio)} usual`,
-      bad: isBad(code) || code === SKIPPED,
-    };
-  }
-
-  readOut(layer, column) {
-    const { name, step, value, usual, ratio, bad } = this.parts(layer, column);
-    fill(
-      this.readout,
-      element("b", {}, nameOf(name, 4096)),
-      ` · ${step} · `,
-      element("span", { class: bad ? "bad" : "" }, value),
-      [usual, ratio].filter(Boolean).map((text) => ` · ${text}`),
-    );
-  }
-
-  sentence(layer, column) {
-    const { name, step, value, usual, ratio } = this.parts(layer, column);
-    return [printable(name), step, value, usual, ratio].filter(Boolean).join(", ");
-  }
-
-  worstAt(column) {
-    let row = 0;
-    let most = -1;
-    this.rows.forEach((each, at) => {
-      const urgency = Math.max(
-        ...each.layers.map((layer) => this.cells.urgency[column * this.cells.rows + layer]),
-      );
-      if (urgency > most && each.kind !== "head") [row, most] = [at, urgency];
-    });
-    return { row, column };
-  }
-
-  // Keys
-
-  keydown(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.cells?.columns) return;
-    const step = event.shiftKey ? 10 : 1;
-    const { row, column } = this.cursor ?? this.start();
-    const moves = {
-      ArrowLeft: () => [row, column - step],
-      ArrowRight: () => [row, column + step],
-      ArrowUp: () => [row - step, column],
-      ArrowDown: () => [row + step, column],
-      Home: () => [row, 0],
-      End: () => [row, this.cells.columns - 1],
-      PageUp: () => [this.nextModule(row, -1), column],
-      PageDown: () => [this.nextModule(row, 1), column],
-    };
-    if (moves[event.key]) {
-      const [newRow, newColumn] = moves[event.key]();
-      this.moveTo({
-        row: clamp(newRow, this.rows.length),
-        column: clamp(newColumn, this.cells.columns),
-      });
-    } else if (event.key === "Enter") this.choose();
-    else return;
-    event.preventDefault();
-  }
-
-  nextModule(row, direction) {
-    let at = row;
-    while (this.rows[at + direction] && this.rows[at].module === this.rows[row].module)
-      at += direction;
-    return at;
-  }
-
-  /** Act on a key of the page; tell whether it was one. */
-  key(key) {
-    if (!this.cells?.columns) return false;
-    const acts = {
-      n: () => this.nextFault(1),
-      N: () => this.nextFault(-1),
-      f: () => this.toggleFold(),
-      v: () => this.page.go({ view: this.view === "size" ? "" : "size" }),
-      t: () => this.toggleTable(),
-      "+": () => this.zoom(0.5),
-      w: () => this.zoom(0.5),
-      "-": () => this.zoom(2),
-      s: () => this.zoom(2),
-      a: () => this.pan(-0.25),
-      d: () => this.pan(0.25),
-    };
-    if (!acts[key]) return false;
-    acts[key]();
-    return true;
-  }
-
-  nextFault(direction) {
-    const alerts = this.alerts
-      .map((alert) => this.cells.columnOf(alert.origin?.step ?? alert.first_step))
-      .filter((column) => column >= 0);
-    const faults = [...new Set([...this.cells.badColumns(), ...alerts])].sort(
-      (one, other) => one - other,
-    );
-    if (!faults.length) return describe("No NaN, no Inf and no alert in these steps.");
-    const now = this.cursor?.column ?? (direction > 0 ? -1 : this.cells.columns);
-    const next =
-      direction > 0
-        ? (faults.find((column) => column > now) ?? faults[0])
-        : (faults.findLast((column) => column < now) ?? faults[faults.length - 1]);
-    const alert = this.alerts.find(
-      (each) => this.cells.columnOf(each.origin?.step ?? each.first_step) === next,
-    );
-    const layer = this.cells.names.indexOf(
-      alert?.origin?.first_gradient ?? alert?.origin?.layer ?? "",
-    );
-    const row = this.rows.findIndex((each) => each.kind !== "head" && each.layers.includes(layer));
-    this.surface.focus();
-    this.moveTo(row >= 0 ? { row, column: next } : this.worstAt(next));
-  }
-
-  zoom(factor) {
-    const { steps, width } = this.cells;
-    const [first, last] = [steps[0], steps[steps.length - 1] + width - 1];
-    const middle = this.held?.step ?? last;
-    const half = Math.max(4, ((last - first) * factor) / 2);
-    this.page.go({
-      from: Math.max(0, Math.round(middle - half)),
-      to: Math.round(middle + half),
-      last: undefined,
-    });
-  }
-
-  pan(part) {
-    const { steps, width } = this.cells;
-    const [first, last] = [steps[0], steps[steps.length - 1] + width - 1];
-    const move = Math.max(-first, Math.round((last - first) * part));
-    this.page.go({ from: first + move, to: last + move, last: undefined });
   }
 
   toggleFold() {
@@ -477,7 +250,7 @@ export class HeatPanel {
   }
 
   toggleModule(module) {
-    const open = this.open;
+    const open = new Set(this.state.open);
     if (!open.delete(module)) open.add(module);
     this.page.go({ fold: "1", open: [...open] });
   }
@@ -491,8 +264,8 @@ export class HeatPanel {
   drawTable() {
     fill(this.table, worstTable(this.cells, this.page));
   }
-}
 
-function clamp(value, size) {
-  return Math.min(size - 1, Math.max(0, value));
+  close() {
+    this.cursor.close();
+  }
 }

@@ -53,10 +53,10 @@ export function comparePage(page, state) {
       charts.forEach((chart) => chart.redraw()),
       sides.forEach((side) => side.picture.draw())
     ),
-    close: () => charts.forEach((chart) => chart.close()),
+    close: () => [...charts, ...sides.map((side) => side.picture)].forEach((each) => each.close()),
     title: () =>
       `${sides.map((side) => printable(side.label)).join(" and ")} · gradwatch`.slice(0, 120),
-    key: (name) => sides[0].picture.key(name),
+    key: (name) => sides[0].picture.keys.key(name),
   };
 
   async function refresh() {

@@ -311,6 +311,7 @@ export function runPage(page, state) {
 
   function close() {
     charts.forEach((chart) => chart.close());
+    picture.close();
     drawer.close();
   }
 
@@ -327,7 +328,7 @@ export function runPage(page, state) {
     if (name === "c") return (askToCompare(page, run, attempt, found.facts), true);
     if (name === "[" || name === "]") return (nextAlert(name === "]" ? 1 : -1), true);
     if (name === "t") charts.forEach((chart) => chart.toggleTable());
-    return picture.key(name);
+    return picture.keys.key(name);
   }
 
   function nextAlert(direction) {
