@@ -1,16 +1,8 @@
 // Light or dark: as the system says, unless the person chose.
 
-const KEY = "gradwatch.theme";
+import { keep, recall } from "./choices.js";
 
-function stored() {
-  try {
-    return localStorage.getItem(KEY);
-  } catch {
-    return null;
-  }
-}
-
-const chosen = stored();
+const chosen = recall("theme");
 if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 
 /** Return which theme is in force: `light` or `dark`. */
@@ -24,9 +16,5 @@ export function themeInForce() {
 export function toggleTheme() {
   const other = themeInForce() === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = other;
-  try {
-    localStorage.setItem(KEY, other);
-  } catch {
-    // a browser that keeps nothing
-  }
+  keep("theme", other);
 }

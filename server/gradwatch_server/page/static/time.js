@@ -1,9 +1,10 @@
 // Ages and times of day, by the aggregator's clock: a wrong one in the browser makes nothing stale.
 
+import { keep, recall } from "./choices.js";
 import { element, setText } from "./element.js";
 
 let ahead_ms = 0; // of this browser's clock: the aggregator's time less ours
-let inUtc = remembered("utc") === "1";
+let inUtc = recall("utc") === "1";
 
 /** Take over what time the aggregator says it is. */
 export function setClock(isotime) {
@@ -19,20 +20,8 @@ export function now() {
 /** Turn UTC on or off; return whether it is on. */
 export function toggleUtc() {
   inUtc = !inUtc;
-  try {
-    localStorage.setItem("gradwatch.utc", inUtc ? "1" : "0");
-  } catch {
-    // a browser that keeps nothing
-  }
+  keep("utc", inUtc ? "1" : "0");
   return inUtc;
-}
-
-function remembered(key) {
-  try {
-    return localStorage.getItem(`gradwatch.${key}`);
-  } catch {
-    return null;
-  }
 }
 
 /** Return a length of time in words, one unit: `31 s`, `4 min`, `2 d`. */

@@ -79,7 +79,7 @@ export class Chart {
       return;
     }
     const shape = JSON.stringify([
-      data.curves.map((curve) => [curve.label, curve.style]),
+      data.curves.map(({ label, style, dash }) => [label, style, dash]),
       data.width > 1,
       this.plot.clientWidth,
     ]);

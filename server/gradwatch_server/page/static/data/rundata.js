@@ -85,12 +85,18 @@ export class HeatSource {
 
 /** Curves of one attempt: named columns of the run, or of some layers. */
 export class SeriesSource {
-  /** @param {{columns: string[], layers?: string[]}} wanted */
-  constructor(run, attempt, { columns, layers }) {
+  /**
+   * @param {string} run
+   * @param {number|undefined} attempt
+   * @param {{columns: string[], layers?: string[], kind?: "layer"|"block"|"group"}} wanted `kind`
+   *   says what is named by `layers`
+   */
+  constructor(run, attempt, { columns, layers, kind = "layer" }) {
     this.run = run;
     this.attempt = attempt;
     this.columns = columns;
     this.layers = layers;
+    this.kind = kind;
     this.key = null;
     this.curves = null;
   }
@@ -103,7 +109,7 @@ export class SeriesSource {
       ...range,
       attempt: this.attempt,
       column: this.columns,
-      layer: this.layers,
+      [this.kind]: this.layers,
       points: POINTS,
     };
     const path = runPath(this.run, "/series");
@@ -136,13 +142,14 @@ export class Curves {
       const curve = { label: label.column };
       for (const name of [...VALUES, ...COUNTS])
         curve[name] = arrays.get(`${number}.${name}`)?.data;
-      this.found.set(keyOf(label.column, label.layer), withBad(curve));
+      const name = label.layer ?? label.block ?? label.group;
+      this.found.set(keyOf(label.column, name), withBad(curve));
     });
   }
 
-  /** Return the curve of a column, of a layer if one is named; undefined if it is not there. */
-  of(column, layer) {
-    return this.found.get(keyOf(column, layer));
+  /** Return the curve of a column, of a layer, block or group if one is named; else undefined. */
+  of(column, name) {
+    return this.found.get(keyOf(column, name));
   }
 
   /** Return the steps that are shown. */
@@ -192,8 +199,8 @@ export class Curves {
   }
 }
 
-function keyOf(column, layer) {
-  return layer === undefined ? column : `${layer}\0${column}`;
+function keyOf(column, name) {
+  return name === undefined ? column : `${name}\0${column}`;
 }
 
 // How many steps of each bucket were not finite; counts that are all zero are left out of answers.

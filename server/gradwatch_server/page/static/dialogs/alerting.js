@@ -1,17 +1,10 @@
 // What a person does about an alert that fires: acknowledge, silence.
 
 import { announce } from "../announce.js";
+import { keep, recall } from "../choices.js";
 import { problemOf, send } from "../data/api.js";
 import { button, element, printable } from "../element.js";
 import { openDialog } from "./dialog.js";
-
-function remembered() {
-  try {
-    return localStorage.getItem("gradwatch.name") ?? "";
-  } catch {
-    return "";
-  }
-}
 
 // A form over the page; `work` sends it, and what goes wrong is said in it.
 function ask(title, fields, label, work, done) {
@@ -20,7 +13,7 @@ function ask(title, fields, label, work, done) {
     name: "by",
     required: true,
     maxlength: "100",
-    value: remembered(),
+    value: recall("name") ?? "",
     autocomplete: "name",
   });
   const comment = element("input", { name: "comment", maxlength: "500" });
@@ -46,11 +39,7 @@ function ask(title, fields, label, work, done) {
 
   async function finish() {
     submit.disabled = true;
-    try {
-      localStorage.setItem("gradwatch.name", name.value);
-    } catch {
-      // a browser that keeps nothing
-    }
+    keep("name", name.value);
     try {
       await work({ by: name.value, comment: comment.value });
       shown.close();

@@ -1,9 +1,10 @@
 // The list of all keys, and the switch that turns them off.
 
+import { keep, recall } from "../choices.js";
 import { element } from "../element.js";
 import { dialogHead, openDialog } from "./dialog.js";
 
-const OFF = "gradwatch.keys";
+const CHOICE = "keys";
 const HELP = [
   ["g r", "runs"],
   ["g a", "alerts of this run"],
@@ -29,22 +30,14 @@ const HELP = [
 
 /** Tell whether a person switched the keys off. */
 export function isOff() {
-  try {
-    return localStorage.getItem(OFF) === "off";
-  } catch {
-    return false;
-  }
+  return recall(CHOICE) === "off";
 }
 
 /** List the keys. */
 export function showKeys() {
   const switched = element("input", { type: "checkbox", id: "keys-on", checked: !isOff() });
   switched.addEventListener("change", () => {
-    try {
-      localStorage.setItem(OFF, switched.checked ? "on" : "off");
-    } catch {
-      // a browser that keeps nothing
-    }
+    keep(CHOICE, switched.checked ? "on" : "off");
   });
   const rows = HELP.map(([keys, what]) => [
     element(

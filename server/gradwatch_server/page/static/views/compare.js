@@ -2,6 +2,7 @@
 
 import { runAddress } from "../address.js";
 import { Chart } from "../charts/chart.js";
+import { DASHES, lineKey } from "../charts/linekey.js";
 import { element, fill, nameOf, printable } from "../element.js";
 import { getJson, runPath } from "../data/api.js";
 import { HeatPanel } from "../heatmap/panel.js";
@@ -71,7 +72,7 @@ export function comparePage(page, state) {
         element(
           "li",
           { class: "row" },
-          element("span", { class: `key-${side.at + 1}`, "aria-hidden": "true" }, "━"),
+          lineKey(side.at),
           element(
             "a",
             {
@@ -174,7 +175,7 @@ function joinCurves(found, name, sides) {
         max: spread(curve.max),
         bad,
         style: at + 1,
-        dash: [undefined, [6, 3], [2, 3], [8, 3, 2, 3]][at],
+        dash: DASHES[at],
       },
     ];
   });

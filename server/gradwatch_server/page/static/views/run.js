@@ -4,22 +4,19 @@ import { alertList } from "../panels/alerts.js";
 import { announce } from "../announce.js";
 import { getJson, runPath } from "../data/api.js";
 import { Chart } from "../charts/chart.js";
-import { askToCompare } from "../dialogs/choosing.js";
-import { button, element, fill, printable } from "../element.js";
-import { gainsOf } from "../panels/gains.js";
-import { groupsOf } from "../panels/groups.js";
+import { button, element, printable, setText } from "../element.js";
 import { HeatPanel } from "../heatmap/panel.js";
 import { LayerPanel } from "../panels/layer.js";
 import { whole } from "../numbers.js";
+import { Beside } from "../panels/beside.js";
 import { Panel } from "../panels/panel.js";
-import { rankStrip } from "../panels/ranks.js";
-import { HeatSource, isFollowing, SeriesSource } from "../data/rundata.js";
+import { RunControls } from "../panels/runcontrols.js";
+import { HeatSource, SeriesSource } from "../data/rundata.js";
 import { askToDelete } from "../dialogs/removal.js";
 import { Verdict } from "../panels/verdict.js";
 import { setClock } from "../time.js";
 import { markOf, OVER, RUN_SERIES } from "../words.js";
 
-const RANGES = [128, 512, 1024, 2048, 4096];
 const SLOW_MS = 5000; // what changes seldom, or says little by the step
 const SELDOM_MS = 60000;
 const AROUND = 64; // steps
@@ -46,8 +43,10 @@ export function runPage(page, state) {
         onRange: choose,
       }),
   );
+  const coarse = element("p", { class: "soft small" });
   const lines = new Panel(
     "Curves over steps",
+    coarse,
     element(
       "div",
       { class: "charts" },
@@ -57,34 +56,11 @@ export function runPage(page, state) {
   const picture = new HeatPanel(page);
   const cells = new Panel(null, picture.element);
   const drawer = new LayerPanel(page, run, attempt);
-  const ranks = new Panel("Ranks");
-  const gains = new Panel("Gradient gain from block to block");
-  const groups = new Panel("Groups");
   const alerts = new Panel("Alerts");
   alerts.element.id = "alerts";
-  const range = element("select", { "aria-label": "Steps shown", onchange: () => chooseRange() });
-  const attempts = element("select", {
-    "aria-label": "Attempt",
-    hidden: true,
-    onchange: () => page.go({ attempts: [Number(attempts.value)] }),
-  });
-  const follow = button("Follow", () => page.go({ from: undefined, to: undefined }), {
-    hidden: true,
-    title: "Follow the newest steps (l)",
-  });
-  const compare = button("Compare…", () => askToCompare(page, run, attempt, found.facts), {
-    class: "wide",
-    title: "Put another run over this one (c)",
-  });
-
-  const columns = element(
-    "div",
-    { class: "columns" },
-    ranks.element,
-    gains.element,
-    groups.element,
-  );
-  const parts = [lines.element, cells.element, columns, alerts.element];
+  const controls = new RunControls(page, run, attempt);
+  const beside = new Beside(page, run, attempt);
+  const parts = [lines.element, cells.element, beside.element, alerts.element];
   const removal = element(
     "p",
     { hidden: true },
@@ -92,13 +68,13 @@ export function runPage(page, state) {
   );
   return {
     name: "run",
-    controls: [attempts, range, follow, compare],
+    controls: controls.elements,
     elements: [
       verdict.element,
       lines.element,
       cells.element,
       drawer.element,
-      columns,
+      beside.element,
       alerts.element,
       removal,
     ],
@@ -124,7 +100,7 @@ export function runPage(page, state) {
     if (health.now) setClock(health.now);
     verdict.show(health); // the answer first, then the pictures that prove it
     await Promise.all([lines.run(loadLines), cells.run(loadCells), loadSlow()]);
-    drawRange();
+    controls.showRange(page.state);
     removal.hidden = !OVER.has(health.phase);
     await drawer.load(page.state, found);
   }
@@ -138,6 +114,7 @@ export function runPage(page, state) {
 
   async function loadLines() {
     const curves = await series.load(page.state);
+    setText(coarse, coarseness(curves.width));
     CHARTS.forEach((name, at) => {
       const curve = curves.of(name);
       charts[at].show({
@@ -159,19 +136,7 @@ export function runPage(page, state) {
     const isOver = found.health && OVER.has(found.health.phase);
     if (performance.now() - slow_at < (isOver ? SELDOM_MS : SLOW_MS) && told !== null) return;
     slow_at = performance.now();
-    await Promise.all([
-      alerts.run(loadAlerts),
-      ranks.run(async () =>
-        ranks.fill(rankStrip(await getJson(runPath(run, "/ranks"), parameters))),
-      ),
-      gains.run(async () => gains.fill(gainsOf(await getJson(runPath(run, "/gains"), parameters)))),
-      groups.run(async () =>
-        groups.fill(
-          groupsOf(await getJson(runPath(run, "/groups"), parameters), found.health?.groups),
-        ),
-      ),
-      loadFacts(),
-    ]);
+    await Promise.all([alerts.run(loadAlerts), beside.load(found.health), loadFacts()]);
   }
 
   // It has every layer in it: for the attempts alone it is not asked for often.
@@ -184,7 +149,7 @@ export function runPage(page, state) {
     } catch (error) {
       if (error.isGone) throw error;
     }
-    drawAttempts();
+    controls.showAttempts(found.facts);
   }
 
   async function loadAlerts() {
@@ -241,68 +206,14 @@ export function runPage(page, state) {
     );
   }
 
-  function drawAttempts() {
-    const all = found.facts?.attempts ?? [];
-    attempts.hidden = all.length < 2;
-    const current = attempt ?? found.facts?.attempt;
-    fill(
-      attempts,
-      all.map((each) =>
-        element(
-          "option",
-          { value: each.attempt, selected: each.attempt === current },
-          `attempt ${each.attempt} of ${all.length}`,
-        ),
-      ),
-    );
-  }
-
-  function drawRange() {
-    const { state: shown } = page;
-    const isFixed = !isFollowing(shown);
-    const options = RANGES.map((steps) => [String(steps), `last ${whole(steps)} steps`]);
-    options.push(["all", "all steps"]);
-    if (isFixed)
-      options.unshift([
-        "fixed",
-        `steps ${shown.from === undefined ? "" : whole(shown.from)} to ${shown.to === undefined ? "the newest" : whole(shown.to)}`,
-      ]);
-    const value = isFixed
-      ? shown.from === 0 && shown.to === undefined
-        ? "all"
-        : "fixed"
-      : String(shown.last ?? 512);
-    const key = JSON.stringify([options, value]);
-    follow.hidden = !isFixed;
-    if (range.dataset.key === key) return;
-    range.dataset.key = key;
-    fill(
-      range,
-      options.map(([name, text]) =>
-        element("option", { value: name, selected: name === value }, text),
-      ),
-    );
-  }
-
   // Acting
 
   function choose(from, to) {
     page.go({ from, to, last: undefined });
   }
 
-  function chooseRange() {
-    if (range.value === "fixed") return;
-    if (range.value === "all") page.go({ from: 0, to: undefined, last: undefined });
-    else
-      page.go({
-        from: undefined,
-        to: undefined,
-        last: range.value === "512" ? undefined : Number(range.value),
-      });
-  }
-
   function show() {
-    drawRange();
+    controls.showRange(page.state);
     picture.draw();
     page.schedule.began_ms = -Infinity; // what a person asked for does not wait for its second
     page.schedule.mark();
@@ -311,21 +222,21 @@ export function runPage(page, state) {
 
   function close() {
     charts.forEach((chart) => chart.close());
-    picture.close();
-    drawer.close();
+    [picture, drawer, beside].forEach((each) => each.close());
   }
 
   function redraw() {
     charts.forEach((chart) => chart.redraw());
     picture.draw();
     drawer.redraw();
+    beside.redraw();
     if (found.health) verdict.show(found.health);
   }
 
   function key(name) {
-    if (name === "l") return (page.go({ from: undefined, to: undefined, last: undefined }), true);
-    if (name === "0") return (page.go({ from: 0, to: undefined, last: undefined }), true);
-    if (name === "c") return (askToCompare(page, run, attempt, found.facts), true);
+    if (name === "l") return (controls.followNewest(page.state.last), true);
+    if (name === "0") return (controls.showAll(), true);
+    if (name === "c") return (controls.compare(), true);
     if (name === "[" || name === "]") return (nextAlert(name === "]" ? 1 : -1), true);
     if (name === "t") charts.forEach((chart) => chart.toggleTable());
     return picture.keys.key(name);
@@ -361,4 +272,11 @@ export function runPage(page, state) {
     const firing = found.health?.alerts.firing ?? 0;
     return `${firing ? `${markOf(found.health.status)}${firing} ` : ""}${printable(run).slice(0, 80)} · gradwatch`;
   }
+}
+
+// A point of many steps hides none of them: the sentence says how to read it.
+function coarseness(width) {
+  return width > 1
+    ? `${whole(width)} steps in a point: the band is from their least to their largest value, the line their last. Choose fewer steps to see each.`
+    : "";
 }
