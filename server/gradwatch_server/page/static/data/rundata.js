@@ -42,9 +42,9 @@ export class HeatSource {
       columns: COLUMNS,
     };
     const path = runPath(this.run, "/heatmap");
-    if (this.cells && this.key === key) {
+    if (this.cells?.columns && this.key === key) {
       if (!isDue(state, this.takes.last_step, this.asked_ms)) return this.cells;
-      const after = Math.max(-1, this.takes.last_step);
+      const after = this.takes.last_step;
       const answer = await getTensors(path, { ...parameters, after });
       if (this.continues(answer.metadata)) {
         this.remember(answer.metadata);
