@@ -60,6 +60,8 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
     shown = tab(f"/?run=gpt&last={KEPT_STEPS}")
     shown.until_live()
     shown.page.locator(f".surface[aria-label*='{KEPT_STEPS} steps']").wait_for()
+    surface = shown.page.locator(".heat .surface")
+    seen: set[str] = set()
     step = KEPT_STEPS
 
     def live(rounds: int) -> None:
@@ -67,7 +69,8 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
         for _ in range(rounds):
             more(peer, range(step, step + 16))
             step += 16
-            shown.evaluate(REFRESH, 2)
+            shown.evaluate(REFRESH, 1)
+            seen.add(surface.get_attribute("aria-label").split(";")[0])
 
     metrics = Metrics(shown)
     live(8)
@@ -77,7 +80,7 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
 
     _check_bounded(before, metrics.take())
     shown.page.locator(".verdict .facts", has_text=f"step {step - 1}").wait_for()
-    assert shown.page.locator(f".surface[aria-label*='{KEPT_STEPS} steps']").count() == 1
+    assert seen == {f"{len(LAYERS)} layers, {KEPT_STEPS} steps"}
 
 
 def test_views_that_were_left_keep_nothing(tab: Any, aggregator: Aggregator, peers: Any) -> None:
@@ -142,6 +145,9 @@ def test_the_keyboard_stays_where_it_is_while_steps_come(
     shown.page.locator(".ruler .bad").wait_for()
     stays(".verdict .facts a", ".verdict .facts")
     shown.page.locator(".alerts li").first.wait_for()
+    shown.page.locator(".alerts li button").first.focus()
+    (alert,) = aggregator.json("/runs/gpt/alerts")
+    shown.evaluate("(alert) => gradwatchPage.take('alert', alert)", alert)
     stays(".alerts li button", ".verdict .facts")
     stays(".heat .labels button", ".verdict .facts")
 

@@ -75,6 +75,7 @@ function drawNames(u, { ctx, bbox, ratio }, curves) {
     .sort((one, other) => one.top - other.top);
   ctx.font = `${FONT * ratio}px ${getComputedStyle(document.body).fontFamily}`;
   ctx.textBaseline = "middle";
+  ctx.textAlign = "left";
   let free = bbox.top;
   for (const { curve, top } of ends) {
     const y = Math.max(free, top);
