@@ -1,4 +1,4 @@
-"""Gains of blocks and ratios of groups: what they are now, and their curves where there are some."""
+"""Gains of blocks and ratios of groups: as they are now, and as curves where there are some."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def _keep_curves(shown: Any, asked: list[dict[str, list[str]]]) -> None:
 
     def series(route: Any) -> None:
         query = parse_qs(urlsplit(route.request.url).query)
-        if not {"block", "group"} & set(query):
-            return route.fallback()
-        asked.append(query)
-        route.fulfill(body=_curves(query), content_type="application/octet-stream")
+        if {"block", "group"} & set(query):
+            asked.append(query)
+            route.fulfill(body=_curves(query), content_type="application/octet-stream")
+        else:
+            route.fallback()
 
     def health(route: Any) -> None:
         answer = route.fetch()

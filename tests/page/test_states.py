@@ -148,7 +148,7 @@ def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
     shown.page.keyboard.press("n")
     said = shown.page.locator("#cursor").text_content()
     first = 100 * every // 2048 * 2048
-    assert f"{POISONED}, steps {first:,}–{first + 2047:,}, the worst, L2 norm NaN" in said
+    assert f"{POISONED}, steps {first:,}\u2013{first + 2047:,}, the worst, L2 norm NaN" in said
 
 
 @pytest.mark.parametrize(
