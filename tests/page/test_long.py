@@ -179,6 +179,24 @@ def test_a_range_that_may_grow_grows_in_every_picture(
     shown.page.locator(f".surface[aria-label*='{STEPS + 7 - first} steps']").wait_for()
 
 
+def test_steps_that_lie_far_apart_stay_in_the_picture(
+    tab: Any, aggregator: Aggregator, peers: Any
+) -> None:
+    """The newest 128 steps with a record are 1,271 steps, in buckets of 4: as many as were there."""
+    peer = feed(aggregator, peers, steps=range(0, 2000, 10), poison_step=None)
+    shown = tab("/?run=gpt&last=128")
+    surface = shown.page.locator(".heat .surface[aria-label*=' steps;']")
+    surface.wait_for()
+    before = surface.get_attribute("aria-label")
+
+    more(peer, range(2000, 2001))
+    shown.page.locator(".verdict .facts", has_text="step 2,000").wait_for()
+    shown.evaluate(REFRESH, 1)
+
+    assert "318 steps" in before
+    assert surface.get_attribute("aria-label") == before
+
+
 def test_steps_that_are_past_are_asked_for_once(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:

@@ -23,6 +23,12 @@ function isDue({ to }, lastStep, asked_ms) {
   return to === undefined || to > lastStep || performance.now() - asked_ms > SELDOM_MS;
 }
 
+// How many buckets are kept while new ones come. The newest steps with a record may lie far apart:
+// then there are more buckets than steps that were asked for.
+function mostBuckets(last = Infinity, width, given) {
+  return Math.max(Math.ceil(last / width), given);
+}
+
 /** Cells of one attempt and column. */
 export class HeatSource {
   constructor(run, attempt) {
@@ -55,7 +61,7 @@ export class HeatSource {
     const answer = await getTensors(path, parameters);
     const names = JSON.parse(answer.metadata.layers ?? "[]");
     this.cells = new Cells(answer, names);
-    this.cells.most = Math.ceil((parameters.last ?? Infinity) / this.cells.width);
+    this.cells.most = mostBuckets(parameters.last, this.cells.width, this.cells.columns);
     this.key = key;
     this.loaded = 0;
     this.remember(answer.metadata);
@@ -118,10 +124,11 @@ export class SeriesSource {
       this.asked_ms = performance.now();
       const more = new Curves(await getTensors(path, { ...asked, after: this.curves.lastStep }));
       if (this.curves.isContinuedBy(more))
-        return (this.curves = this.curves.joined(more, asked.last));
+        return (this.curves = this.curves.joined(more, this.most));
     }
     this.asked_ms = performance.now();
     this.curves = new Curves(await getTensors(path, asked));
+    this.most = mostBuckets(asked.last, this.curves.width, this.curves.x.length);
     this.key = key;
     return this.curves;
   }
@@ -170,11 +177,11 @@ export class Curves {
     return same && !isPast;
   }
 
-  /** Return these with further buckets; the ones from the first of those on are replaced. */
+  /** Return these with further buckets, `most` of them; from the first of those on they replace. */
   joined(more, most) {
     const first = more.x.length ? more.x[0] : Infinity;
     const kept = this.x.findLastIndex((step) => step < first) + 1;
-    const begin = Math.max(0, kept + more.x.length - Math.ceil((most ?? Infinity) / this.width));
+    const begin = Math.max(0, kept + more.x.length - most);
     const join = (old, added, size) => {
       if (!old && !added) return undefined;
       const made = new Float64Array(kept - begin + size);
