@@ -182,7 +182,7 @@ def test_a_range_that_may_grow_grows_in_every_picture(
 def test_steps_that_lie_far_apart_stay_in_the_picture(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:
-    """The newest 128 steps with a record are 1,271 steps, in buckets of 4: as many as were there."""
+    """The newest 128 steps with a record are 1,271 steps, in buckets of 4; all stay."""
     peer = feed(aggregator, peers, steps=range(0, 2000, 10), poison_step=None)
     shown = tab("/?run=gpt&last=128")
     surface = shown.page.locator(".heat .surface[aria-label*=' steps;']")
