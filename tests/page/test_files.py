@@ -76,7 +76,7 @@ def test_the_version_changes_with_any_file(tmp_path: Path) -> None:
     assert after.digest.encode() in after.index
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_no_text_becomes_markup_or_script(path: Path) -> None:
     code = re.sub(r"//.*|http://www\.w3\.org/2000/svg", "", path.read_text())
 

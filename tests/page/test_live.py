@@ -81,6 +81,10 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def locked(tokens: dict[str, str], aggregator: Aggregator, tmp_path: Path, tab: Any) -> Aggregator:
     """An aggregator that asks for tokens."""
+    return _lock(aggregator, tmp_path)
+
+
+def _lock(aggregator: Aggregator, tmp_path: Path) -> Aggregator:
     aggregator.stop()
     aggregator.environ["GRADWATCH_KEYS_DIR"] = str(tmp_path / "keys")
     aggregator.start()
@@ -97,6 +101,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(
     assert "asks for a token" in shown.text("#notice")
     field.fill("not-this-one")
     shown.page.get_by_role("button", name="Use it").click()
+    shown.page.locator("#notice", has_text="Not this one: ").wait_for()
     shown.page.get_by_label("Token", exact=True).fill(tokens["read"])
     shown.page.get_by_role("button", name="Use it").click()
     shown.page.get_by_text("No run yet.").wait_for()
@@ -113,6 +118,39 @@ def test_a_token_in_the_address_is_taken_out_of_it(
     shown.page.get_by_text("No run yet.").wait_for()
     shown.until_live()
     assert shown.page.url == f"{locked.url}/"
+    kept = "() => [sessionStorage, localStorage].map((each) => each.getItem('gradwatch.token'))"
+    assert shown.evaluate(kept) == [tokens["read"], None]
+    shown.page.reload()
+    shown.until_live()
+
+
+def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays(
+    tab: Any, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path, peers: Any
+) -> None:
+    """Of many requests that are refused, none says that a token was tried which nobody gave."""
+    feed(aggregator, peers, poison_step=None)
+    _lock(aggregator, tmp_path)
+    shown = tab(f"/?run=gpt#token={tokens['read']}")
+    shown.allow(*NO_ANSWER, "401")
+    shown.until_live()
+    shown.page.locator(".surface[aria-label*='60 steps']").wait_for()
+    aggregator.stop()
+    file = tmp_path / "keys" / "tokens.toml"
+    file.write_text(file.read_text().replace(tokens["read"], "another-token-of-32-characters-00"))
+    aggregator.start()
+
+    shown.page.locator("body[data-state=token]").wait_for()
+    shown.evaluate("() => { for (let at = 0; at < 5; at += 1) gradwatchPage.schedule.mark(); }")
+    notice = shown.text("#notice")
+    assert "or the one you had has changed" in notice
+    assert "Not this one" not in notice
+    assert shown.page.locator("main.stale .heat canvas").is_visible()
+
+    # The link that the start of the aggregator prints, opened in the same tab: only `#…` differs.
+    shown.evaluate("() => { location.hash = 'token=another-token-of-32-characters-00'; }")
+    shown.until_live()
+    assert shown.page.locator("#notice section").count() == 0
+    assert "#" not in shown.page.url
 
 
 def test_a_tab_that_nobody_sees_gives_its_stream_back(

@@ -86,7 +86,7 @@ def test_codes_mean_what_the_aggregator_means(shown: Any) -> None:
     values = np.array([2.0**-149, 1e-38, 1e-7, 0.118, 1.0, 100.0, 65504.0, 3.4e38, 0.0])
     coded = codes.encode(values)
 
-    found = shown.module("codes", "return a.map(m.valueOf)", coded.tolist())
+    found = shown.module("heatmap/codes", "return a.map(m.valueOf)", coded.tolist())
 
     np.testing.assert_allclose(found, codes.decode(coded), rtol=1e-9)
     named = {
@@ -103,7 +103,7 @@ def test_codes_mean_what_the_aggregator_means(shown: Any) -> None:
     }
     assert set(named) == set(codes.NAMES)
     for name, code in codes.NAMES.items():
-        assert shown.module("codes", "return m[a]", named[name]) == code
+        assert shown.module("heatmap/codes", "return m[a]", named[name]) == code
 
 
 def test_tensors_are_read_as_they_were_written(shown: Any) -> None:
@@ -120,7 +120,7 @@ def test_tensors_are_read_as_they_were_written(shown: Any) -> None:
       return [plain, metadata];
     """
 
-    found, metadata = shown.module("tensors", body, list(sent))
+    found, metadata = shown.module("data/tensors", body, list(sent))
 
     assert {name: (values, shape) for name, values, shape in found} == {
         "code": (["0", "1", "2", "3", "4", "5"], [2, 3]),
@@ -138,7 +138,7 @@ def test_events_are_put_together_however_they_arrive(shown: Any) -> None:
       return [...a].flatMap((character) => parse(character));
     """
 
-    assert shown.module("stream", body, text) == [
+    assert shown.module("data/stream", body, text) == [
         {"id": None, "event": "tick", "data": '{"a":1}'},
         {"id": "7", "event": "message", "data": '{"b":\n2}'},
     ]
@@ -170,7 +170,7 @@ def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
     """
     base = shown.evaluate("() => document.querySelector('meta[name=gradwatch-static]').content")
 
-    found = shown.module("heatmap", body, f"{base}/cells.js")
+    found = shown.module("heatmap/picture", body, f"{base}/heatmap/cells.js")
 
     assert found == [1, 61, 60, [311], [617]]
 
@@ -182,10 +182,27 @@ def test_rows_fold_by_module(shown: Any) -> None:
         .map((row) => [row.kind, row.label, row.layers]);
     """
 
-    assert shown.module("names", body, names) == [
+    assert shown.module("heatmap/names", body, names) == [
         ["layer", "wte.weight", [0]],
         ["fold", "h.0", [1, 2]],
         ["head", "h.1", [3, 4]],
         ["layer", "a.w", [3]],
         ["layer", "a.b", [4]],
     ]
+
+
+def test_runs_that_are_equally_well_keep_their_places(shown: Any) -> None:
+    """Whoever was heard of last is not put first each second; what is worse is."""
+    body = """
+      const row = (run, seconds, status, phase = "running") => ({
+        run, status, phase, step: 1, updated_at: new Date(Date.now() - 1000 * seconds).toJSON(),
+      });
+      const filter = new m.RunFilter({ state: {} });
+      return [
+        [row("c", 1, "healthy"), row("b", 3, "healthy"), row("a", 2, "healthy")],
+        [row("a", 300, "healthy"), row("b", 1, "healthy"), row("c", 400, "critical")],
+        [row("a", 1, "critical", "failed"), row("b", 600, "healthy")],
+      ].map((runs) => filter.choose(runs).map((each) => each.run));
+    """
+
+    assert shown.module("panels/runfilter", body) == [["a", "b", "c"], ["c", "b", "a"], ["b", "a"]]

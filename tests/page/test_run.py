@@ -131,6 +131,22 @@ def test_an_alert_appears_without_reload(tab: Any, aggregator: Aggregator, peers
     assert shown.page.locator("[data-alert]").get_attribute("data-alert") == alert["id"]
 
 
+def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
+    tab: Any, aggregator: Aggregator, peers: Any
+) -> None:
+    peer = feed(aggregator, peers, poison_step=None)
+    shown = tab("/?run=gpt")
+    shown.until_live()
+    shown.page.get_by_text("None so far.").wait_for()
+    shown.page.keyboard.press("p")
+    shown.page.locator("body[data-state=paused]").wait_for()
+
+    more(peer, range(STEPS, STEPS + 2), poison_step=STEPS)
+
+    shown.page.locator(".alerts li[data-alert]", has_text=POISONED).wait_for()
+    assert f"step {STEPS - 1}" in shown.text(".verdict .facts")
+
+
 def test_new_steps_come_by_themselves(tab: Any, aggregator: Aggregator, peers: Any) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
@@ -191,8 +207,8 @@ def test_the_address_says_what_is_shown(tab: Any, fed: Any) -> None:
 def test_one_part_that_fails_leaves_the_others(tab: Any, fed: Any) -> None:
     shown = tab("/?run=gpt&layer=transformer.h.2.attn&step=3")
     shown.allow("404")
-    shown.page.locator(".drawer .failed").wait_for()
-    assert POISONED in shown.text(".drawer .failed")  # the nearest names
+    shown.page.locator(".drawer .failed:visible").wait_for()
+    assert POISONED in shown.text(".drawer .failed:visible")  # the nearest names
     assert "step" in shown.text(".verdict .facts")
     assert shown.page.locator(".alerts li").count() == 1
     shown.page.locator(".ruler .bad").wait_for()

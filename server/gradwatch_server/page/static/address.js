@@ -28,6 +28,16 @@ export function parseAddress(search) {
   return state;
 }
 
+/** Return the parts of a query that are no part of an address, as they are written there. */
+export function unknownParts(search) {
+  const isKnown = ([name, value]) =>
+    (NUMBERS.includes(name) || name === "attempt" ? wholeNumber(value) !== null : true) &&
+    ["run", "attempt", "open", ...NUMBERS, ...TEXTS].includes(name);
+  return [...new URLSearchParams(search)]
+    .filter((part) => !isKnown(part))
+    .map(([name, value]) => `${name}=${value}`);
+}
+
 function wholeNumber(text) {
   return text !== null && /^\d{1,15}$/.test(text) ? Number(text) : null;
 }

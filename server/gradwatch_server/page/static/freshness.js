@@ -1,6 +1,5 @@
 // How old what is shown is: a word that is never green, for an old green is the worst of all.
 
-import { ApiError } from "./api.js";
 import { clock, now, setClock, span } from "./time.js";
 
 const STALE_MS = 5000;
@@ -19,18 +18,20 @@ export class Freshness {
   reset() {
     this.heard_ms = null; // by the aggregator's clock
     this.heard_at = performance.now();
-    this.error = null;
+    this.isMissing = false;
   }
 
   heard() {
     this.heard_ms = now();
     this.heard_at = performance.now();
-    this.error = null;
+    this.isMissing = false;
     this.changed();
   }
 
-  failed(error) {
-    this.error = error instanceof ApiError ? error : null;
+  /** Somebody answered that what is shown is not there. */
+  missing() {
+    this.heard();
+    this.isMissing = true;
     this.changed();
   }
 
@@ -76,6 +77,7 @@ export class Freshness {
     if (this.wantsToken) return { state: "token", text: "token needed", kind: "bad" };
     if (this.isGone) return { state: "gone", text: `aggregator gone${stale}`, kind: "bad" };
     if (this.isOld) return { state: "updated", text: "updated: reload", kind: "note" };
+    if (this.isMissing) return { state: "missing", text: "not there", kind: "note" };
     if (isPaused) return { state: "paused", text: `paused, ${age} ago`, kind: "note" };
     if (this.heard_ms === null) return { state: "catching-up", text: "catching up", kind: "note" };
     if (view?.isOver?.()) return { state: "ended", text: view.isOver(), kind: "note" };
@@ -85,6 +87,8 @@ export class Freshness {
       return { state: "fixed", text: "fixed range", kind: "note" };
     if (this.streamState === "crowded")
       return { state: "live", text: "every 5 s: many tabs are open", kind: "note" };
+    if (this.streamState === "unread")
+      return { state: "live", text: "every 5 s: no stream gets here", kind: "note" };
     return { state: "live", text: `live · ${clock(now())}`, kind: "note" };
   }
 }

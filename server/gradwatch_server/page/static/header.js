@@ -2,7 +2,7 @@
 
 import { formatAddress } from "./address.js";
 import { button, element, fill, nameOf } from "./element.js";
-import { showKeys } from "./keys.js";
+import { showKeys } from "./dialogs/keyhelp.js";
 import { toggleTheme } from "./theme.js";
 
 /** The head of the page. */

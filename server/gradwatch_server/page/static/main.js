@@ -1,25 +1,30 @@
 // From the address to what is shown, and what keeps that fresh.
 
-import { formatAddress, parseAddress } from "./address.js";
-import { alertPage } from "./alert.js";
-import { getJson, onTokenWanted } from "./api.js";
-import { comparePage } from "./compare.js";
-import { fill } from "./element.js";
+import { formatAddress, parseAddress, unknownParts } from "./address.js";
+import { alertPage } from "./views/alert.js";
+import { getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
+import { comparePage } from "./views/compare.js";
+import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
 import { installKeys } from "./keys.js";
-import { tellGone, tellToken } from "./notice.js";
-import { rulesPage } from "./rules.js";
-import { runPage } from "./run.js";
-import { runsPage } from "./runs.js";
-import { Schedule } from "./schedule.js";
-import { silencesPage } from "./silences.js";
-import { Stream } from "./stream.js";
+import { clearToken, forgetTried, tellGone, tellToken } from "./notice.js";
+import { rulesPage } from "./views/rules.js";
+import { unknownPage } from "./views/unknown.js";
+import { runPage } from "./views/run.js";
+import { runsPage } from "./views/runs.js";
+import { Schedule } from "./data/schedule.js";
+import { silencesPage } from "./views/silences.js";
+import { Stream } from "./data/stream.js";
+import { ageAll } from "./time.js";
 
 const EVERY_MS = 5000; // ages and liveness change without an event
-const CROWDED_MS = 5000;
 const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
+const PAGES = new Map([
+  ["silences", silencesPage],
+  ["rules", rulesPage],
+]);
 const main = document.getElementById("main");
 
 /** The page: what is shown, and what it is told. */
@@ -28,12 +33,14 @@ class Page {
     this.state = parseAddress(location.search);
     this.freshness = new Freshness(() => this.showFreshness());
     this.header = new Header(this);
+    this.unknown = element("p", { class: "soft", hidden: true });
     this.view = null;
     this.stream = null;
     this.schedule = null;
     this.isPaused = false;
     onTokenWanted((problem) => this.wantToken(problem));
     installKeys(this);
+    addEventListener("hashchange", () => takeFromAddress() && this.tokenGiven());
     addEventListener("popstate", () => this.open(parseAddress(location.search)));
     setInterval(() => this.tick(), 1000);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -69,6 +76,7 @@ class Page {
   open(state) {
     const before = this.view && identity(this.state);
     this.state = state;
+    this.tellUnknown();
     if (before !== null && before === identity(state)) {
       this.view.show?.(state);
       this.header.draw();
@@ -77,7 +85,7 @@ class Page {
     this.isPaused = false;
     this.closeView();
     this.view = viewOf(state)(this, state);
-    fill(main, this.view.elements);
+    fill(main, this.unknown, this.view.elements);
     main.className = "";
     main.dataset.page = this.view.name;
     this.header.draw();
@@ -89,6 +97,15 @@ class Page {
       scrollTo(0, 0);
       main.focus({ preventScroll: true });
     }
+  }
+
+  tellUnknown() {
+    const parts = unknownParts(location.search).map((part) => shorten(part, 60));
+    this.unknown.hidden = !parts.length;
+    setText(
+      this.unknown,
+      `Left out of this address, for the page does not know it: ${parts.join(", ")}`,
+    );
   }
 
   closeView() {
@@ -111,7 +128,7 @@ class Page {
   take(name, data) {
     if (name === "hello") this.freshness.hello(data);
     this.view?.take?.(name, data);
-    if (!this.isPaused) this.schedule.mark();
+    if (!this.isWaiting()) this.schedule.mark();
   }
 
   streamChanged(state) {
@@ -126,9 +143,9 @@ class Page {
   tick() {
     const state = this.stream?.state;
     const at = performance.now();
-    const every_ms = this.view?.isOver?.() ? OVER_MS : state === "crowded" ? CROWDED_MS : EVERY_MS;
+    const every_ms = this.view?.isOver?.() ? OVER_MS : EVERY_MS;
     if (
-      !this.isPaused &&
+      !this.isWaiting() &&
       state !== "gone" &&
       state !== "hidden" &&
       at - this.schedule.began_ms > every_ms
@@ -136,12 +153,18 @@ class Page {
       this.schedule.mark();
     }
     // A tab that nobody sees still says in its title and icon how it is.
-    if (document.hidden && !this.isPaused && at - this.schedule.began_ms > HIDDEN_MS) {
+    if (document.hidden && !this.isWaiting() && at - this.schedule.began_ms > HIDDEN_MS) {
       this.schedule.began_ms = at;
       this.refresh();
     }
     this.view?.age?.();
+    ageAll(main);
     this.freshness.look();
+  }
+
+  // For a person: to go on, or to give a token.
+  isWaiting() {
+    return this.isPaused || this.freshness.wantsToken;
   }
 
   async refresh() {
@@ -149,21 +172,27 @@ class Page {
     try {
       await view.refresh();
       if (view === this.view) this.freshness.heard();
+      forgetTried();
     } catch (error) {
-      if (view === this.view && error.status === 404) view.missing?.(error);
-      if (view === this.view) this.freshness.failed(error);
-      if (!error.status && error.status !== 0) console.error(error);
+      if (error.status === undefined) console.error(error);
+      if (view === this.view && error.status === 404) {
+        view.missing?.(error);
+        this.freshness.missing();
+      }
     }
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
   }
 
   wantToken(problem) {
     this.freshness.token(true);
-    tellToken(problem, () => {
-      this.freshness.token(false);
-      this.stream.reopen();
-      this.schedule.mark();
-    });
+    tellToken(problem, () => this.tokenGiven());
+  }
+
+  tokenGiven() {
+    clearToken();
+    this.freshness.token(false);
+    this.stream.reopen();
+    this.schedule.mark();
   }
 
   showFreshness() {
@@ -197,8 +226,7 @@ class Page {
 }
 
 function viewOf(state) {
-  if (state.page === "silences") return silencesPage;
-  if (state.page === "rules") return rulesPage;
+  if (state.page) return PAGES.get(state.page) ?? unknownPage;
   if (state.alert) return alertPage;
   if (state.runs.length > 1 || state.attempts.length > 1) return comparePage;
   return state.runs.length === 1 ? runPage : runsPage;

@@ -1,11 +1,12 @@
 // What stands above everything: nobody answers, or a token is needed.
 
-import { setToken } from "./api.js";
+import { setToken } from "./data/api.js";
 import { button, element, fill, setText } from "./element.js";
 import { clock, span } from "./time.js";
 
 const place = document.getElementById("notice");
 let shown = null;
+let hasTried = false; // a token was given, and nothing was answered since
 
 /** Say that nobody answers, since when, and when the next try is. */
 export function tellGone(freshness, stream, retry) {
@@ -53,12 +54,9 @@ export function tellGone(freshness, stream, retry) {
   );
 }
 
-/** Ask for a token, and why; what was drawn stays. */
+/** Ask for a token, and why; `given` is called when there is one. What was drawn stays. */
 export function tellToken(problem, given) {
-  if (shown === "token") {
-    setText(place.querySelector(".why"), `Not this one: ${problem.message}`);
-    return;
-  }
+  if (shown === "token") return;
   shown = "token";
   const field = element("input", {
     type: "password",
@@ -70,8 +68,8 @@ export function tellToken(problem, given) {
   const keep = element("input", { type: "checkbox", id: "keep-token" });
   const submit = (event) => {
     event.preventDefault();
+    hasTried = true;
     setToken(field.value.trim(), keep.checked);
-    clear();
     given();
   };
   fill(
@@ -87,7 +85,9 @@ export function tellToken(problem, given) {
       element(
         "p",
         { class: "why" },
-        "The one to read is enough to look; the one to write also acknowledges. ",
+        hasTried
+          ? `Not this one: ${problem.message}`
+          : "The one to read is enough to look; the one to write also acknowledges.",
       ),
       element(
         "form",
@@ -99,6 +99,16 @@ export function tellToken(problem, given) {
     ),
   );
   field.focus();
+}
+
+/** A token was given: it is not asked for any more. */
+export function clearToken() {
+  if (shown === "token") clear();
+}
+
+/** Something was answered: the token that was given is a good one. */
+export function forgetTried() {
+  hasTried = false;
 }
 
 function clear() {

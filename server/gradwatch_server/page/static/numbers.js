@@ -65,3 +65,9 @@ export function seconds(value) {
   if (number < 1) return `${short(number * 1e3)} ms`;
   return `${short(number)} s`;
 }
+
+/** Return a score as it is compared: two digits, and never 1.00 for what is not whole. */
+export function scoreText(score) {
+  const number = numberOf(score);
+  return number < 1 && number >= 0.995 ? "0.99" : number.toFixed(2);
+}

@@ -1,27 +1,20 @@
 // Light or dark: as the system says, unless the person chose.
 
-import { themeInForce } from "./palette.js";
+import { keep, recall } from "./choices.js";
 
-const KEY = "gradwatch.theme";
-
-function stored() {
-  try {
-    return localStorage.getItem(KEY);
-  } catch {
-    return null;
-  }
-}
-
-const chosen = stored();
+const chosen = recall("theme");
 if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+
+/** Return which theme is in force: `light` or `dark`. */
+export function themeInForce() {
+  const own = document.documentElement.dataset.theme;
+  if (own) return own;
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
 
 /** Change to the other one, and keep it. */
 export function toggleTheme() {
   const other = themeInForce() === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = other;
-  try {
-    localStorage.setItem(KEY, other);
-  } catch {
-    // a browser that keeps nothing
-  }
+  keep("theme", other);
 }

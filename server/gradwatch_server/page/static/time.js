@@ -1,7 +1,10 @@
 // Ages and times of day, by the aggregator's clock: a wrong one in the browser makes nothing stale.
 
+import { keep, recall } from "./choices.js";
+import { element, setText } from "./element.js";
+
 let ahead_ms = 0; // of this browser's clock: the aggregator's time less ours
-let inUtc = remembered("utc") === "1";
+let inUtc = recall("utc") === "1";
 
 /** Take over what time the aggregator says it is. */
 export function setClock(isotime) {
@@ -17,20 +20,8 @@ export function now() {
 /** Turn UTC on or off; return whether it is on. */
 export function toggleUtc() {
   inUtc = !inUtc;
-  try {
-    localStorage.setItem("gradwatch.utc", inUtc ? "1" : "0");
-  } catch {
-    // a browser that keeps nothing
-  }
+  keep("utc", inUtc ? "1" : "0");
   return inUtc;
-}
-
-function remembered(key) {
-  try {
-    return localStorage.getItem(`gradwatch.${key}`);
-  } catch {
-    return null;
-  }
 }
 
 /** Return a length of time in words, one unit: `31 s`, `4 min`, `2 d`. */
@@ -46,6 +37,16 @@ export function span(seconds) {
 export function ago(isotime) {
   const then = Date.parse(isotime);
   return Number.isNaN(then) ? "" : `${span((now() - then) / 1000)} ago`;
+}
+
+/** Return how long ago something was, as an element that `ageAll` keeps true. */
+export function agoOf(isotime) {
+  return element("time", { datetime: isotime }, ago(isotime));
+}
+
+/** Bring all ages in a part of the page up to date. */
+export function ageAll(part) {
+  for (const each of part.querySelectorAll("time")) setText(each, ago(each.dateTime));
 }
 
 /** Return a time of day with its offset, 24 hours; with the date if it is another day's. */

@@ -1,0 +1,158 @@
+// What stands around the heatmap: names of rows, marks beside them, and the steps above.
+
+import { button, element, fill, printable } from "../element.js";
+import { modulesOf } from "./names.js";
+import { whole } from "../numbers.js";
+
+const LEAST_LABEL = 13; // pixels
+const LETTER = 6.7; // pixels, of the labels' font
+
+/** The margins of one picture. */
+export class Margins {
+  /** @param {{module: (name: string) => void, layer: (name: string) => void}} choose */
+  constructor(choose) {
+    this.choose = choose;
+    this.labels = element("div", { class: "labels" });
+    this.gutter = element("div", { class: "gutter", "aria-hidden": "true" });
+    this.ruler = element("div", { class: "ruler", "aria-hidden": "true" });
+    this.drawn = {};
+  }
+
+  /** Give them the height of the picture. */
+  resize(height) {
+    this.labels.style.height = this.gutter.style.height = `${height + 2}px`;
+  }
+
+  /** Draw them for a picture: its cells, rows, size, and the alerts in it. */
+  draw(picture) {
+    Object.assign(this, picture);
+    const { rows, folded, height, width, alerts, cells } = picture;
+    const bad = [[...cells.badRows()], cells.badColumns()];
+    const places = [rows, folded, height, width, this.labels.clientWidth];
+    // They stay as they are as long as they say the same: one may be in somebody's click.
+    if (this.isNew("labels", [places, bad[0]])) this.drawLabels(new Set(bad[0]));
+    const begins = alerts.map((alert) => alert.origin?.step ?? alert.first_step);
+    if (this.isNew("ruler", [width, cells.steps, bad[1], begins])) this.drawRuler(bad[1], begins);
+  }
+
+  isNew(part, shown) {
+    const text = JSON.stringify(shown);
+    const isNew = this.drawn[part] !== text;
+    this.drawn[part] = text;
+    return isNew;
+  }
+
+  top(row) {
+    return (row * this.height) / this.rows.length;
+  }
+
+  drawLabels(badRows) {
+    const made = [];
+    const marks = [];
+    const size = this.height / this.rows.length;
+    let free = -Infinity;
+    this.rows.forEach((row, at) => {
+      const middle = this.top(at) + size / 2;
+      const isBadRow = row.layers.some((layer) => badRows.has(layer));
+      if (isBadRow && row.kind !== "head") marks.push(middle);
+      if (size < LEAST_LABEL && !this.folded) return;
+      made.push(this.labelOf(row, middle));
+    });
+    if (size < LEAST_LABEL && !this.folded)
+      this.brackets(made, (middle) => middle - free >= LEAST_LABEL && ((free = middle), true));
+    fill(this.labels, made);
+    fill(
+      this.gutter,
+      this.gutterBrackets(),
+      thinned(marks).map((middle) => place(element("span", {}, "◂"), middle)),
+    );
+  }
+
+  // Rows too thin for a name: one name for each module, where there is room.
+  brackets(made, hasRoom) {
+    let row = 0;
+    for (const module of modulesOf(this.cells.names)) {
+      const middle = (this.top(row) + this.top(row + module.layers.length)) / 2;
+      row += module.layers.length;
+      if (hasRoom(middle))
+        made.push(
+          this.labelOf(
+            { kind: "fold", label: module.name, module: module.name, layers: module.layers },
+            middle,
+          ),
+        );
+    }
+  }
+
+  gutterBrackets() {
+    if (this.folded) return [];
+    let row = 0;
+    return modulesOf(this.cells.names).map(({ layers }) => {
+      const bracket = element("i");
+      bracket.style.top = `${this.top(row) + 1}px`;
+      bracket.style.height = `${Math.max(1, this.top(row + layers.length) - this.top(row) - 2)}px`;
+      row += layers.length;
+      return bracket;
+    });
+  }
+
+  labelOf(row, middle) {
+    const isModule = row.kind !== "layer";
+    const arrow = row.kind === "head" ? "▾ " : this.folded && row.kind === "fold" ? "▸ " : "";
+    const after = isModule && this.labels.clientWidth > 150 ? ` (${row.layers.length})` : "";
+    const room = Math.floor((this.labels.clientWidth - 8) / LETTER) - arrow.length - after.length;
+    const label = `${arrow}${endOf(row.label, Math.max(4, room))}${after}`;
+    const act = () =>
+      isModule
+        ? this.choose.module(row.module)
+        : this.choose.layer(this.cells.names[row.layers[0]]);
+    const made = button(label, act, {
+      class: row.kind === "head" ? "head" : "",
+      title: printable(isModule ? row.module : this.cells.names[row.layers[0]]),
+      tabindex: "-1",
+    });
+    return place(made, Math.min(this.height - 6, Math.max(7, middle)));
+  }
+
+  drawRuler(badColumns, begins) {
+    const { cells } = this;
+    const parts = [];
+    const every = Math.max(1, Math.ceil(cells.columns / Math.max(2, Math.floor(this.width / 110))));
+    for (let column = Math.floor(every / 2); column < cells.columns; column += every)
+      parts.push(this.onRuler(element("span", {}, whole(cells.steps[column])), column));
+    const bad = new Set(badColumns);
+    for (const column of spaced(badColumns, (6 * cells.columns) / this.width))
+      parts.push(this.onRuler(element("span", { class: "bad" }, "▼"), column));
+    for (const step of begins) {
+      const column = cells.columnOf(step);
+      if (column >= 0 && !bad.has(column))
+        parts.push(this.onRuler(element("span", { class: "alert" }, "│"), column));
+    }
+    fill(this.ruler, parts);
+  }
+
+  onRuler(made, column) {
+    made.style.left = `${((column + 0.5) * 100) / this.cells.columns}%`;
+    return made;
+  }
+}
+
+function place(made, middle) {
+  made.style.top = `${middle}px`;
+  return made;
+}
+
+// Layers differ at the end of their names: where there is no room the beginning goes.
+function endOf(name, most) {
+  const text = printable(name);
+  return text.length <= most ? text : `…${text.slice(1 - most)}`;
+}
+
+function thinned(middles) {
+  return spaced(middles, 7);
+}
+
+function spaced(values, least) {
+  let last = -Infinity;
+  return values.filter((value) => value - last >= least && ((last = value), true));
+}

@@ -1,0 +1,271 @@
+// Layers × steps with its labels, ruler, readout and keys: where a fault is seen first.
+
+import { isFollowing } from "../data/rundata.js";
+import { button, element, fill, setText } from "../element.js";
+import { count, whole } from "../numbers.js";
+import { themeInForce } from "../theme.js";
+import { COLUMNS } from "../words.js";
+import { HeatCursor } from "./cursor.js";
+import { HeatKeys } from "./keys.js";
+import { legendOf } from "./legend.js";
+import { Margins } from "./margins.js";
+import { rowsOf } from "./names.js";
+import { palette } from "./palette.js";
+import { colouring, paint, pool, sizeRange } from "./picture.js";
+import { HeatPointer } from "./pointer.js";
+import { worstTable } from "./worst.js";
+
+const MOST_HEIGHT = 460;
+
+/** The picture; `page.go` takes what is chosen in it. */
+export class HeatPanel {
+  constructor(page) {
+    this.page = page;
+    this.cells = null;
+    this.alerts = [];
+    this.order = "registered";
+    this.cursor = new HeatCursor(this);
+    this.pointer = new HeatPointer(this);
+    this.keys = new HeatKeys(this);
+    this.build();
+  }
+
+  build() {
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.surface = element(
+      "div",
+      {
+        class: "surface",
+        tabindex: "0",
+        role: "application",
+        "aria-roledescription": "heatmap",
+        "aria-label": "Layers and steps",
+      },
+      this.canvas,
+      this.cursor.line,
+      this.cursor.cross,
+      this.pointer.dragged,
+    );
+    this.margins = new Margins({
+      module: (name) => this.toggleModule(name),
+      layer: (name) => this.page.go({ layer: name }),
+    });
+    this.legend = element("div", { class: "legend" });
+    this.table = element("div", { class: "scroll", hidden: true });
+    this.picture = element(
+      "div",
+      { class: "heat" },
+      this.margins.ruler,
+      this.margins.labels,
+      this.margins.gutter,
+      this.surface,
+    );
+    this.message = element("p", { class: "soft" }, "Asking for the layers…");
+    this.buildControls();
+    this.note = element("span", { class: "soft small" });
+    this.element = element(
+      "section",
+      { class: "panel", "aria-label": "Layers and steps" },
+      element(
+        "div",
+        { class: "head" },
+        element("h2", {}, "Layers × steps"),
+        this.column,
+        element("span", { class: "segmented" }, this.views),
+        this.folding,
+        this.tabling,
+        this.note,
+      ),
+      this.message,
+      this.picture,
+      this.cursor.readout,
+      this.legend,
+      this.table,
+    );
+    this.pointer.listen(this.surface);
+    this.surface.addEventListener("keydown", (event) => this.keys.pressed(event));
+    this.surface.addEventListener("blur", () => this.cursor.leave());
+    this.surface.addEventListener("focus", () => {
+      if (this.cursor.place === null && this.cells?.columns) this.cursor.moveTo(this.start());
+    });
+  }
+
+  buildControls() {
+    this.column = element(
+      "select",
+      {
+        "aria-label": "Column",
+        onchange: () =>
+          this.page.go({ column: this.column.value === "l2" ? "" : this.column.value }),
+      },
+      [...COLUMNS].map(([name, text]) => element("option", { value: name }, text)),
+    );
+    this.views = ["change", "size"].map((view) =>
+      button(view, () => this.page.go({ view: view === "size" ? "size" : "" })),
+    );
+    this.folding = button("By module", () => this.toggleFold(), {
+      title: "One row for each module (f)",
+    });
+    this.tabling = button("As table", () => this.toggleTable(), {
+      "aria-pressed": "false",
+      title: "The worst layers as a table (t)",
+    });
+  }
+
+  get state() {
+    return this.page.state;
+  }
+
+  get view() {
+    return this.state.view === "size" ? "size" : "change";
+  }
+
+  get folded() {
+    return this.state.fold === "1";
+  }
+
+  /** Show cells, with the alerts that lie in them. */
+  show(cells, { alerts, order }) {
+    this.cells = cells;
+    this.alerts = alerts;
+    this.order = order;
+    this.draw();
+  }
+
+  draw() {
+    const { cells } = this;
+    if (!cells) return;
+    const isEmpty = !cells.columns || !cells.rows;
+    this.picture.hidden = this.cursor.readout.hidden = this.legend.hidden = isEmpty;
+    this.message.hidden = !isEmpty;
+    if (isEmpty) return setText(this.message, this.nothing());
+    this.rows = rowsOf(cells.names, { fold: this.folded, open: new Set(this.state.open) });
+    this.column.value = this.state.column ?? "l2";
+    this.views.forEach((each) =>
+      each.setAttribute("aria-pressed", String(each.textContent === this.view)),
+    );
+    this.folding.setAttribute("aria-pressed", String(this.folded));
+    setText(
+      this.note,
+      `${count(cells.rows, "layer")}, ${this.order === "executed" ? "in order of execution" : "as registered"}${cells.width > 1 ? ` · ${whole(cells.width)} steps in a column, the worst shown` : ""}`,
+    );
+    this.drawPicture();
+    const { rows, alerts, folded, height, width } = this;
+    this.margins.draw({ cells, rows, alerts, folded, height, width });
+    this.drawLegend();
+    this.surface.setAttribute("aria-label", this.summary());
+    this.cursor.restore(this.state);
+    if (!this.table.hidden) this.drawTable();
+  }
+
+  drawPicture() {
+    const ratio = window.devicePixelRatio || 1;
+    const least = this.folded ? 14 : 1;
+    const cell = Math.max(least, Math.min(18, Math.floor(MOST_HEIGHT / this.rows.length)));
+    this.height = this.folded
+      ? cell * this.rows.length
+      : Math.max(64, Math.min(MOST_HEIGHT, cell * this.rows.length));
+    // The surface is never changed from outside by a class: its height is that of its rows.
+    this.surface.style.height = `${this.height + 2}px`;
+    this.margins.resize(this.height);
+    this.width = this.surface.clientWidth;
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    if (!this.canvas.width) return;
+    const colours = palette(this.view, themeInForce());
+    const groups = this.rows.map((row) => row.layers);
+    this.range = sizeRange(this.cells);
+    const picture = pool(this.cells, groups, this.canvas.height, this.canvas.width);
+    const context = this.canvas.getContext("2d");
+    paint(
+      context,
+      picture,
+      this.cells,
+      colouring(this.cells, this.view, colours, this.range),
+      colours,
+      ratio,
+    );
+  }
+
+  drawLegend() {
+    const shown = [this.view, this.range, this.alerts.length > 0];
+    const key = JSON.stringify([shown, themeInForce()]);
+    if (key !== this.legend.dataset.key) fill(this.legend, legendOf(...shown));
+    this.legend.dataset.key = key;
+  }
+
+  nothing() {
+    return isFollowing(this.state)
+      ? "No step of this run has come yet; the picture begins with the first one."
+      : "No step in this range has a record of a layer.";
+  }
+
+  summary() {
+    const bad = this.cells.badColumns();
+    const steps = bad
+      .slice(0, 3)
+      .map((column) => whole(this.cells.steps[column]))
+      .join(", ");
+    const none = bad.length
+      ? `${count(bad.length, "column")} with NaN or Inf: ${steps}${bad.length > 3 ? " and more" : ""}`
+      : "nothing that is not finite";
+    return `${count(this.cells.rows, "layer")}, ${count(this.cells.columns, "step")}; ${none}. Arrow keys move, n goes to the next fault.`;
+  }
+
+  // Choosing
+
+  /** Return where the cursor begins: at the first fault, else at the newest step. */
+  start() {
+    const [bad] = this.cells.badColumns();
+    return this.worstAt(bad ?? this.cells.columns - 1);
+  }
+
+  /** Return the place of the layer that is most urgent in a column. */
+  worstAt(column) {
+    const { rows: size, urgency } = this.cells;
+    let found = { row: 0, most: -1 };
+    this.rows.forEach(({ kind, layers }, row) => {
+      const most = Math.max(...layers.map((layer) => urgency[column * size + layer]));
+      if (most > found.most && kind !== "head") found = { row, most };
+    });
+    return { row: found.row, column };
+  }
+
+  /** Show the steps of some columns. */
+  chooseColumns(one, other) {
+    const { steps, width } = this.cells;
+    const [first, last] = [Math.min(one, other), Math.max(one, other)];
+    this.page.go({ from: steps[first], to: steps[last] + width - 1, last: undefined });
+  }
+
+  /** Open the layer under the cursor, at its step. */
+  choose() {
+    if (!this.cursor.place) return;
+    const { layer, column } = this.cursor.chosen();
+    this.page.go({ layer: this.cells.names[layer], step: this.cells.steps[column] });
+  }
+
+  toggleFold() {
+    this.page.go({ fold: this.folded ? "" : "1", open: [] });
+  }
+
+  toggleModule(module) {
+    const open = new Set(this.state.open);
+    if (!open.delete(module)) open.add(module);
+    this.page.go({ fold: "1", open: [...open] });
+  }
+
+  toggleTable() {
+    this.table.hidden = !this.table.hidden;
+    this.tabling.setAttribute("aria-pressed", String(!this.table.hidden));
+    if (!this.table.hidden) this.drawTable();
+  }
+
+  drawTable() {
+    fill(this.table, worstTable(this.cells, this.page));
+  }
+
+  close() {
+    this.cursor.close();
+  }
+}

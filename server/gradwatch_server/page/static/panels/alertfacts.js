@@ -1,0 +1,176 @@
+// What is known of one alert: the values around it, the facts, hints, its events and its layers.
+
+import { formatAddress } from "../address.js";
+import { element, nameOf, printable } from "../element.js";
+import { count, short, whole } from "../numbers.js";
+import { agoOf, clock } from "../time.js";
+
+/** Return the values before and from the fault on. */
+export function strip({ origin }) {
+  const before = (origin.before ?? []).map((each) =>
+    element("span", { title: `step ${whole(each.step)}` }, short(each.l2 ?? each.value)),
+  );
+  if (!before.length && origin.value === null) return null;
+  const after = (
+    origin.after?.length ? origin.after : [{ step: origin.step, l2: origin.value }]
+  ).map((each) =>
+    element(
+      "span",
+      {
+        title: `step ${whole(each.step)}`,
+        class:
+          each.step === origin.step || !Number.isFinite(Number(each.l2 ?? each.value)) ? "bad" : "",
+      },
+      short(each.l2 ?? each.value),
+    ),
+  );
+  return element(
+    "div",
+    { class: "panel" },
+    element("h2", {}, "L2 norm, the steps before and from the fault on"),
+    element(
+      "p",
+      { class: "steps" },
+      before,
+      element("span", { class: "fault", "aria-label": "the fault" }, "│"),
+      after,
+    ),
+  );
+}
+
+/** Return what is known of it, each with its name. */
+export function facts(alert) {
+  const known = factsOf(alert).filter(([, value]) => value !== null && value !== "");
+  return element(
+    "dl",
+    { class: "facts" },
+    known.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+  );
+}
+
+function factsOf(alert) {
+  const { origin } = alert;
+  const ranks = origin.ranks?.length ? origin.ranks : origin.rank === null ? [] : [origin.rank];
+  const last = (alert.spread ?? [])[(alert.spread ?? []).length - 1];
+  const good = origin.last_good_step ?? alert.last_good_step ?? null;
+  return [
+    ["first bad step", whole(alert.first_step)],
+    ["first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
+    ["layer", origin.layer ? nameOf(origin.layer, 4096) : ""],
+    [
+      "gradient that was bad first",
+      origin.first_gradient ? nameOf(origin.first_gradient, 4096) : "",
+    ],
+    ["module whose output was bad first", origin.module ? nameOf(origin.module, 4096) : ""],
+    [
+      "the loss then",
+      origin.bad_loss ? "already not finite: it began in the loss or the forward pass" : "",
+    ],
+    [
+      "limit",
+      origin.threshold === null
+        ? origin.kind === "nan" || origin.kind === "inf"
+          ? "any NaN or Inf, at once"
+          : ""
+        : short(origin.threshold),
+    ],
+    ["usual", origin.usual === null ? "" : short(origin.usual)],
+    [
+      "last good step",
+      good === null ? "" : `${whole(good)}: the checkpoint to go back to is of this step or before`,
+    ],
+    [
+      "goes on",
+      alert.state === "resolved"
+        ? `no, over at step ${whole(alert.resolved_step)}`
+        : alert.last_step > alert.first_step
+          ? `yes, last at step ${whole(alert.last_step)}`
+          : "so far one step",
+    ],
+    [
+      "spread",
+      last
+        ? `${count(alert.spread[0].num_layers, "layer")} → ${count(last.num_layers, "layer")} by step ${whole(last.step)}, ${count(last.num_ranks, "rank")}`
+        : "",
+    ],
+    ["seen besides", (origin.notes ?? []).map(printable).join("; ")],
+    ["", printable(origin.detail ?? "")],
+    [
+      "acknowledged",
+      alert.acknowledged
+        ? [
+            `${printable(alert.acknowledged.by)}, `,
+            agoOf(alert.acknowledged.at),
+            alert.acknowledged.comment ? `: ${printable(alert.acknowledged.comment)}` : "",
+          ]
+        : "",
+    ],
+  ];
+}
+
+/** Return its events. */
+export function past({ events }) {
+  if (!events?.length) return null;
+  const item = (event) =>
+    element(
+      "li",
+      {},
+      element("span", { class: "soft" }, `${clock(event.updated_at)} · ${event.state} · `),
+      printable(event.message),
+    );
+  return element(
+    "details",
+    {},
+    element("summary", {}, `History: ${count(events.length, "event")}`),
+    element("ol", {}, events.map(item)),
+  );
+}
+
+/** Return what is often behind alerts of its rule. */
+export function hints({ hints: given }) {
+  if (!given?.length) return null;
+  return element(
+    "div",
+    { class: "panel" },
+    element("h2", {}, "Often behind it (heuristic)"),
+    element(
+      "ul",
+      {},
+      given.map((hint) => element("li", {}, printable(hint))),
+    ),
+  );
+}
+
+/** Return its layers, each a link to its curves at that step. */
+export function layers(alert) {
+  if (!alert.layers?.length) return null;
+  const more = alert.num_layers - alert.layers.length;
+  return element(
+    "details",
+    {},
+    element("summary", {}, count(alert.num_layers, "layer")),
+    element(
+      "ul",
+      {},
+      alert.layers.map((each) =>
+        element(
+          "li",
+          {},
+          element(
+            "a",
+            {
+              href: formatAddress({
+                runs: [alert.run],
+                attempts: [alert.attempt],
+                layer: each.name ?? each,
+                step: alert.origin.step,
+              }),
+            },
+            nameOf(each.name ?? each, 4096),
+          ),
+        ),
+      ),
+      more > 0 ? element("li", { class: "soft" }, `and ${whole(more)} more`) : null,
+    ),
+  );
+}

@@ -1,0 +1,154 @@
+// One step as it was: of all layers or of one, and what each rank had.
+
+import { button, element, nameOf } from "../element.js";
+import { count, exact, short, times, whole } from "../numbers.js";
+
+/** Return the step in one sentence. */
+export function frameSentence(frame) {
+  const parts = [
+    `norm ${short(frame.norm)}`,
+    frame.loss === null ? "" : `loss ${short(frame.loss)}`,
+    frame.lr === null ? "" : `learning rate ${short(frame.lr)}`,
+    frame.skipped ? "step skipped by the scaler" : "",
+    frame.num_nonfinite
+      ? `${whole(frame.num_nonfinite)} of ${count(frame.num_layers, "layer")} not finite`
+      : "every layer finite",
+  ];
+  return `At step ${whole(frame.step)}: ${parts.filter(Boolean).join(" · ")}`;
+}
+
+/**
+ * Return its numbers.
+ *
+ * @param {any} frame as `/frames` gives it
+ * @param {string|null} layer the one that was asked for; null for the worst ones
+ */
+export function frameNumbers(frame, layer, page) {
+  const [own] = frame.layers;
+  return [
+    layer && own ? ownNumbers(own) : worstLayers(frame, page),
+    rankTable(frame, layer && own),
+  ];
+}
+
+function ownNumbers(own) {
+  const ratio = own.usual === null || typeof own.l2 !== "number" ? null : own.l2 / own.usual;
+  const facts = [
+    ["L2 norm", own.l2, ratio === null ? "" : `usual ${short(own.usual)}, ${times(ratio)}`],
+    ["largest magnitude", own.linf, ""],
+    ["zeros", own.zeros, ""],
+    ["NaN elements", own.nans, ""],
+    ["Inf elements", own.infs, ""],
+  ];
+  const isCount = (name) => name.includes("elements") || name === "zeros";
+  return element(
+    "dl",
+    { class: "facts" },
+    facts
+      .filter(([, value]) => value !== undefined)
+      .map(([name, value, more]) => [
+        element("dt", {}, name),
+        element(
+          "dd",
+          { title: exact(value) },
+          isCount(name) ? whole(value) : short(value),
+          more ? element("span", { class: "soft" }, ` ${more}`) : null,
+        ),
+      ]),
+  );
+}
+
+function worstLayers(frame, page) {
+  const row = (layer) =>
+    element(
+      "tr",
+      {},
+      element(
+        "th",
+        { scope: "row" },
+        button(nameOf(layer.name, 80), () => page.go({ layer: layer.name }), {
+          class: "plain",
+        }),
+      ),
+      [
+        short(layer.l2),
+        short(layer.usual),
+        short(layer.linf),
+        whole(layer.nans),
+        whole(layer.infs),
+      ].map((text) => element("td", { class: "number" }, text)),
+    );
+  return element(
+    "div",
+    { class: "scroll" },
+    element(
+      "table",
+      {},
+      element("caption", {}, `The ${count(frame.layers.length, "layer")} farthest from usual`),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          ["layer", "L2 norm", "usual", "largest", "NaN", "Inf"].map((head, at) =>
+            element("th", { scope: "col", class: at ? "number" : "" }, head),
+          ),
+        ),
+      ),
+      element("tbody", {}, frame.layers.map(row)),
+    ),
+  );
+}
+
+// What each rank had at the step. Its own gradient, from before the all-reduce, tells ranks apart.
+function rankTable(frame, own) {
+  const ranks = frame.ranks ?? [];
+  if (!ranks.length) return null;
+  const parts = ranks.map((rank) => own?.ranks?.find((each) => each.rank === rank.rank) ?? {});
+  const hasLocal = parts.some((part) => (part.local_l2 ?? null) !== null);
+  const heads = [
+    "rank",
+    "L2 norm",
+    ...(hasLocal ? ["its own, before the all-reduce"] : []),
+    "loss",
+    "s/step",
+    "",
+  ];
+  const rows = ranks.map((rank, at) => {
+    const cells = [
+      short(own ? parts[at].l2 : rank.norm),
+      ...(hasLocal ? [short(parts[at].local_l2)] : []),
+      short(rank.loss),
+      short(rank.step_time_s),
+      rank.late ? "late" : "",
+    ];
+    return element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, `rank ${rank.rank}`),
+      cells.map((text) =>
+        element("td", { class: `number${/NaN|Inf/.test(text) ? " bad" : ""}` }, text),
+      ),
+    );
+  });
+  return element(
+    "div",
+    { class: "scroll" },
+    element(
+      "table",
+      {},
+      element("caption", {}, "Each rank at this step"),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          heads.map((head, at) => element("th", { scope: "col", class: at ? "number" : "" }, head)),
+        ),
+      ),
+      element("tbody", {}, rows),
+    ),
+  );
+}

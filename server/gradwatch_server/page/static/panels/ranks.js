@@ -1,0 +1,59 @@
+// The ranks of a run as a strip: who is there, who lags, whose records are lost.
+
+import { element } from "../element.js";
+import { count, numberOf, seconds, short, whole } from "../numbers.js";
+import { span } from "../time.js";
+import { rankMark } from "../words.js";
+
+const MOST = 64;
+
+/** Return the strip; the ones that are off come first where there are many. */
+export function rankStrip({ ranks }) {
+  const newest = Math.max(...ranks.map((rank) => rank.last_step ?? -1));
+  const described = ranks.map((rank) => [rank, oddities(rank, newest)]);
+  const isLong = described.length > MOST;
+  if (isLong) described.sort((one, other) => other[1].length - one[1].length);
+  const items = described.slice(0, MOST).map(([rank, odd]) => itemOf(rank, odd));
+  if (isLong) items.push(element("li", {}, `and ${count(described.length - MOST, "rank")} more`));
+  return element("ul", { class: "ranks", "aria-label": "Ranks" }, items);
+}
+
+function itemOf(rank, odd) {
+  const title = [
+    rank.host,
+    rank.pid ? `pid ${rank.pid}` : "",
+    `${whole(rank.stored)} records stored`,
+    rank.reason,
+  ]
+    .filter(Boolean)
+    .join(", ");
+  const isOff = !["alive", "ended"].includes(rank.state);
+  return element(
+    "li",
+    { class: isOff ? "off" : "", title },
+    element(
+      "b",
+      {},
+      element(
+        "span",
+        { "aria-hidden": "true", class: isOff ? "is-critical" : "" },
+        `${rankMark(rank.state)} `,
+      ),
+      `rank ${rank.rank}`,
+    ),
+    element("span", { class: "soft" }, [rank.state, ...odd].join(" · ")),
+  );
+}
+
+function oddities(rank, newest) {
+  const found = [];
+  const lag = rank.lag_steps ?? newest - (rank.last_step ?? newest);
+  if (lag > 1) found.push(`${count(lag, "step")} behind`);
+  if (rank.lost) found.push(`${whole(rank.lost)} lost`);
+  if (rank.unresolved) found.push(`${whole(rank.unresolved)} without manifest`);
+  if (numberOf(rank.step_time_s) !== null && rank.step_time_s !== undefined)
+    found.push(`${seconds(rank.step_time_s)}/step`);
+  if (numberOf(rank.divergence) > 0) found.push(`differs by ${short(rank.divergence)}`);
+  if (rank.state === "silent") found.push(`heard ${span(rank.last_seen_s)} ago`);
+  return found;
+}
