@@ -50,3 +50,11 @@ export function formatAddress(state) {
 export function runAddress(run, more = {}) {
   return formatAddress({ runs: [run], ...more });
 }
+
+/** Return the name of the view that shows a state. */
+export function viewOf(state) {
+  if (state.page === "silences" || state.page === "rules") return state.page;
+  if (state.alert) return "alert";
+  if (state.runs.length > 1 || state.attempts.length > 1) return "compare";
+  return state.runs.length === 1 ? "run" : "runs";
+}

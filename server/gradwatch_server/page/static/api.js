@@ -4,6 +4,7 @@ import { parseTensors } from "./tensors.js";
 
 const KEY = "gradwatch.token";
 const listeners = new Set();
+const begun = new Map(); // path → the answer that was asked for ahead
 let token = takeFromAddress() ?? stored();
 
 /** What the aggregator said instead of an answer. */
@@ -81,14 +82,31 @@ export function runPath(run, rest = "") {
   return `/runs/${encodeURIComponent(run)}${rest}`;
 }
 
+/** Ask for a path before there is anybody to take the answer: who asks for it next gets it. */
+export function askAhead(path) {
+  const answer = ask(path, {});
+  answer.catch(() => {}); // it is told to whom it is given
+  begun.set(path, answer);
+}
+
+function ask(path, settings) {
+  return fetch(path, {
+    cache: "no-store",
+    ...settings,
+    headers: { ...authorization(), ...settings.headers },
+  });
+}
+
+function takeBegun(path) {
+  const answer = begun.get(path);
+  begun.delete(path);
+  return answer;
+}
+
 async function request(path, settings = {}) {
   let answer;
   try {
-    answer = await fetch(path, {
-      cache: "no-store",
-      ...settings,
-      headers: { ...authorization(), ...settings.headers },
-    });
+    answer = await (takeBegun(path) ?? ask(path, settings));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, `The aggregator at ${location.host} does not answer.`);
@@ -113,10 +131,15 @@ export async function getJson(path, parameters, signal) {
   return (await request(pathOf(path, parameters), { signal })).json();
 }
 
+/** Return a path with parameters that is answered in the layout of safetensors. */
+export function tensorsPath(path, parameters) {
+  return pathOf(path, { ...parameters, format: "safetensors" });
+}
+
 /** Return an answer in the layout of safetensors. */
 export async function getTensors(path, parameters, signal) {
-  const asked = pathOf(path, { ...parameters, format: "safetensors" });
-  return parseTensors(await (await request(asked, { signal })).arrayBuffer());
+  const answer = await request(tensorsPath(path, parameters), { signal });
+  return parseTensors(await answer.arrayBuffer());
 }
 
 /** Send something that changes something; return the answer, null where there is none. */

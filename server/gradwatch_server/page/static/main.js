@@ -1,6 +1,6 @@
 // From the address to what is shown, and what keeps that fresh.
 
-import { formatAddress, parseAddress } from "./address.js";
+import { formatAddress, parseAddress, viewOf } from "./address.js";
 import { alertPage } from "./alert.js";
 import { getJson, onTokenWanted } from "./api.js";
 import { comparePage } from "./compare.js";
@@ -20,6 +20,14 @@ const EVERY_MS = 5000; // ages and liveness change without an event
 const CROWDED_MS = 5000;
 const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
+const VIEWS = {
+  alert: alertPage,
+  compare: comparePage,
+  rules: rulesPage,
+  run: runPage,
+  runs: runsPage,
+  silences: silencesPage,
+};
 const main = document.getElementById("main");
 
 /** The page: what is shown, and what it is told. */
@@ -32,6 +40,7 @@ class Page {
     this.stream = null;
     this.schedule = null;
     this.isPaused = false;
+    this.wasLive = false;
     onTokenWanted((problem) => this.wantToken(problem));
     installKeys(this);
     addEventListener("popstate", () => this.open(parseAddress(location.search)));
@@ -76,7 +85,7 @@ class Page {
     }
     this.isPaused = false;
     this.closeView();
-    this.view = viewOf(state)(this, state);
+    this.view = VIEWS[viewOf(state)](this, state);
     fill(main, this.view.elements);
     main.className = "";
     main.dataset.page = this.view.name;
@@ -117,7 +126,9 @@ class Page {
   streamChanged(state) {
     this.freshness.stream(state);
     if (state === "live") {
-      this.freshness.checkVersion();
+      // The first time the page itself was just read; after that another version may be served.
+      if (this.wasLive) this.freshness.checkVersion();
+      this.wasLive = true;
       this.schedule.mark();
     }
     if (state === "refused") getJson("/runs", { limit: 1 }).catch(() => {}); // says what it wants
@@ -194,14 +205,6 @@ class Page {
     clearTimeout(this.resizing);
     this.resizing = setTimeout(() => this.redraw(), 120);
   }
-}
-
-function viewOf(state) {
-  if (state.page === "silences") return silencesPage;
-  if (state.page === "rules") return rulesPage;
-  if (state.alert) return alertPage;
-  if (state.runs.length > 1 || state.attempts.length > 1) return comparePage;
-  return state.runs.length === 1 ? runPage : runsPage;
 }
 
 // What makes another view of it; all else a view shows by itself.

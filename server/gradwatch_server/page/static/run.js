@@ -10,8 +10,10 @@ import { gainsOf } from "./gains.js";
 import { groupsOf } from "./groups.js";
 import { HeatPanel } from "./heatpanel.js";
 import { LayerPanel } from "./layer.js";
+import { reached } from "./milestones.js";
 import { whole } from "./numbers.js";
 import { Panel } from "./panel.js";
+import { healthQuestion, RUN_CURVES } from "./questions.js";
 import { rankStrip } from "./ranks.js";
 import { HeatSource, isFollowing, SeriesSource } from "./rundata.js";
 import { askToDelete } from "./removal.js";
@@ -22,7 +24,6 @@ const RANGES = [128, 512, 1024, 2048, 4096];
 const SLOW_MS = 5000; // what changes seldom, or says little by the step
 const SELDOM_MS = 60000;
 const AROUND = 64; // steps
-const CHARTS = ["norm", "loss", "lr", "step_time"];
 
 /** @returns the view of one run at one attempt */
 export function runPage(page, state) {
@@ -30,14 +31,14 @@ export function runPage(page, state) {
   const [attempt] = state.attempts;
   const parameters = { attempt };
   const heat = new HeatSource(run, attempt);
-  const series = new SeriesSource(run, attempt, { columns: CHARTS });
+  const series = new SeriesSource(run, attempt, { columns: RUN_CURVES });
   const found = { health: null, alerts: [], facts: null, layers: null, isOpen: false };
   let slow_at = -Infinity;
   let facts_at = -Infinity;
   let told = null; // ids of alerts that were said
 
   const verdict = new Verdict(page, run, aroundOf);
-  const charts = CHARTS.map(
+  const charts = RUN_CURVES.map(
     (name) =>
       new Chart({
         title: RUN_SERIES.get(name),
@@ -116,11 +117,13 @@ export function runPage(page, state) {
   };
 
   async function refresh() {
-    const health = await getJson(runPath(run, "/health"), parameters);
+    const health = await getJson(...healthQuestion(run, attempt));
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
     verdict.show(health); // the answer first, then the pictures that prove it
-    await Promise.all([lines.run(loadLines), cells.run(loadCells), loadSlow()]);
+    reached("verdict");
+    await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
+    await loadSlow(); // after the pictures, which it would keep waiting
     drawRange();
     removal.hidden = !OVER.has(health.phase);
     await drawer.load(page.state, found);
@@ -135,7 +138,7 @@ export function runPage(page, state) {
 
   async function loadLines() {
     const curves = await series.load(page.state);
-    CHARTS.forEach((name, at) => {
+    RUN_CURVES.forEach((name, at) => {
       const curve = curves.of(name);
       charts[at].show({
         x: curves.x,
@@ -150,6 +153,7 @@ export function runPage(page, state) {
   async function loadCells() {
     const got = await heat.load(page.state);
     picture.show(got, { alerts: found.alerts, order: found.layers?.order ?? "registered" });
+    if (got.columns) reached("heatmap");
   }
 
   async function loadSlow() {

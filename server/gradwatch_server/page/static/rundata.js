@@ -2,15 +2,7 @@
 
 import { getJson, getTensors, runPath } from "./api.js";
 import { Cells } from "./cells.js";
-
-const COLUMNS = 512;
-const POINTS = 512;
-
-/** Return the parameters that say which steps: the newest, or from one to another. */
-export function rangeParameters(state) {
-  if (state.from !== undefined || state.to !== undefined) return { from: state.from, to: state.to };
-  return { last: state.last ?? COLUMNS };
-}
+import { heatQuestion, rangeParameters, seriesQuestion } from "./questions.js";
 
 /** Tell whether what is shown moves on with training. */
 export function isFollowing(state) {
@@ -30,13 +22,7 @@ export class HeatSource {
   /** Bring the cells up to date; return them, null while there are none. */
   async load(state) {
     const key = JSON.stringify([rangeParameters(state), state.column ?? "l2"]);
-    const parameters = {
-      ...rangeParameters(state),
-      attempt: this.attempt,
-      column: state.column ?? "l2",
-      columns: COLUMNS,
-    };
-    const path = runPath(this.run, "/heatmap");
+    const [path, parameters] = heatQuestion(this.run, this.attempt, state);
     if (this.cells && this.key === key && isFollowing(state) && this.takes) {
       const after = Math.max(-1, this.takes.last_step);
       const answer = await getTensors(path, { ...parameters, after });
@@ -51,7 +37,7 @@ export class HeatSource {
     const answer = await getTensors(path, parameters);
     const names = JSON.parse(answer.metadata.layers ?? "[]");
     this.cells = new Cells(answer, names);
-    this.cells.most = Math.max(COLUMNS, parameters.last ?? 0);
+    this.cells.most = Math.max(parameters.columns, parameters.last ?? 0);
     this.key = key;
     this.loaded = 0;
     this.remember(answer.metadata);
@@ -92,16 +78,8 @@ export class SeriesSource {
 
   /** Return the curves; each is as `Chart` takes it. While steps are followed only new ones are asked for. */
   async load(state) {
-    const range = rangeParameters(state);
-    const key = JSON.stringify(range);
-    const asked = {
-      ...range,
-      attempt: this.attempt,
-      column: this.columns,
-      layer: this.layers,
-      points: POINTS,
-    };
-    const path = runPath(this.run, "/series");
+    const key = JSON.stringify(rangeParameters(state));
+    const [path, asked] = seriesQuestion(this.run, this.attempt, state, this);
     if (this.curves && this.key === key && isFollowing(state) && this.curves.x.length) {
       const more = new Curves(await getTensors(path, { ...asked, after: this.curves.lastStep }));
       if (this.curves.isContinuedBy(more))
