@@ -89,6 +89,11 @@ export function askAhead(path) {
   begun.set(path, answer);
 }
 
+/** Let go of what was asked for ahead and not taken: by now it is old. */
+export function dropAhead() {
+  begun.clear();
+}
+
 function ask(path, settings) {
   return fetch(path, {
     cache: "no-store",

@@ -1,8 +1,9 @@
 // From the address to what is shown, and what keeps that fresh.
 
+import "./early.js"; // before anything is asked for here
 import { formatAddress, parseAddress, viewOf } from "./address.js";
 import { alertPage } from "./alert.js";
-import { getJson, onTokenWanted } from "./api.js";
+import { dropAhead, getJson, onTokenWanted } from "./api.js";
 import { comparePage } from "./compare.js";
 import { fill } from "./element.js";
 import { Freshness } from "./freshness.js";
@@ -165,6 +166,7 @@ class Page {
       if (view === this.view) this.freshness.failed(error);
       if (!error.status && error.status !== 0) console.error(error);
     }
+    dropAhead();
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
   }
 
