@@ -138,6 +138,7 @@ def _follow(browser: Any, url: str, sender: _Sender, rate: float, seconds: float
         steps = round(rate * seconds)
         for step in range(1, steps + 1):
             sender.step()
+            sender.forget_answers()
             tab.wait(max(0.0, 1e3 * (began_s + step / rate - time.perf_counter())))
         after = tab.load()
         return Live(
@@ -171,6 +172,7 @@ class _Sender:
         )
         for _ in range(size.steps):
             self.step()
+            self._peer.acked()  # more than a few at once would be refused
         service.shows(self._peer)
 
     def step(self) -> None:
@@ -192,8 +194,11 @@ class _Sender:
         }
         scalars = {"loss": 2.0 + 1 / (self._next + 1), "lr": 1e-3, "step_time_s": 0.2}
         self._peer.send(Stats(manifest_id=1, step=self._next, scalars=scalars, columns=columns))
-        self._peer.received()
         self._next += 1
+
+    def forget_answers(self) -> None:
+        """Read what the aggregator said, so that it does not pile up."""
+        self._peer.received()
 
     def close(self) -> None:
         """Leave without a word."""

@@ -123,7 +123,12 @@ export function runPage(page, state) {
     verdict.show(health); // the answer first, then the pictures that prove it
     reached("verdict");
     await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
+    const isFirst = told === null;
     await loadSlow(); // after the pictures, which it would keep waiting
+    if (isFirst) {
+      drawLines(); // where alerts began is known only now
+      drawCells();
+    }
     drawRange();
     removal.hidden = !OVER.has(health.phase);
     await drawer.load(page.state, found);
@@ -137,7 +142,13 @@ export function runPage(page, state) {
   }
 
   async function loadLines() {
-    const curves = await series.load(page.state);
+    await series.load(page.state);
+    drawLines();
+  }
+
+  function drawLines() {
+    const { curves } = series;
+    if (!curves) return;
     RUN_CURVES.forEach((name, at) => {
       const curve = curves.of(name);
       charts[at].show({
@@ -151,9 +162,17 @@ export function runPage(page, state) {
   }
 
   async function loadCells() {
-    const got = await heat.load(page.state);
-    picture.show(got, { alerts: found.alerts, order: found.layers?.order ?? "registered" });
-    if (got.columns) reached("heatmap");
+    await heat.load(page.state);
+    drawCells();
+    if (heat.cells.columns) reached("heatmap");
+  }
+
+  function drawCells() {
+    if (!heat.cells) return;
+    picture.show(heat.cells, {
+      alerts: found.alerts,
+      order: found.layers?.order ?? "registered",
+    });
   }
 
   async function loadSlow() {
