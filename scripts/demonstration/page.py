@@ -17,7 +17,7 @@ from tests.support.chromium import chromium, missing
 
 FOLDER: Final = ROOT / "docs" / "pictures"
 SCHEMES: Final = ("light", "dark")
-SIZE: Final = {"width": 1280, "height": 900}
+SIZE: Final = {"width": 1280, "height": 1200}
 MARGIN: Final = 12
 FOUND: Final = ".readout .bad"
 """The value of the cell that the key n goes to: the first NaN, in the layer that had it first."""
