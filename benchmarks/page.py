@@ -150,7 +150,7 @@ def _follow(browser: Any, url: str, sender: _Sender, rate: float, seconds: float
 
 
 def _live_rows(live: Live) -> Iterator[list[str]]:
-    at = f"live, {live.rate:g} steps/s"
+    at = f"live, {live.rate:g} step{'' if live.rate == 1 else 's'}/s"
     yield [f"{at}: bytes for a step", f"{live.bytes_per_step / 1e3:.1f} kB", "10 kB"]
     yield [f"{at}: JavaScript for a step", f"{live.script_ms_per_step:.1f} ms", ""]
     p50_ms, p99_ms = (quantile(live.frame_gaps_ms, share) for share in (0.5, 0.99))
