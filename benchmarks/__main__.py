@@ -144,6 +144,16 @@ def curves(
 
 
 @app.command()
+def page(
+    quick: Quick = False,
+    rounds: Rounds = 9,
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """The page in Chromium: time to its first picture, bytes, frames while a run is followed."""
+    _run("page", quick=quick, rounds=rounds, write=write)
+
+
+@app.command()
 def loops(
     only: Annotated[str, typer.Option(help="Loops whose name contains this.")] = "",
     write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,

@@ -26,6 +26,7 @@ import psutil
 
 from benchmarks.attacks.attack import Outcome, Refused, Target
 from benchmarks.attacks.registry import ATTACKS, run_attack
+from benchmarks.documents import Section
 from benchmarks.harness import Aggregator, Worker, aggregator, rss_mb, workers
 from benchmarks.honest import PATIENCE_S, Place, Times, Told, newcomer, work
 from benchmarks.report import console, quantile, show
@@ -50,9 +51,7 @@ COLUMNS: Final = (
     *("memory MB", "disk MB", "log lines"),
 )
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "reliability.md"
-BEGIN: Final = "<!-- From here on written by scripts/bench fairness --write. -->"
-END: Final = "<!-- To here. -->"
+SECTION: Final = Section.of("reliability.md", "fairness")
 
 
 @dataclass(slots=True)
@@ -87,8 +86,7 @@ def run(*, quick: bool = False, only: str = "", write: bool = False) -> None:
     notes = _notes(rows, attack_s)
     show("fairness", COLUMNS, table, *notes)
     if write:
-        text = _markdown(table, notes)
-        PAGE.write_text(put_into(PAGE.read_text("utf-8"), text), "utf-8")
+        SECTION.write(_markdown(table, notes))
     if not quick and any(row.wrongs for row in rows):
         sys.exit(1)
 
@@ -248,17 +246,3 @@ def _markdown(table: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     lines = [COLUMNS, ("---", *("---:",) * (len(COLUMNS) - 1)), *table]
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([heading, "", *rows, "", *(f"* {note}" for note in notes)])
-
-
-def put_into(page: str, text: str) -> str:
-    """Return a page with the text between its markers.
-
-    Raises:
-        ValueError: If it has none.
-    """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        msg = f"the page needs a line {BEGIN} and after it a line {END}"
-        raise ValueError(msg)
-    return f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}"

@@ -27,14 +27,15 @@ def show(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *note
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console.print(f"[bold]{name}[/]: {_machine()}", highlight=False)
+    console.print(f"[bold]{name}[/]: {machine()}", highlight=False)
     console.print(table)
     for note in notes:
         console.print(f"* {note}", style="dim", highlight=False)
     console.print()
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return what was measured on, how busy it is, and when."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
         f"{cores} cores ({platform.machine()}), load {psutil.getloadavg()[0]:.1f}, "

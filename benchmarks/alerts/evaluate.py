@@ -13,12 +13,10 @@ from benchmarks.alerts.evaluation import GRADWATCH, RULE_SETS, Results, evaluate
 from benchmarks.alerts.finding import incidents
 from benchmarks.alerts.peers import PEERS
 from benchmarks.alerts.recorded import Split
-from benchmarks.loops.harness import ROOT
+from benchmarks.documents import Section
 from benchmarks.report import console, show
 
-PAGE: Final = ROOT / "docs" / "alerts.md"
-BEGIN: Final = "<!-- benchmark -->"
-END: Final = "<!-- end of the benchmark -->"
+SECTION: Final = Section("alerts.md", "<!-- benchmark -->", "<!-- end of the benchmark -->")
 
 
 def run(
@@ -58,8 +56,7 @@ def run(
     steps = sum(each.steps for each in results[GRADWATCH].healthy)
     console.print(f"judged {steps:,} healthy steps in {time.perf_counter() - began:.0f} s")
     if write:
-        text = render({name: own.of(Split.REPORT) for name, own in results.items()})
-        PAGE.write_text(put_into(PAGE.read_text("utf-8"), text), "utf-8")
+        SECTION.write(render({name: own.of(Split.REPORT) for name, own in results.items()}))
 
 
 def collect(directory: Path, only: str = "", processes: int = 2) -> dict[str, Results]:
@@ -141,20 +138,6 @@ def render(results: Mapping[str, Results]) -> str:
             tables.markdown(tables.kind_columns(results), tables.by_kind(results)),
         ]
     )
-
-
-def put_into(page: str, text: str) -> str:
-    """Return a page with the text between its marks.
-
-    Raises:
-        ValueError: If the page has not both marks, in their order.
-    """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        msg = f"the page needs a line {BEGIN} and after it a line {END}"
-        raise ValueError(msg)
-    return f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}"
 
 
 def _print(lines: Iterable[str]) -> None:

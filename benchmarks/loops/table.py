@@ -7,15 +7,14 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from benchmarks.documents import Section
 from benchmarks.loops.cell import Cell, Verdict
-from benchmarks.loops.harness import ROOT, run_loops
+from benchmarks.loops.harness import run_loops
 from benchmarks.loops.registry import Loop, loops
 from benchmarks.loops.verdict import COLUMNS, Row, judge
 from benchmarks.report import console
 
-PAGE: Final = ROOT / "docs" / "training-loops.md"
-BEGIN: Final = "<!-- From here on written by scripts/bench loops --write. -->"
-END: Final = "<!-- To here. -->"
+SECTION: Final = Section.of("training-loops.md", "loops")
 LIBRARIES: Final = ("torch", "lightning", "transformers", "accelerate")
 
 
@@ -39,7 +38,7 @@ def run(*, only: str = "", write: bool = False) -> None:
     text = render(rows)
     print(text)
     if write:
-        PAGE.write_text(put_into(PAGE.read_text("utf-8"), text), "utf-8")
+        SECTION.write(text)
     if any(cell.verdict is Verdict.WRONG for _, row in rows.values() for cell in row.values()):
         sys.exit(1)
 
@@ -59,13 +58,6 @@ def render(rows: dict[str, tuple[Loop, Row]]) -> str:
         lines.append(f"| {name} | {attach} | " + " | ".join(cells) + " |")
     footnotes = [f"{number}. {text}" for text, number in notes.items()]
     return "\n".join([*lines, *(["", *footnotes] if footnotes else [])])
-
-
-def put_into(page: str, text: str) -> str:
-    """Return a page with the text between its markers."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}"
 
 
 def _heading() -> str:
@@ -101,7 +93,7 @@ def _plain(text: str) -> str:
 
 def registered_in(page: str) -> list[list[str]]:
     """Return the cells of each row that a page has, without the heading."""
-    _, _, rest = page.partition(BEGIN)
-    body, _, _ = rest.partition(END)
+    _, _, rest = page.partition(SECTION.begin)
+    body, _, _ = rest.partition(SECTION.end)
     table = [line for line in body.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]

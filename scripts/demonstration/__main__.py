@@ -29,8 +29,15 @@ TIMEOUT_S: Final = 240.0
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def perform(stack: ExitStack, *, seed: int, keep: bool) -> None:
-    """Run the demo; *stack* ends what it started, unless that is to be kept."""
+def perform(stack: ExitStack, *, seed: int, keep: bool) -> str:
+    """Run the demo; *stack* ends what it started, unless that is to be kept.
+
+    Returns:
+        The address of its aggregator.
+
+    Raises:
+        DemoError: If gradwatch was wrong, or something failed.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gradwatch-demo-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     aggregator = Aggregator(stack, folder)
@@ -54,6 +61,7 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> None:
     if wrong := [f"act {name}: {fault}" for name, fault in faults.items() if fault]:
         msg = f"gradwatch was wrong: {'; '.join(wrong)}"
         raise DemoError(msg)
+    return aggregator.url
 
 
 def watch(ranks: list[Process], aggregator: Aggregator, inbox: Inbox) -> Story:

@@ -9,12 +9,9 @@ import pytest
 
 from benchmarks.alerts import tables
 from benchmarks.alerts.evaluate import (
-    BEGIN,
-    END,
-    PAGE,
+    SECTION,
     false_alarm_lines,
     missed_lines,
-    put_into,
     render,
 )
 from benchmarks.alerts.evaluation import (
@@ -248,15 +245,15 @@ def test_what_was_false_and_what_was_missed_is_listed() -> None:
 def test_the_page_takes_the_tables_between_its_marks() -> None:
     """As often as they are made; a page without marks is refused."""
     own = {name: results(fork(finding(FIRST)), runs=(healthy(),)) for name in RULE_SETS}
-    page = PAGE.read_text("utf-8")
-    once = put_into(page, render(own))
-    assert put_into(once, render(own)) == once
-    head, _, tail = page.partition(BEGIN)
+    page = SECTION.read()
+    once = SECTION.filled(page, render(own))
+    assert SECTION.filled(once, render(own)) == once
+    head, _, tail = page.partition(SECTION.begin)
     assert once.startswith(head)
-    assert once.endswith(tail.partition(END)[2])
+    assert once.endswith(tail.partition(SECTION.end)[2])
     assert "| ZClip | 100 % |" in once
     with pytest.raises(ValueError, match="needs a line"):
-        put_into(head, "x")
+        SECTION.filled(head, "x")
 
 
 # Over recorded runs

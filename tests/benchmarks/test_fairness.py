@@ -13,7 +13,7 @@ import pytest
 from benchmarks import fairness
 from benchmarks.alert_readers import AlertReaders, _Reader
 from benchmarks.attacks.registry import ATTACKS
-from benchmarks.fairness import BEGIN, END, PAGE, put_into
+from benchmarks.fairness import SECTION
 from benchmarks.harness import aggregator, workers
 from benchmarks.honest import Place, Told, newcomer, work
 
@@ -99,9 +99,9 @@ def test_every_attack_says_what_it_does() -> None:
 
 
 def test_the_page_has_the_place_of_the_table() -> None:
-    page = put_into(PAGE.read_text("utf-8"), "| a |")
+    page = SECTION.filled(SECTION.read(), "| a |")
 
-    assert f"{BEGIN}\n\n| a |\n\n{END}" in page
-    assert page.count(BEGIN) == 1
-    with pytest.raises(ValueError, match="needs a line"):
-        put_into("# No place", "| a |")
+    assert f"{SECTION.begin}\n\n| a |\n\n{SECTION.end}" in page
+    assert page.count(SECTION.begin) == 1
+    with pytest.raises(ValueError, match=r"reliability.md needs a line"):
+        SECTION.filled("# No place", "| a |")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,45 +14,23 @@ import pytest
 
 from tests.page.browsing import Tab
 from tests.support.aggregator import Aggregator
+from tests.support.chromium import chromium, missing
 from tests.support.job import Job
-from tests.support.waiting import PATIENCE_S
 
 REQUIRED: Final = os.environ.get("GRADWATCH_BROWSER") == "required"
-HOW: Final = "apt-get install chromium, and pip install --group browser"
 WORKER: Final = Path(__file__).parents[1] / "system" / "worker.py"
-
-
-def _why_not() -> str | None:
-    """Say what is missing to look at the page, None if nothing is."""
-    try:
-        import axe_playwright_python  # noqa: F401
-        import playwright  # noqa: F401
-    except ImportError as error:
-        return f"no {error.name}: {HOW}"
-    return None if _find_chromium() else f"no chromium: {HOW}"
-
-
-def _find_chromium() -> str | None:
-    return os.environ.get("GRADWATCH_CHROMIUM") or shutil.which("chromium")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium, for all tests."""
-    why = _why_not()
+    why = missing()
     if why is not None:
         if REQUIRED:
             pytest.fail(f"the page cannot be looked at: {why}")
         pytest.skip(f"the page is not looked at: {why}")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # In a container nothing lets it build its own sandbox; it sees our own page alone.
-        started = playwright.chromium.launch(
-            executable_path=_find_chromium(), args=["--no-sandbox"], timeout=1000 * PATIENCE_S
-        )
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture

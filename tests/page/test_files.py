@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from gradwatch_server.page.files import FOLDER, LINES, read_files
+from gradwatch_server.page.files import FIRST, FOLDER, LINES, read_files
 from gradwatch_server.page.routes import POLICY, make_routes
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,26 @@ def test_the_page_and_its_files_are_strict(client: TestClient) -> None:
         assert answer.status_code == 200, path
         assert answer.headers["content-security-policy"] == POLICY
         assert "immutable" in answer.headers["cache-control"]
+
+
+@pytest.mark.parametrize("name", ["", "main.js", "styles/base.css"])
+def test_files_are_sent_compressed_to_who_can_read_that(client: TestClient, name: str) -> None:
+    path = f"/static/{read_files().digest}/{name}" if name else "/"
+    plain = client.get(path, headers={"accept-encoding": "identity"})
+    compressed = client.get(path, headers={"accept-encoding": "gzip"})
+
+    assert "content-encoding" not in plain.headers
+    assert compressed.headers["content-encoding"] == "gzip"
+    assert plain.headers["vary"] == compressed.headers["vary"] == "Accept-Encoding"
+    assert compressed.content == plain.content
+    assert int(compressed.headers["content-length"]) < 0.6 * len(plain.content)
+
+
+def test_what_asks_for_the_data_is_named_before_all_other_modules(client: TestClient) -> None:
+    named = re.findall(r'rel="modulepreload"([^>]*) href="[^"]*/([^"/]+)"', client.get("/").text)
+
+    assert {name for _, name in named[: len(FIRST)]} == set(FIRST)
+    assert all((name in FIRST) != ("low" in how) for how, name in named)
 
 
 def test_every_module_is_named_by_the_page(client: TestClient) -> None:
@@ -73,7 +93,7 @@ def test_the_version_changes_with_any_file(tmp_path: Path) -> None:
     assert before.digest != after.digest
     assert set(after.files) == {"a.js"}
     assert not after.has_lines
-    assert after.digest.encode() in after.index
+    assert after.digest.encode() in after.index.content
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(FOLDER)))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.loops.cell import Verdict
 from benchmarks.loops.harness import Outcome, run_loops
 from benchmarks.loops.registry import loops
-from benchmarks.loops.table import PAGE, registered_in
+from benchmarks.loops.table import SECTION, registered_in
 from benchmarks.loops.verdict import COLUMNS, judge
 
 QUICK: Final = (
@@ -88,7 +88,7 @@ def test_what_is_not_as_gradwatch_says_is_wrong(plain: Outcome, what: str) -> No
 
 def test_the_page_has_a_row_for_each_loop_and_none_is_wrong() -> None:
     """`scripts/bench loops --write` writes it."""
-    rows = registered_in(PAGE.read_text("utf-8"))
+    rows = registered_in(SECTION.read())
     words = {word for row in rows for cell in row[2:] for word in cell.split(" ")[:1]}
 
     assert [row[0] for row in rows] == list(loops())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 FOLDER: Final = Path(__file__).with_name("static")
 
@@ -23,6 +24,15 @@ TYPES: Final = {
 }
 """Suffix to media type; nothing else is served."""
 
+FIRST: Final = (
+    "address.js",
+    "data/api.js",
+    "data/early.js",
+    "data/questions.js",
+    "data/tensors.js",
+)
+"""Modules that ask for the data: they are named before the others, which then load beside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
@@ -31,10 +41,17 @@ class StaticFile:
     Args:
         content: Its bytes.
         media_type: Its type.
+        compressed: The same by gzip.
     """
 
     content: bytes
     media_type: str
+    compressed: bytes
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> Self:
+        """Return a file, compressed once for all who ask for it."""
+        return cls(content, media_type, gzip.compress(content, mtime=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +66,7 @@ class PageFiles:
 
     files: dict[str, StaticFile]
     digest: str
-    index: bytes
+    index: StaticFile
 
     @property
     def has_lines(self) -> bool:
@@ -69,18 +86,21 @@ def read_files(folder: Path = FOLDER) -> PageFiles:
     files = dict(_files_in(folder))
     template = files.pop("index.html").content
     digest = hashlib.sha256()
-    for path, file in sorted({**files, "index.html": StaticFile(template, "")}.items()):
-        digest.update(f"{path}\0{len(file.content)}\0".encode())
-        digest.update(file.content)
+    for path, content in sorted(
+        [("index.html", template), *((path, file.content) for path, file in files.items())]
+    ):
+        digest.update(f"{path}\0{len(content)}\0".encode())
+        digest.update(content)
     name = digest.hexdigest()[:16]
-    return PageFiles(files, name, _fill(template.decode(), f"/static/{name}", files).encode())
+    index = _fill(template.decode(), f"/static/{name}", files).encode()
+    return PageFiles(files, name, StaticFile.of(index, TYPES[".html"]))
 
 
 def _files_in(folder: Path) -> Iterator[tuple[str, StaticFile]]:
     for path in sorted(folder.rglob("*")):
         media_type = TYPES.get(path.suffix)
         if media_type is not None and path.is_file():
-            yield path.relative_to(folder).as_posix(), StaticFile(path.read_bytes(), media_type)
+            yield path.relative_to(folder).as_posix(), StaticFile.of(path.read_bytes(), media_type)
 
 
 def _fill(template: str, base: str, files: dict[str, StaticFile]) -> str:
@@ -88,9 +108,12 @@ def _fill(template: str, base: str, files: dict[str, StaticFile]) -> str:
 
     Every module is named at once, so that none waits for another one to name it.
     """
-    names = sorted(files)
+    names = sorted(files, key=lambda name: (name not in FIRST, name))
     links = [f'<link rel="stylesheet" href="{base}/{n}">' for n in names if n.endswith(".css")]
-    links += [f'<link rel="modulepreload" href="{base}/{n}">' for n in names if n.endswith(".js")]
+    for name in names:
+        if name.endswith(".js"):
+            priority = "" if name in FIRST else ' fetchpriority="low"'
+            links.append(f'<link rel="modulepreload"{priority} href="{base}/{name}">')
     lines = html.escape(f"{base}/{LINES}") if LINES in files else ""
     return (
         template.replace("<!-- links -->", "\n    ".join(links))

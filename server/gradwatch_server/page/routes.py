@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gradwatch_server.page.files import PageFiles, read_files
+from gradwatch_server.page.files import PageFiles, StaticFile, read_files
 
 POLICY: Final = "; ".join(
     (
@@ -38,9 +38,8 @@ def make_routes(files: PageFiles | None = None) -> list[Route]:
     """
     page = files or read_files()
 
-    async def index(_: Request) -> Response:
-        headers = HEADERS | {"Cache-Control": "no-cache"}
-        return Response(page.index, headers=headers, media_type="text/html")
+    async def index(request: Request) -> Response:
+        return _answer(request, page.index, "no-cache")
 
     async def static(request: Request) -> Response:
         """Serve a file. One of another version is not there: the page that asks for it is old."""
@@ -50,10 +49,18 @@ def make_routes(files: PageFiles | None = None) -> list[Route]:
             raise HTTPException(
                 404, f"no file {path[:80]!a} in this version of the page: reload it"
             )
-        headers = HEADERS | {"Cache-Control": "public, max-age=31536000, immutable"}
-        return Response(file.content, headers=headers, media_type=file.media_type)
+        return _answer(request, file, "public, max-age=31536000, immutable")
 
     return [
         Route("/", index, include_in_schema=False),
         Route("/static/{version}/{path:path}", static, include_in_schema=False),
     ]
+
+
+def _answer(request: Request, file: StaticFile, caching: str) -> Response:
+    """Return a file, compressed for who can read that."""
+    headers = HEADERS | {"Cache-Control": caching, "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(file.content, headers=headers, media_type=file.media_type)
+    headers["Content-Encoding"] = "gzip"
+    return Response(file.compressed, headers=headers, media_type=file.media_type)

@@ -73,6 +73,10 @@ class Buckets:
             finite & (rows.values == 0.0),
             skipped,
         )
+        if len(starts) == len(numbers):  # each has one row, of which all four are the same
+            value = np.where(finite, rows.values, np.nan)
+            stats = np.broadcast_to(value, (len(STATS), *value.shape))
+            return cls(width, numbers, rows.times_ns, stats, np.array(masks, dtype=np.int64))
         counts = np.stack([_add(mask.astype(np.int64), starts) for mask in masks])
         stats = np.stack([rows.values] * len(STATS))
         return cls(
@@ -130,11 +134,13 @@ class Buckets:
 
         The time of such a one is that of the bucket before it, 0 without any.
         """
+        own = self.within(first, last)
+        if len(own.numbers) == last - first + 1:
+            return own
         numbers = np.arange(first, last + 1, dtype=np.int64)
         items = self.stats.shape[2]
         stats = np.full((len(STATS), len(numbers), items), np.nan)
         counts = np.zeros((len(COUNTS), len(numbers), items), dtype=np.int64)
-        own = self.within(first, last)
         places = own.numbers - first
         stats[:, places], counts[:, places] = own.stats, own.counts
         times_ns = np.zeros(len(numbers), dtype=np.int64)

@@ -77,7 +77,11 @@ def medians(buckets: Buckets) -> FloatArray:
     """Return (items,) the median of the finite means, NaN without any."""
     means = buckets.stats[2]
     found = np.full(means.shape[1], np.nan)
-    some = (~np.isnan(means)).any(axis=0)
+    missing = np.isnan(means)
+    whole = ~missing.any(axis=0)
+    some = ~(whole | missing.all(axis=0))
+    if len(means):
+        found[whole] = np.median(means[:, whole], axis=0)  # several times as fast
     if some.any():
         found[some] = np.nanmedian(means[:, some], axis=0)
     return found
@@ -100,15 +104,22 @@ def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], baseline: CodeArr
         has_record: (buckets,) whether there is any record of each.
         baseline: (items,) the code of what is usual.
     """
-    low, high = encode(buckets.stats[0]), encode(buckets.stats[1])
-    usual_ = np.where(baseline >= FIRST, baseline, high).astype(np.int64)
-    is_low = (low >= FIRST) & (abs(low - usual_) > abs(high - usual_))
-    found = np.where(is_low & (high != ABOVE), low, high)
+    found = encode(buckets.stats[1])
+    if buckets.width > 1:
+        found = _farther(encode(buckets.stats[0]), found, baseline)
     _, nan, inf, _, skipped = buckets.counts
     found = np.where(skipped > 0, SKIPPED, found)
     found = np.where(nan > 0, np.where(inf > 0, NAN_AND_INF, NAN), np.where(inf > 0, INF, found))
     found = np.where(has_record[:, None], found, NO_RECORD)
     return np.ascontiguousarray(found.T.astype(np.uint16))
+
+
+def _farther(low: CodeArray, high: CodeArray, baseline: CodeArray) -> CodeArray:
+    """Return the codes of the least or of the largest, those that are farther from the usual."""
+    usual_ = np.where(baseline >= FIRST, baseline, high).astype(np.int64)
+    is_low = (low >= FIRST) & (abs(low - usual_) > abs(high - usual_))
+    found: CodeArray = np.where(is_low & (high != ABOVE), low, high)
+    return found
 
 
 def fold(codes: CodeArray, baseline: CodeArray, places: IndexArray) -> tuple[CodeArray, CodeArray]:

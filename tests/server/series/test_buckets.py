@@ -178,3 +178,16 @@ def test_buckets_without_gaps() -> None:
     assert found.counts[0, :, 0].tolist() == [0, 1, 0, 0, 1, 0]
     assert found.times_ns.tolist() == [0, 3, 3, 3, 9, 9]
     assert np.isnan(found.stats[:, [0, 2, 3, 5]]).all()
+
+
+def test_of_buckets_without_gaps_those_asked_for_are_given() -> None:
+    steps = np.arange(8, dtype=np.int64)
+    values = steps[:, None].astype(np.float64)
+    skipped = np.zeros(8, np.bool_)
+    own = Buckets.of(Rows(steps, steps, skipped, values, np.ones((8, 1), np.bool_)), 1)
+
+    found = own.spread(2, 4)
+
+    assert found.numbers.tolist() == [2, 3, 4]
+    assert found.stats[:, :, 0].tolist() == [[2.0, 3.0, 4.0]] * 4
+    assert found.counts[0, :, 0].tolist() == [1, 1, 1]

@@ -73,3 +73,15 @@ def test_the_worst_row_of_a_fold_is_shown() -> None:
 
     assert folded.tolist() == [[one, codes.ZERO, codes.NAN, one]]
     assert one <= usual[0] <= two
+
+
+def test_what_is_usual_is_the_median_of_what_is_there() -> None:
+    """Of a layer that is there at all steps, at some, at none."""
+    values = np.array([[1.0, 2.0, math.nan], [8.0, math.nan, math.nan], [4.0, 6.0, math.nan]])
+    steps = np.arange(3, dtype=np.int64)
+    rows = Rows(steps, steps, np.zeros(3, np.bool_), values, ~np.isnan(values))
+
+    found = codes.usual(Buckets.of(rows, 1))
+
+    assert found[:2].tolist() == codes.encode(np.array([4.0, 4.0])).tolist()
+    assert found[2] == codes.NO_RECORD

@@ -1,6 +1,7 @@
 // What is shown, as the address says it: plain words, so that it can be read, shared and typed.
 
 const NUMBERS = ["from", "to", "last", "step"];
+const PAGES = ["silences", "rules"];
 const TEXTS = ["page", "alert", "layer", "column", "view", "fold", "q", "status", "phase", "sort"];
 
 /**
@@ -59,4 +60,12 @@ export function formatAddress(state) {
 /** Return the address of a run's page, with further parameters. */
 export function runAddress(run, more = {}) {
   return formatAddress({ runs: [run], ...more });
+}
+
+/** Return the name of the view that shows a state. */
+export function viewOf(state) {
+  if (state.page) return PAGES.includes(state.page) ? state.page : "unknown";
+  if (state.alert) return "alert";
+  if (state.runs.length > 1 || state.attempts.length > 1) return "compare";
+  return state.runs.length === 1 ? "run" : "runs";
 }

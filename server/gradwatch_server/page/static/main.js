@@ -1,8 +1,9 @@
 // From the address to what is shown, and what keeps that fresh.
 
-import { formatAddress, parseAddress, unknownParts } from "./address.js";
+import "./data/early.js"; // before anything is asked for here
+import { formatAddress, parseAddress, unknownParts, viewOf } from "./address.js";
 import { alertPage } from "./views/alert.js";
-import { getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
+import { dropAhead, getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
 import { comparePage } from "./views/compare.js";
 import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
@@ -21,10 +22,15 @@ import { ageAll } from "./time.js";
 const EVERY_MS = 5000; // ages and liveness change without an event
 const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
-const PAGES = new Map([
-  ["silences", silencesPage],
-  ["rules", rulesPage],
-]);
+const VIEWS = {
+  alert: alertPage,
+  compare: comparePage,
+  rules: rulesPage,
+  run: runPage,
+  runs: runsPage,
+  silences: silencesPage,
+  unknown: unknownPage,
+};
 const main = document.getElementById("main");
 
 /** The page: what is shown, and what it is told. */
@@ -38,6 +44,7 @@ class Page {
     this.stream = null;
     this.schedule = null;
     this.isPaused = false;
+    this.wasLive = false;
     onTokenWanted((problem) => this.wantToken(problem));
     installKeys(this);
     addEventListener("hashchange", () => takeFromAddress() && this.tokenGiven());
@@ -84,7 +91,7 @@ class Page {
     }
     this.isPaused = false;
     this.closeView();
-    this.view = viewOf(state)(this, state);
+    this.view = VIEWS[viewOf(state)](this, state);
     fill(main, this.unknown, this.view.elements);
     main.className = "";
     main.dataset.page = this.view.name;
@@ -134,7 +141,9 @@ class Page {
   streamChanged(state) {
     this.freshness.stream(state);
     if (state === "live") {
-      this.freshness.checkVersion();
+      // The first time the page itself was just read; after that another version may be served.
+      if (this.wasLive) this.freshness.checkVersion();
+      this.wasLive = true;
       this.schedule.mark();
     }
     if (state === "refused") getJson("/runs", { limit: 1 }).catch(() => {}); // says what it wants
@@ -180,6 +189,7 @@ class Page {
         this.freshness.missing();
       }
     }
+    dropAhead();
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
   }
 
@@ -223,13 +233,6 @@ class Page {
     clearTimeout(this.resizing);
     this.resizing = setTimeout(() => this.redraw(), 120);
   }
-}
-
-function viewOf(state) {
-  if (state.page) return PAGES.get(state.page) ?? unknownPage;
-  if (state.alert) return alertPage;
-  if (state.runs.length > 1 || state.attempts.length > 1) return comparePage;
-  return state.runs.length === 1 ? runPage : runsPage;
 }
 
 // What makes another view of it; all else a view shows by itself.

@@ -5,6 +5,7 @@ import { parseTensors } from "./tensors.js";
 const KEY = "gradwatch.token";
 const ANSWER_MS = 30000; // who says nothing for so long is not there: a connection may hang for hours
 const listeners = new Set();
+const begun = new Map(); // path → the answer that was asked for ahead
 let token = stored();
 takeFromAddress();
 
@@ -90,15 +91,37 @@ export function runPath(run, rest = "") {
   return `/runs/${encodeURIComponent(run)}${rest}`;
 }
 
+/** Ask for a path before there is anybody to take the answer: who asks for it next gets it. */
+export function askAhead(path) {
+  const answer = ask(path, {});
+  answer.catch(() => {}); // it is told to whom it is given
+  begun.set(path, answer);
+}
+
+/** Let go of what was asked for ahead and not taken: by now it is old. */
+export function dropAhead() {
+  begun.clear();
+}
+
+function ask(path, settings) {
+  return fetch(path, {
+    cache: "no-store",
+    signal: AbortSignal.timeout(ANSWER_MS),
+    ...settings,
+    headers: { ...authorization(), ...settings.headers },
+  });
+}
+
+function takeBegun(path) {
+  const answer = begun.get(path);
+  begun.delete(path);
+  return answer;
+}
+
 async function request(path, settings = {}) {
   let answer;
   try {
-    answer = await fetch(path, {
-      cache: "no-store",
-      signal: AbortSignal.timeout(ANSWER_MS),
-      ...settings,
-      headers: { ...authorization(), ...settings.headers },
-    });
+    answer = await (takeBegun(path) ?? ask(path, settings));
   } catch {
     throw new ApiError(0, `The aggregator at ${location.host} does not answer.`);
   }
@@ -131,10 +154,14 @@ export async function getJson(path, parameters) {
   return read(await request(pathOf(path, parameters)), "json");
 }
 
+/** Return a path with parameters that is answered in the layout of safetensors. */
+export function tensorsPath(path, parameters) {
+  return pathOf(path, { ...parameters, format: "safetensors" });
+}
+
 /** Return an answer in the layout of safetensors. */
 export async function getTensors(path, parameters) {
-  const asked = pathOf(path, { ...parameters, format: "safetensors" });
-  return parseTensors(await read(await request(asked), "arrayBuffer"));
+  return parseTensors(await read(await request(tensorsPath(path, parameters)), "arrayBuffer"));
 }
 
 /** Send something that changes something; return the answer, null where there is none. */

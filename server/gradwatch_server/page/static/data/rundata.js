@@ -2,16 +2,9 @@
 
 import { getJson, getTensors, runPath } from "./api.js";
 import { Cells } from "../heatmap/cells.js";
+import { heatQuestion, rangeParameters, seriesQuestion } from "./questions.js";
 
-const COLUMNS = 512;
-const POINTS = 512;
 const SELDOM_MS = 60000;
-
-/** Return the parameters that say which steps: the newest, or from one to another. */
-export function rangeParameters(state) {
-  if (state.from !== undefined || state.to !== undefined) return { from: state.from, to: state.to };
-  return { last: state.last ?? COLUMNS };
-}
 
 /** Tell whether what is shown are the newest steps, whichever these are. */
 export function isFollowing(state) {
@@ -41,13 +34,7 @@ export class HeatSource {
   /** Bring the cells up to date; return them, null while there are none. */
   async load(state) {
     const key = JSON.stringify([rangeParameters(state), state.column ?? "l2"]);
-    const parameters = {
-      ...rangeParameters(state),
-      attempt: this.attempt,
-      column: state.column ?? "l2",
-      columns: COLUMNS,
-    };
-    const path = runPath(this.run, "/heatmap");
+    const [path, parameters] = heatQuestion(this.run, this.attempt, state);
     if (this.cells?.columns && this.key === key) {
       if (!isDue(state, this.takes.last_step, this.asked_ms)) return this.cells;
       const after = this.takes.last_step;
@@ -109,16 +96,8 @@ export class SeriesSource {
 
   /** Return the curves; each is as `Chart` takes it. While steps are followed only new ones are asked for. */
   async load(state) {
-    const range = rangeParameters(state);
-    const key = JSON.stringify(range);
-    const asked = {
-      ...range,
-      attempt: this.attempt,
-      column: this.columns,
-      [this.kind]: this.layers,
-      points: POINTS,
-    };
-    const path = runPath(this.run, "/series");
+    const key = JSON.stringify(rangeParameters(state));
+    const [path, asked] = seriesQuestion(this.run, this.attempt, state, this);
     if (this.curves && this.key === key && this.curves.x.length) {
       if (!isDue(state, this.curves.lastStep, this.asked_ms)) return this.curves;
       this.asked_ms = performance.now();

@@ -115,20 +115,22 @@ export function paint(context, picture, cells, colour, colours, ratio) {
   const pixels = new Uint32Array(image.data.buffer);
   const x = edges(picture.columns, width);
   const y = edges(picture.rows, height);
+  const special = []; // places of cells without a magnitude: few, and all that is drawn over it
   for (let row = 0; row < picture.rows; row += 1) {
     const start = y[row] * width;
     for (let column = 0; column < picture.columns; column += 1) {
-      pixels.fill(
-        colour(picture.cell[row * picture.columns + column]),
-        start + x[column],
-        start + x[column + 1],
-      );
+      const place = row * picture.columns + column;
+      const index = picture.cell[place];
+      const pixel = colour(index);
+      const end = start + x[column + 1];
+      for (let at = start + x[column]; at < end; at += 1) pixels[at] = pixel;
+      if (index >= 0 && cells.code[index] < FIRST) special.push(place);
     }
     for (let line = y[row] + 1; line < y[row + 1]; line += 1)
       pixels.copyWithin(line * width, start, start + width);
   }
   context.putImageData(image, 0, 0);
-  const kinds = { context, picture, cells, x, y, ratio };
+  const kinds = { context, picture, cells, special, x, y, ratio };
   pattern(kinds, (code) => code === ZERO, css(colours.hatch), hatch);
   pattern(kinds, (code) => code === NO_RECORD, css(colours.dots), dot);
   pattern(kinds, (code) => code === SKIPPED, css(colours.ink), chequer);
@@ -144,14 +146,13 @@ export function css(pixel) {
   return `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;
 }
 
-function pattern({ context, picture, cells, x, y, ratio }, is, colour, draw) {
+function pattern({ context, picture, cells, special, x, y, ratio }, is, colour, draw) {
   context.fillStyle = colour;
-  for (let row = 0; row < picture.rows; row += 1) {
-    for (let column = 0; column < picture.columns; column += 1) {
-      const index = picture.cell[row * picture.columns + column];
-      if (index < 0 || !is(cells.code[index])) continue;
-      draw(context, x[column], y[row], x[column + 1] - x[column], y[row + 1] - y[row], ratio);
-    }
+  for (const place of special) {
+    if (!is(cells.code[picture.cell[place]])) continue;
+    const column = place % picture.columns;
+    const row = (place - column) / picture.columns;
+    draw(context, x[column], y[row], x[column + 1] - x[column], y[row + 1] - y[row], ratio);
   }
 }
 
@@ -182,9 +183,9 @@ function chequer(context, x, y, width, height, ratio) {
 }
 
 // Ink for what is not finite, 3 pixels at least, in a ring: bad cells below one another together.
-function mark({ context, picture, cells, x, y, ratio }, colours) {
+function mark({ context, picture, cells, special, x, y, ratio }, colours) {
   const boxes = [];
-  for (let column = 0; column < picture.columns; column += 1) {
+  for (const column of new Set(special.map((place) => place % picture.columns))) {
     let begin = -1;
     for (let row = 0; row <= picture.rows; row += 1) {
       const index = row < picture.rows ? picture.cell[row * picture.columns + column] : -1;

@@ -7,10 +7,12 @@ import { Chart } from "../charts/chart.js";
 import { button, element, printable, setText } from "../element.js";
 import { HeatPanel } from "../heatmap/panel.js";
 import { LayerPanel } from "../panels/layer.js";
+import { reached } from "../milestones.js";
 import { whole } from "../numbers.js";
 import { Beside } from "../panels/beside.js";
 import { Panel } from "../panels/panel.js";
 import { RunControls } from "../panels/runcontrols.js";
+import { healthQuestion, RUN_CURVES } from "../data/questions.js";
 import { HeatSource, SeriesSource } from "../data/rundata.js";
 import { askToDelete } from "../dialogs/removal.js";
 import { Verdict } from "../panels/verdict.js";
@@ -20,7 +22,6 @@ import { markOf, OVER, RUN_SERIES } from "../words.js";
 const SLOW_MS = 5000; // what changes seldom, or says little by the step
 const SELDOM_MS = 60000;
 const AROUND = 64; // steps
-const CHARTS = ["norm", "loss", "lr", "step_time"];
 
 /** @returns the view of one run at one attempt */
 export function runPage(page, state) {
@@ -28,14 +29,14 @@ export function runPage(page, state) {
   const [attempt] = state.attempts;
   const parameters = { attempt };
   const heat = new HeatSource(run, attempt);
-  const series = new SeriesSource(run, attempt, { columns: CHARTS });
+  const series = new SeriesSource(run, attempt, { columns: RUN_CURVES });
   const found = { health: null, alerts: [], facts: null, layers: null, isOpen: false };
   let slow_at = -Infinity;
   let facts_at = -Infinity;
   let told = null; // ids of alerts that were said
 
   const verdict = new Verdict(page, run, aroundOf);
-  const charts = CHARTS.map(
+  const charts = RUN_CURVES.map(
     (name) =>
       new Chart({
         title: RUN_SERIES.get(name),
@@ -94,12 +95,19 @@ export function runPage(page, state) {
   };
 
   async function refresh() {
-    const health = await getJson(runPath(run, "/health"), parameters);
+    const health = await getJson(...healthQuestion(run, attempt));
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
     if (health.now) setClock(health.now);
     verdict.show(health); // the answer first, then the pictures that prove it
-    await Promise.all([lines.run(loadLines), cells.run(loadCells), loadSlow()]);
+    reached("verdict");
+    await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
+    const isFirst = told === null;
+    await loadSlow(); // after the pictures, which it would keep waiting
+    if (isFirst) {
+      drawLines(); // where alerts began is known only now
+      drawCells();
+    }
     controls.showRange(page.state);
     removal.hidden = !OVER.has(health.phase);
     await drawer.load(page.state, found);
@@ -113,9 +121,15 @@ export function runPage(page, state) {
   }
 
   async function loadLines() {
-    const curves = await series.load(page.state);
+    await series.load(page.state);
+    drawLines();
+  }
+
+  function drawLines() {
+    const { curves } = series;
+    if (!curves) return;
     setText(coarse, coarseness(curves.width));
-    CHARTS.forEach((name, at) => {
+    RUN_CURVES.forEach((name, at) => {
       const curve = curves.of(name);
       charts[at].show({
         x: curves.x,
@@ -128,8 +142,17 @@ export function runPage(page, state) {
   }
 
   async function loadCells() {
-    const got = await heat.load(page.state);
-    picture.show(got, { alerts: found.alerts, order: found.layers?.order ?? "registered" });
+    await heat.load(page.state);
+    drawCells();
+    if (heat.cells.columns) reached("heatmap");
+  }
+
+  function drawCells() {
+    if (!heat.cells) return;
+    picture.show(heat.cells, {
+      alerts: found.alerts,
+      order: found.layers?.order ?? "registered",
+    });
   }
 
   async function loadSlow() {
