@@ -70,9 +70,13 @@ class SimulatedInbox(Inbox):
         self._world = world
         self._batch_messages = world.batch
 
-    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
+    def receive(
+        self,
+        timeout_ms: int,
+        work_s: float = WORK_S,  # noqa: ARG002 - of how long real writes take
+    ) -> Iterator[Message]:
         """Yield what has arrived, up to a batch."""
-        for message in super().receive(timeout_ms, work_s):
+        for message in super().receive(timeout_ms):
             yield message
             self._world.point("receive")
 
