@@ -62,6 +62,8 @@ class World(Protocol):
 class SimulatedInbox(Inbox):
     """The port of the aggregator, on the simulated network."""
 
+    endpoint = "simulated"
+
     def __init__(self, world: World) -> None:
         super().__init__(BudgetUse())
         of_peer = world.scenario.queue_bytes

@@ -48,7 +48,7 @@ def test_an_answer_is_given_to_the_next_who_asks_unless_it_is_dropped(tab: Any) 
 
     def times(script: str) -> int:
         asked.clear()
-        assert shown.module("api", script)
+        assert shown.module("data/api", script)
         return sum(url.endswith("/rules") for url in asked)
 
     assert times(AHEAD + ASK) == 1

@@ -40,6 +40,9 @@ MAX_DROPPED: Final = 4_096
 class Inbox(ABC):
     """What has arrived. Only the thread that calls `receive` may call the rest."""
 
+    endpoint: str
+    """Where clients attach."""
+
     def __init__(self, budget_use: BudgetUse) -> None:
         """Begin with nothing heard and nothing waiting."""
         self.refused: Counter[str] = Counter()

@@ -81,7 +81,7 @@ def test_what_is_usual_is_the_median_of_what_is_there() -> None:
     steps = np.arange(3, dtype=np.int64)
     rows = Rows(steps, steps, np.zeros(3, np.bool_), values, ~np.isnan(values))
 
-    found = codes.usual(Buckets.of(rows, 1))
+    found = codes.usual(codes.medians(Buckets.of(rows, 1)))
 
     assert found[:2].tolist() == codes.encode(np.array([4.0, 4.0])).tolist()
     assert found[2] == codes.NO_RECORD
