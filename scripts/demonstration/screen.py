@@ -97,11 +97,12 @@ def answer(act: Act, story: Story) -> tuple[str, str]:
 def show_places(aggregator: Aggregator, folder: Path, *, keep: bool) -> None:
     """Say where to look, and how to end what is left running."""
     stops = "stops now; scripts/demo --keep leaves it up to look at"
-    show(f"The aggregator {'stays up. Look at' if keep else stops}:")
+    if keep:
+        show(f"The page is at {aggregator.url}/?run={RUN}")
+    show(f"The aggregator {'stays up. Look also at' if keep else stops}:")
     for path in (f"runs/{RUN}/health", "alerts?after=0", "alerts/stream"):
         show(f"  {aggregator.url}/{path}")
     show(f"  {GRADWATCH} tail --after 0 --url {aggregator.url}")
     if keep:
-        show(f"The page is at {aggregator.url}/?run={RUN}")
         show(f"Stop it with: kill {aggregator.pid}")
         show(f"Its data and the logs are in {folder}")

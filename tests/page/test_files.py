@@ -55,7 +55,9 @@ def test_files_are_sent_compressed_to_who_can_read_that(client: TestClient, name
 
 
 def test_what_asks_for_the_data_is_named_before_all_other_modules(client: TestClient) -> None:
-    named = re.findall(r'rel="modulepreload"([^>]*) href="[^"]*/([^"/]+)"', client.get("/").text)
+    named = re.findall(
+        r'rel="modulepreload"([^>]*) href="/static/[^"/]+/([^"]+)"', client.get("/").text
+    )
 
     assert {name for _, name in named[: len(FIRST)]} == set(FIRST)
     assert all((name in FIRST) != ("low" in how) for how, name in named)

@@ -45,12 +45,14 @@ def _message(alert: Alert, what: str) -> str:
 def _layers(alert: Alert) -> str:
     if alert.num_layers < 2:
         return ""
-    text = f", {alert.num_layers} layers"
+    has_grown = alert.update is not None and News.LAYERS in alert.update.news
+    # Where layers joined, the news say how many there are by then: at the origin there were fewer.
+    text = "" if has_grown else f", {alert.num_layers} layers"
     if alert.origin.layer is not None or alert.origin.first_gradient is not None:
         return text
     # Which of them was first cannot be known: then at least which they are.
     names = ", ".join(map(shown, alert.layers[:MAX_LISTED]))
-    return f"{text}: {names}{', …' if alert.num_layers > MAX_LISTED else ''}"
+    return f"{text or ', layers'}: {names}{', …' if alert.num_layers > MAX_LISTED else ''}"
 
 
 def _flaps(alert: Alert) -> str:
@@ -74,8 +76,7 @@ def _news(alert: Alert, update: Update) -> str:
             because = "" if update.part is None else f", as {update.part.what}"
             told.append(f"now {alert.severity}{because}")
         elif news is News.LAYERS:
-            many = "s" if update.num_layers > 1 else ""
-            told.append(f"{update.num_layers} more layer{many}")
+            told.append(f"{update.num_layers} more, {alert.num_layers} layers in all")
         elif news is News.VALUE and alert.worst is not None:
             told.append(f"now {_worst(alert.worst)}")
         elif news is News.ACKNOWLEDGED and alert.acknowledged is not None:

@@ -27,6 +27,7 @@ const HEIGHT = 150;
  * @property {number} width  steps in a bucket
  * @property {Curve[]} curves
  * @property {[number, number]} range  of steps
+ * @property {number|null} [step]  what is read out without a cursor; else the newest
  * @property {{step: number, rule: string}[]} [alerts]
  */
 
@@ -162,9 +163,10 @@ export class Chart {
     u.setCursor({ left: isIn ? left : -10, top: isIn ? 0 : -10 });
   }
 
-  /** Read out the value under the cursor; the newest without one. */
-  describe(index) {
-    const { curves, x, width } = this.data;
+  /** Read out the value under the cursor; without one that of the step in question, or the newest. */
+  describe(pointed) {
+    const { curves, x, width, step = null } = this.data;
+    const index = pointed ?? indexOf(x, width, step);
     if (!curves.length || !x.length) return setText(this.value, "");
     const parts = curves.map((curve) => {
       const at = index ?? lastIndex(curve);
@@ -187,4 +189,11 @@ export class Chart {
   drawTable() {
     if (this.data) fill(this.table, chartTable(this.data, this.settings));
   }
+}
+
+// Return the index of the bucket that has a step, null if there is none.
+function indexOf(x, width, step) {
+  if (step === null) return null;
+  const index = x.findIndex((first) => first <= step && step < first + width);
+  return index < 0 ? null : index;
 }

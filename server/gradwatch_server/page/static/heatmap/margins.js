@@ -117,9 +117,10 @@ export class Margins {
   drawRuler(badColumns, begins) {
     const { cells } = this;
     const parts = [];
-    const every = Math.max(1, Math.ceil(cells.columns / Math.max(2, Math.floor(this.width / 110))));
-    for (let column = Math.floor(every / 2); column < cells.columns; column += every)
-      parts.push(this.onRuler(element("span", {}, whole(cells.steps[column])), column));
+    for (const step of roundSteps(cells.steps, Math.max(2, Math.floor(this.width / 90)))) {
+      const column = cells.columnOf(step);
+      if (column >= 0) parts.push(this.onRuler(element("span", {}, whole(step)), column));
+    }
     const bad = new Set(badColumns);
     for (const column of spaced(badColumns, (6 * cells.columns) / this.width))
       parts.push(this.onRuler(element("span", { class: "bad" }, "▼"), column));
@@ -135,6 +136,17 @@ export class Margins {
     made.style.left = `${((column + 0.5) * 100) / this.cells.columns}%`;
     return made;
   }
+}
+
+// Round steps between the first and the last, no more than so many.
+function roundSteps(steps, most) {
+  const [first, last] = [steps[0], steps[steps.length - 1]];
+  const least = Math.max(1, (last - first) / most);
+  const power = 10 ** Math.floor(Math.log10(least));
+  const every = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= least);
+  const found = [];
+  for (let step = Math.ceil(first / every) * every; step <= last; step += every) found.push(step);
+  return found;
 }
 
 function place(made, middle) {

@@ -36,7 +36,10 @@ export class Beside {
     // An aggregator that does not say what a step usually takes has no such curves yet.
     const hasCurves = "usual_step_time_s" in health;
     await Promise.all([
-      this.ranks.run(async () => this.ranks.fill(rankStrip(await this.ask("/ranks")))),
+      this.ranks.run(async () => {
+        const { ranks } = await this.ask("/ranks");
+        this.ranks.fill(rankStrip(ranks, health.first_bad));
+      }),
       this.gains.run(async () => {
         const answer = await this.ask("/gains");
         this.gains.fill(gainsOf(answer), this.gainCurves.element);

@@ -51,7 +51,7 @@ function ownNumbers(own) {
         element(
           "dd",
           { title: exact(value) },
-          isCount(name) ? whole(value) : short(value),
+          value === null ? "not measured" : isCount(name) ? whole(value) : short(value),
           more ? element("span", { class: "soft" }, ` ${more}`) : null,
         ),
       ]),

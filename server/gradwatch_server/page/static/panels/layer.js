@@ -91,6 +91,7 @@ export class LayerPanel {
         width: curves.width,
         curves: curve ? [{ ...curve, style: 1 }] : [],
         range: curves.range(range),
+        step: this.step,
         alerts: alerts.map((alert) => ({ step: alert.origin?.step ?? alert.first_step })),
       });
     });

@@ -7,10 +7,18 @@ import { rankMark } from "../words.js";
 
 const MOST = 64;
 
-/** Return the strip; the ones that are off come first where there are many. */
-export function rankStrip({ ranks }) {
+/**
+ * Return the strip; the ones that are off come first where there are many.
+ *
+ * @param {any[]} ranks as `/ranks` gives them
+ * @param {{rank: number|null, step: number}|null} bad where the first NaN or Inf was
+ */
+export function rankStrip(ranks, bad) {
   const newest = Math.max(...ranks.map((rank) => rank.last_step ?? -1));
-  const described = ranks.map((rank) => [rank, oddities(rank, newest)]);
+  const described = ranks.map((rank) => {
+    const first = bad?.rank === rank.rank ? [`first NaN or Inf, step ${whole(bad.step)}`] : [];
+    return [rank, [...first, ...oddities(rank, newest)]];
+  });
   const isLong = described.length > MOST;
   if (isLong) described.sort((one, other) => other[1].length - one[1].length);
   const items = described.slice(0, MOST).map(([rank, odd]) => itemOf(rank, odd));

@@ -54,7 +54,8 @@ export class RunFacts {
     const least = isLower ? `, least ${scoreText(score.min)}` : "";
     this.put("step", health.step === null ? "none yet" : whole(health.step));
     this.put("score", score.last === null ? null : `${scoreText(score.last)}${least}`);
-    this.places.get("score").title = `of the last ${whole(kept.steps)} steps`;
+    this.places.get("score").title =
+      `1 is well, 0 is broken: the newest, and the least of the last ${whole(kept.steps)} steps`;
     this.put("norm", health.step === null ? null : short(health.gradient_norm.last));
     this.put("loss", health.loss === null ? null : short(health.loss));
     const usual = numberOf(health.usual_step_time_s);
