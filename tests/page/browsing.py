@@ -27,7 +27,7 @@ class Tab:
     def __init__(self, browser: Any, url: str, path: str, **settings: Any) -> None:
         defaults = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
         self._context = browser.new_context(**defaults | settings)
-        self._context.set_default_timeout(1000 * PATIENCE_S / 3)
+        self._context.set_default_timeout(1000 * PATIENCE_S * 2 / 3)
         self._context.add_init_script(WATCH)
         self.url = url
         self.faults: list[str] = []

@@ -94,6 +94,31 @@ def test_values_are_those_of_the_api(tab: Any, fed: Any, aggregator: Aggregator)
     assert f"first NaN or Inf at step {POISON_STEP}, rank 0" in shown_facts
 
 
+def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: Any, fed: Any) -> None:
+    """Not of the newest one, which may be well again."""
+    shown = _open(tab, f"&layer={POISONED}&step={POISON_STEP}")
+    value = shown.page.locator(".drawer .chart .value").first
+    shown.page.locator(".drawer dl.facts").wait_for()
+
+    assert value.inner_text() == f"NaN at {POISON_STEP}"
+    assert shown.page.locator(".charts .value").first.inner_text().count("at") == 0
+
+
+def test_the_rank_that_was_first_is_named_among_the_ranks(tab: Any, fed: Any) -> None:
+    shown = _open(tab)
+    rank = shown.page.locator(".ranks li").first
+    rank.wait_for()
+
+    assert f"first NaN or Inf, step {POISON_STEP}" in rank.inner_text()
+
+
+def test_steps_on_the_ruler_are_round(tab: Any, fed: Any) -> None:
+    shown = _open(tab)
+    labels = shown.page.locator(".ruler span:not(.bad):not(.alert)").all_inner_texts()
+
+    assert labels == ["0", "10", "20", "30", "40", "50"]
+
+
 def test_every_value_of_the_curve_is_there(tab: Any, fed: Any, aggregator: Aggregator) -> None:
     """As a table, the curve of the norm has what `/series` has, and NaN where it is."""
     shown = _open(tab)
