@@ -91,7 +91,7 @@ def test_values_are_those_of_the_api(tab: Any, fed: Any, aggregator: Aggregator)
     assert f"step {health['step']}" in shown_facts
     assert f"norm {health['gradient_norm']['last']:.2f}" in shown_facts
     assert f"loss {health['loss']:.2f}" in shown_facts
-    assert f"first NaN or Inf at step {POISON_STEP}, rank 0" in shown_facts
+    assert f"first NaN or Inf at step {POISON_STEP}, rank 0 in {POISONED}" in shown_facts
 
 
 def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: Any, fed: Any) -> None:

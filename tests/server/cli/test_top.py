@@ -88,6 +88,7 @@ def test_it_begins_empty_and_runs_come_by_themselves(serve: Any, peers: Any) -> 
         await shows(
             pilot,
             f"NaN in the gradient of {POISONED} at step {LAST} on rank 0",
+            f"first NaN or Inf at step {LAST}, rank 0 in {POISONED}",
             "alert",
             "nobody yet",
             "often behind it (heuristic)",

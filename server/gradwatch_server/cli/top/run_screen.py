@@ -124,8 +124,14 @@ def _verdict(report: dict[str, Any], *, is_old: bool) -> Text:
     known = (f"{name} {_shown(value)}" for name, value in facts.items() if value is not None)
     lines.append(Text(printable("  ".join(known)), style="dim"))
     if report["first_bad"] is not None:
-        lines.append(Text(f"first NaN or Inf at step {report['first_bad']['step']}", style="dim"))
+        lines.append(Text(_first_bad(report["first_bad"]), style="dim"))
     return Text("\n").join(lines)
+
+
+def _first_bad(bad: dict[str, Any]) -> str:
+    rank = "" if bad["rank"] is None else f", rank {bad['rank']}"
+    layer = f" in {printable(bad['layer'])}" if bad["layer"] else ""
+    return f"first NaN or Inf at step {bad['step']:,}{rank}{layer}"
 
 
 def _shown(value: object) -> str:

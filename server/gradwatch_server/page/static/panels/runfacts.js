@@ -2,7 +2,7 @@
 // stays where the keyboard is.
 
 import { formatAddress } from "../address.js";
-import { element, setText } from "../element.js";
+import { element, setText, shorten } from "../element.js";
 import { count, numberOf, scoreText, seconds, short, whole } from "../numbers.js";
 import { clock, now, span } from "../time.js";
 import { OVER } from "../words.js";
@@ -31,11 +31,13 @@ export class RunFacts {
       PLACES.map((name) => [name, element("span", { hidden: true }, `${name} `, element("b"))]),
     );
     this.link = element("a");
+    this.where = element("span");
     this.first = element(
       "span",
       { hidden: true },
       "first NaN or Inf at ",
       element("b", {}, this.link),
+      this.where,
     );
     this.heard = element("span", { class: "age" });
     this.element = element(
@@ -83,6 +85,7 @@ export class RunFacts {
     if (!bad) return;
     const rank = bad.rank === null ? "" : `, rank ${bad.rank}`;
     setText(this.link, `step ${whole(bad.step)}${rank}`);
+    setText(this.where, whereOf(bad));
     this.link.href = formatAddress({
       ...this.page.state,
       ...this.aroundOf(bad.step),
@@ -98,4 +101,12 @@ export class RunFacts {
     const age = span((now() - Date.parse(health.updated_at)) / 1000);
     setText(this.heard, health.step === null ? "" : `last step ${age} ago`);
   }
+}
+
+// Where in the model it was, as far as that is known: nothing is guessed.
+function whereOf({ layer, module, bad_loss: isLossBad, first_gradient: gradient }) {
+  if (layer) return ` in ${shorten(layer, 60)}`;
+  const born = module ? `module ${shorten(module, 60)}` : "the loss or the forward pass";
+  if (!module && !isLossBad) return "";
+  return gradient ? `: ${born}, then the gradient of ${shorten(gradient, 60)}` : `: ${born}`;
 }
