@@ -151,7 +151,7 @@ def test_a_silence_may_be_of_a_copied_rule(serve: Any, tmp_path: Any) -> None:
         ("GET", "/alerts?after=7", 422, "query after: 7 was not given out yet, newest is 0"),
         ("GET", "/alerts?sate=firing", 422, "'sate' is not known here; allowed: after, limit"),
         ("GET", "/alerts?state=pending", 422, "state"),
-        ("GET", "/runs?state=x", 422, "'state' is not known here; allowed: after, limit"),
+        ("GET", "/runs?state=x", 422, "'state' is not known here; allowed: cursor, limit, phase"),
         ("GET", "/alerts/stream?rum=x", 422, "allowed: run, silenced, ticks, token"),
     ],
 )
