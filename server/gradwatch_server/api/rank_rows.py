@@ -43,6 +43,7 @@ RANK_COLUMNS: Final[Mapping[str, str | None]] = {
 """Columns of the run that each rank has of its own, and the scalar that each is."""
 
 _SKIPPED: Final = RUN_COLUMNS.index("skipped")
+_COVERAGE: Final = RUN_COLUMNS.index("coverage")
 
 Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
 
@@ -108,7 +109,7 @@ class RankRows:
         """Read the records of the log."""
         run = self._frames()
         steps: dict[int, list[KeptRecord]] = {}
-        for record in self._records(records, run.steps):
+        for record in self._records(records, run):
             steps.setdefault(record.stats.step, []).append(record)
         found = sorted(steps)
         self._chunk = Chunk(0, 0, len(found), *self._shape)
@@ -142,29 +143,41 @@ class RankRows:
         """Return the steps of the range that closed, and which of them were skipped."""
         own = self._own
         epoch = own.span.epoch if own.span else 0
-        items = np.array([_SKIPPED], dtype=np.int64)
+        items = np.array([_SKIPPED, _COVERAGE], dtype=np.int64)
         found = own.history.buckets(Wanted(epoch, RUN_TABLE, items, own.first, own.last), 1)
         values: BoolArray = found.stats[1, :, 0] > 0.0
         return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
 
-    def _records(self, records: Records, steps: IndexArray) -> Iterator[KeptRecord]:
-        """Yield the records of these steps, the newest first, but none of another epoch."""
+    def _records(self, records: Records, run: Rows) -> list[KeptRecord]:
+        """Return the records of these steps, the newest first, but none of another epoch.
+
+        A rank may have gone back before the others were done with this epoch: then its records of
+        the next one stand before this one's end. Of the stretches in which its steps rise it is
+        the newest with a step that closed with all ranks; without one there is nothing to tell.
+        """
         session, own = self._rank.view.session, self._own
-        if session is None or own.span is None or not len(steps):
-            return
-        offset = own.history.offset(own.span.epoch, int(steps[-1]))
+        if session is None or own.span is None or not len(run.steps):
+            return []
+        offset = own.history.offset(own.span.epoch, int(run.steps[-1]))
         if offset is None:
-            return
+            return []
+        whole = run.steps[run.values[:, 1] >= 1.0]
+        wanted = int(whole[-1] if len(whole) else run.steps[-1])
+        stretch: list[KeptRecord] = []
+        is_found = False
         seen: tuple[int, int] | None = None
         for record in records.of_session(session, offset, MOST_ENTRIES):
             place = record.stats.step, record.stats.part
-            if seen is not None and place >= seen:
-                return  # steps went back here
+            is_back = seen is not None and place >= seen  # steps went back here
+            if is_found and (is_back or place[0] < own.first):
+                break
+            if is_back:
+                stretch = []
             seen = place
-            if place[0] < own.first:
-                return
-            if place[0] <= own.last:
-                yield record
+            is_found |= place[0] == wanted
+            if own.first <= place[0] <= own.last:
+                stretch.append(record)
+        return stretch if is_found else []
 
     def _fill(self, row: int, records: Sequence[KeptRecord], *, is_skipped: bool) -> None:
         chunk = self._chunk

@@ -545,10 +545,13 @@ def test_a_stream_tells_each_event_as_it_happens(
     stream = listen(service.url, f"/runs/{run}/alerts/stream")
     bad_steps(peer, 4, 2)
 
-    assert stream.cursors(4) == list(range(start + 1, start + 5))
-    assert stream.ids == [str(cursor) for cursor in stream.cursors(4)]
+    cursors = stream.cursors(4)
+    assert cursors == sorted(cursors)
+    assert stream.ids == [str(cursor) for cursor in cursors]
     assert [event["state"] for event in stream.events] == ["firing", "resolved"] * 2
-    assert stream.events == service.json("/alerts", params={"after": start})
+    # Runs of other tests may go silent meanwhile.
+    kept = service.json("/alerts", params={"after": start})
+    assert stream.events == [event for event in kept if event["run"] == run]
 
 
 def test_a_stream_from_0_gives_everything_kept(

@@ -421,6 +421,27 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, 
     assert rounded(ask("heatmap?rank=0&epoch=0")["value"][0]) == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
+    service: Any, peers: Any, run: str
+) -> None:
+    """Nearly all that one rank sent is in the log before the other's first epoch is over."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    steps = (0, 1, 2, 3, 1, 2)
+    for rank, numbers in ((1, (0,)), (0, range(6)), (1, range(1, 6))):
+        for number in numbers:
+            ranks[rank].send(stats_of(steps[number], (10.0 * rank + number, 2.0)))
+        ranks[rank].acked()
+    for own in ranks:
+        service.shows(own)
+
+    for rank in range(2):
+        then = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=0")
+        assert then["step"] == [0, 1, 2, 3]
+        assert then["series"][0]["last"] == [10.0 * rank + number for number in range(4)]
+        now = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=1")
+        assert now["series"][0]["last"] == [10.0 * rank + number for number in (4, 5)]
+
+
 def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
     service: Any, peers: Any, run: str
 ) -> None:

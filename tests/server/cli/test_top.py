@@ -105,7 +105,8 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
     report = service.health("shown")
 
     async def follow(pilot: Pilot[None]) -> None:
-        seen = await shows(pilot, "✖ critical · running", POISONED, "nonfinite", "norm  ", "loss  ")
+        # All names in full: until the table was laid out they are cut.
+        seen = await shows(pilot, "✖ critical · running", *LAYERS, "nonfinite", "norm  ", "loss  ")
         rows = [line.split() for line in seen.splitlines()]
         (first,) = [at for at, row in enumerate(rows) if row[:2] == ["layer", "gone"]]
         worst, *others = rows[first + 1 : first + 1 + len(LAYERS)]
