@@ -51,8 +51,13 @@ def install(app: FastAPI) -> None:
     """Answer every error of the app as a problem document."""
 
     @app.exception_handler(HTTPException)
-    async def on_http_error(_: Request, error: HTTPException) -> Response:
-        problem = Problem(error.status_code, str(error.detail))
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        detail = str(error.detail)
+        if detail == HTTPStatus.NOT_FOUND.phrase:  # what the router says where no route fits
+            detail = (
+                f"nothing is at {request.url.path[:120]!a}; the page is at /, the runs at /runs"
+            )
+        problem = Problem(error.status_code, detail)
         problem.headers.update(error.headers or {})
         return problem
 

@@ -67,3 +67,17 @@ def test_json_has_nothing_that_a_terminal_acts_on() -> None:
 
     assert {byte for byte in body if not 0x20 <= byte < 0x7F} <= {0x7F}
     assert json.loads(body) == {name: [name]}
+
+
+def test_a_path_that_is_not_there_is_answered_with_those_that_are() -> None:
+    """In ASCII, however it was called."""
+    app = FastAPI()
+    problems.install(app)
+
+    with TestClient(app) as client:
+        response = client.get("/nothing\u009b")
+
+    assert response.status_code == 404
+    assert response.json()["detail"] == (
+        "nothing is at '/nothing\\x9b'; the page is at /, the runs at /runs"
+    )
