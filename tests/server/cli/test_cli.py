@@ -403,7 +403,7 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
 def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
     """Of `health`, whatever the name would mean in a URL; `tail` waits for one that may come."""
     line = error(invoke("health", name, "--url", service.url))
-    assert line.startswith(f"no run {name!a}; known runs: ") or line.startswith("nothing is at ")
+    assert line.startswith((f"no run {name!a}; known runs: ", "nothing is at "))
     assert line.isprintable()
     if name != "nope":
         line = error(invoke("tail", name, "--url", service.url))
