@@ -260,6 +260,7 @@ def test_lines_of_one_chart_have_names_and_dashes(
     shown = tab("/?run=one&run=two")
     shown.page.locator(".u-over").first.wait_for(state="attached")
     keys = shown.page.locator("main svg line")
+    keys.nth(1).wait_for(state="attached")
     dashes = [key.get_attribute("stroke-dasharray") for key in keys.all()]
     assert len(dashes) == len(set(dashes)) == 2
     written = shown.module("charts/marks", "return m.roomForNames(a)", [{"label": "one"}] * 2)
