@@ -52,7 +52,8 @@ def _layers(alert: Alert) -> str:
         return text
     # Which of them was first cannot be known: then at least which they are.
     names = ", ".join(map(shown, alert.layers[:MAX_LISTED]))
-    return f"{text or ', layers'}: {names}{', …' if alert.num_layers > MAX_LISTED else ''}"
+    names += ", …" if alert.num_layers > MAX_LISTED else ""
+    return f" in {names}" if has_grown else f"{text}: {names}"
 
 
 def _flaps(alert: Alert) -> str:
