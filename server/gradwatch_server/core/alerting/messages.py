@@ -77,7 +77,8 @@ def _news(alert: Alert, update: Update) -> str:
             because = "" if update.part is None else f", as {update.part.what}"
             told.append(f"now {alert.severity}{because}")
         elif news is News.LAYERS:
-            told.append(f"{update.num_layers} more, {alert.num_layers} layers in all")
+            many = "s" if update.num_layers > 1 else ""
+            told.append(f"{update.num_layers} more layer{many}, {alert.num_layers} in all")
         elif news is News.VALUE and alert.worst is not None:
             told.append(f"now {_worst(alert.worst)}")
         elif news is News.ACKNOWLEDGED and alert.acknowledged is not None:

@@ -64,7 +64,7 @@ def test_layers_that_join_an_old_alert_are_told(cluster: Any) -> None:
     assert news.origin == first.origin
     assert news.message == (
         "gradient of l00 has L2 norm 150 > 100 at step 0 on rank 0;"
-        " at step 200: 30 more, 31 layers in all, now 1e+09 in l01"
+        " at step 200: 30 more layers, 31 in all, now 1e+09 in l01"
     )
     for step in range(201, 400):
         job.step(step, [150.0] + [1e9] * 30 + [1.0] * 9)
@@ -94,7 +94,7 @@ def test_nan_in_more_layers_is_told(cluster: Any) -> None:
     job.step(2, [NAN, NAN, NAN], loss=1.0)
 
     assert told(job.alerts) == ["firing", "firing:1"]
-    assert job.alerts[-1].message.endswith(" on rank 0; at step 2: 2 more, 3 layers in all")
+    assert job.alerts[-1].message.endswith(" on rank 0; at step 2: 2 more layers, 3 in all")
 
 
 def test_what_is_worse_before_it_fires_is_told_when_it_fires(cluster: Any) -> None:
