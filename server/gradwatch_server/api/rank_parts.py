@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.api.questions import Layouts
+from gradwatch_server.api.rank_stretch import ClosedStep, Stretch
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.merging import total_norm
@@ -42,7 +43,7 @@ class RankParts:
 
     @classmethod
     def find(
-        cls, view: RunView, layouts: Layouts, records: Records, step: int, offset: int
+        cls, view: RunView, layouts: Layouts, records: Records, closed: ClosedStep
     ) -> RankParts:
         """Look for the records of a step.
 
@@ -50,32 +51,38 @@ class RankParts:
             view: The attempt.
             layouts: Which layers they are about.
             records: The log.
-            step: The step.
-            offset: Where in the log it closed.
+            closed: The step.
         """
-        ranks = {own.session: own.rank for own in view.ranks if own.session is not None}
         found = cls(layouts)
-        for own in records.before(offset, LOOK_BACK):
-            if found._take(own, ranks, step) and found._has_all(ranks.values()):
-                break
-        if not found._has_all(ranks.values()):
-            for own in records.after(offset, LOOK_AHEAD):
-                if found._take(own, ranks, step):
-                    found._late.add(ranks[own.session])
+        ranks = {own.session: own.rank for own in view.ranks if own.session is not None}
+        stretches = {own: Stretch(closed.anchor, closed.step, closed.step) for own in ranks}
+        for record in records.before(closed.offset, LOOK_BACK):
+            stretch = stretches.get(record.session)
+            if stretch is not None and not stretch.is_whole:
+                stretch.add_older(record)
+                if stretch.has_anchor and all(map(_is_found, stretches.values())):
+                    break
+        for stretch in stretches.values():
+            stretch.end()
+        found._add_late(stretches, ranks, records.after(closed.offset, LOOK_AHEAD))
+        for session, stretch in stretches.items():
+            if stretch.records:
+                found._records[ranks[session]] = {one.stats.part: one for one in stretch.records}
         return found
 
-    def _take(self, own: KeptRecord, ranks: Mapping[bytes, int], step: int) -> bool:
-        if own.stats.step != step or own.session not in ranks:
-            return False
-        parts = self._records.setdefault(ranks[own.session], {})
-        return parts.setdefault(own.stats.part, own) is own
-
-    def _has_all(self, ranks: Iterable[int]) -> bool:
-        return all(
-            rank in self._records
-            and len(self._records[rank]) >= next(iter(self._records[rank].values())).stats.parts
-            for rank in ranks
-        )
+    def _add_late(
+        self,
+        stretches: Mapping[bytes, Stretch],
+        ranks: Mapping[bytes, int],
+        records: Iterable[KeptRecord],
+    ) -> None:
+        """Add what came after the step had closed."""
+        if all(_has_all_parts(stretch.records) for stretch in stretches.values()):
+            return
+        for record in records:
+            stretch = stretches.get(record.session)
+            if stretch is not None and stretch.add_newer(record):
+                self._late.add(ranks[record.session])
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what each rank sent, in their order."""
@@ -112,6 +119,14 @@ class RankParts:
                 index = self.layouts[own.session, own.stats.manifest_id]
                 for at in np.flatnonzero(index == place).tolist():
                     yield {"rank": rank} | _numbers(own.stats, at)
+
+
+def _is_found(stretch: Stretch) -> bool:
+    return stretch.is_whole or (stretch.has_anchor and _has_all_parts(stretch.records))
+
+
+def _has_all_parts(records: Sequence[KeptRecord]) -> bool:
+    return bool(records) and len(records) >= records[0].stats.parts
 
 
 def _numbers(stats: Stats, at: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import Depends, HTTPException, Query
 
 from gradwatch_server.api.questions import Layouts, ShowLayouts
+from gradwatch_server.api.rank_stretch import Stretch, anchor_of
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.api.state import Api, View
 from gradwatch_server.core.arrays import BoolArray, IndexArray
@@ -43,7 +44,6 @@ RANK_COLUMNS: Final[Mapping[str, str | None]] = {
 """Columns of the run that each rank has of its own, and the scalar that each is."""
 
 _SKIPPED: Final = RUN_COLUMNS.index("skipped")
-_COVERAGE: Final = RUN_COLUMNS.index("coverage")
 
 Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
 
@@ -143,41 +143,28 @@ class RankRows:
         """Return the steps of the range that closed, and which of them were skipped."""
         own = self._own
         epoch = own.span.epoch if own.span else 0
-        items = np.array([_SKIPPED, _COVERAGE], dtype=np.int64)
+        items = np.array([_SKIPPED], dtype=np.int64)
         found = own.history.buckets(Wanted(epoch, RUN_TABLE, items, own.first, own.last), 1)
         values: BoolArray = found.stats[1, :, 0] > 0.0
         return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
 
     def _records(self, records: Records, run: Rows) -> list[KeptRecord]:
-        """Return the records of these steps, the newest first, but none of another epoch.
-
-        A rank may have gone back before the others were done with this epoch: then its records of
-        the next one stand before this one's end. Of the stretches in which its steps rise it is
-        the newest with a step that closed with all ranks; without one there is nothing to tell.
-        """
+        """Return the records of these steps, but none of another epoch."""
         session, own = self._rank.view.session, self._own
         if session is None or own.span is None or not len(run.steps):
             return []
         offset = own.history.offset(own.span.epoch, int(run.steps[-1]))
         if offset is None:
             return []
-        whole = run.steps[run.values[:, 1] >= 1.0]
-        wanted = int(whole[-1] if len(whole) else run.steps[-1])
-        stretch: list[KeptRecord] = []
-        is_found = False
-        seen: tuple[int, int] | None = None
+        anchor = anchor_of(own, int(run.steps[0]), int(run.steps[-1]))
+        stretch = Stretch(anchor, own.first, own.last)
         for record in records.of_session(session, offset, MOST_ENTRIES):
-            place = record.stats.step, record.stats.part
-            is_back = seen is not None and place >= seen  # steps went back here
-            if is_found and (is_back or place[0] < own.first):
+            is_before = record.stats.step < own.first and stretch.has_anchor
+            if stretch.is_whole or is_before:
                 break
-            if is_back:
-                stretch = []
-            seen = place
-            is_found |= place[0] == wanted
-            if own.first <= place[0] <= own.last:
-                stretch.append(record)
-        return stretch if is_found else []
+            stretch.add_older(record)
+        stretch.end()
+        return stretch.records
 
     def _fill(self, row: int, records: Sequence[KeptRecord], *, is_skipped: bool) -> None:
         chunk = self._chunk

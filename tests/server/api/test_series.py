@@ -395,8 +395,7 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, 
         for rank, own in enumerate(ranks):
             norm = NAN if (step, rank) == (2, 1) else 10.0 * rank + step
             own.send(stats_of(step, (norm, 2.0), loss=float(rank)))
-    for own in ranks:
-        own.acked()
+            own.acked()  # or one of them may be late
     for own in ranks:
         service.shows(own)
 
@@ -440,6 +439,33 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
         assert then["series"][0]["last"] == [10.0 * rank + number for number in range(4)]
         now = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=1")
         assert now["series"][0]["last"] == [10.0 * rank + number for number in (4, 5)]
+
+
+def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
+    service: Any, peers: Any, run: str
+) -> None:
+    """One rank has sent it twice before the other's first came."""
+    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    steps = (0, 1, 2, 1, 2)
+    for rank, numbers in ((1, (0,)), (0, range(5)), (1, range(1, 5))):
+        for number in numbers:
+            ranks[rank].send(stats_of(steps[number], (10.0 * rank + number, 2.0)))
+        ranks[rank].acked()
+    for own in ranks:
+        service.shows(own)
+
+    def shown(step: int, epoch: int) -> list[tuple[int, float, bool]]:
+        found = service.json(f"/runs/{run}/frames/{step}?layer=a&epoch={epoch}")
+        late = {own["rank"]: own["late"] for own in found["ranks"]}
+        return [(own["rank"], own["l2"], late[own["rank"]]) for own in found["layers"][0]["ranks"]]
+
+    assert shown(1, 0) == [(0, 1.0, False), (1, 11.0, False)]
+    assert shown(2, 0) == [(0, 2.0, False), (1, 12.0, False)]
+    assert shown(1, 1) == [(0, 3.0, False), (1, 13.0, False)]
+    assert shown(2, 1) == [(0, 4.0, False), (1, 14.0, False)]
+    for rank in range(2):
+        own = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=0")
+        assert own["series"][0]["last"] == [10.0 * rank + number for number in range(3)]
 
 
 def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(

@@ -12,6 +12,7 @@ from gradwatch_server.api.problems import Json
 from gradwatch_server.api.questions import ShowLayouts
 from gradwatch_server.api.rank_parts import RankParts
 from gradwatch_server.api.rank_rows import Rank, rank_of
+from gradwatch_server.api.rank_stretch import ClosedStep
 from gradwatch_server.api.routes.layers import layers_of
 from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_range
 from gradwatch_server.api.state import Api, View
@@ -58,9 +59,9 @@ async def frame(
         with api.history(view) as history:
             own = find_range(view, api, history, AskedSteps(epoch))
             found = _describe_step(own, layers_of(view, history.layers), step, worst, layer)
-            offset = history.offset(found["epoch"], step)
-        if offset is not None:
-            parts = RankParts.find(view, layouts, api.engine.records, step, offset)
+            closed = ClosedStep.find(own, step)
+        if closed is not None:
+            parts = RankParts.find(view, layouts, api.engine.records, closed)
             _add_ranks(found, parts, rank)
         return Json(found)
 
