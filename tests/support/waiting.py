@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import httpx
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 """How long a test waits for what must happen: much longer than it takes on a busy machine."""
 
 POLL_S: Final = 0.01

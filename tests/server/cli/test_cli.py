@@ -313,7 +313,9 @@ def test_health_is_told_and_exits_as_asked(
     gradwatch: Any, invoke: Any, service: Any, peers: Any, wait_until: Any
 ) -> None:
     """0 however it is, 3 for the status that a job script asked about, or a worse one (S53)."""
-    peers(service.ingest, run="good").attach().steps(0, 1.0)
+    good = peers(service.ingest, run="good").attach()
+    good.steps(0, 1.0)
+    good.send(Bye(reason="closed"))  # one that goes on would soon be called stalled
     peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
     for run, status in (("bad", "critical"), ("good", "healthy")):
         wait_until(lambda run=run, status=status: status_of(service, run) == status)
@@ -321,7 +323,6 @@ def test_health_is_told_and_exits_as_asked(
     def health(*arguments: str) -> Any:
         return invoke("health", *arguments, "--url", service.url)
 
-    # First, for it is silent soon.
     assert health("good", "--fail-on", "healthy").returncode == 3
     bad = health("bad")
     assert bad.returncode == 0
