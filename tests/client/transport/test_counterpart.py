@@ -19,7 +19,7 @@ import gradwatch
 from gradwatch._faults import Faults
 from gradwatch._transport.counterpart import Counterpart
 from gradwatch._transport.handshakes import SILENCE_S, Doubt, Handshakes
-from gradwatch._transport.peer import Speaks, look_at
+from gradwatch_wire.session.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
 
 HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
