@@ -60,6 +60,15 @@ def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
     assert all(f"| `{budget.name}` | " in page for budget in BUDGETS)
 
 
+@pytest.mark.parametrize("begin", checks.TABLES)
+def test_the_tables_of_the_doctors_checks_are_those_of_the_registry(begin: str) -> None:
+    """If not: scripts/docs writes them."""
+    page = _page("doctor.md")
+
+    assert page.count(begin) == 1
+    assert between(page, begin, "\n" + checks.table(checks.TABLES[begin])) == page
+
+
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
 def test_every_rule_has_its_section_with_every_key_and_default(rule: type[Rule]) -> None:
     """Those that every rule has stand above all of them."""

@@ -16,7 +16,7 @@ from gradwatch_server.storage.inspection import Inspection, Library
 from gradwatch_server.storage.sqlite.files import has_our_header, num_bytes_of, side_of
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
-from gradwatch_server.storage.sqlite.pages import HEADER_BYTES
+from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 
@@ -47,16 +47,16 @@ def inspect(directory: Path) -> Inspection:
     path = directory / DATABASE_NAME
     is_there = path.exists()
     owner, is_held = _lock_of(directory / LOCK_NAME)
-    sides = [side_of(path, suffix) for suffix in ("", "-wal", "-shm")]
+    wal_bytes = num_bytes_of(side_of(path, "-wal"))
     return Inspection(
         network_type=network_type(directory),
         holder=owner if is_held else None,
         last_holder=owner,
-        used_bytes=sum(map(num_bytes_of, sides)),
-        is_unclean=not is_held and num_bytes_of(side_of(path, "-wal")) > 0,
+        used_bytes=num_bytes_of(path) + wal_bytes,
+        is_unclean=not is_held and wal_bytes > 0,
         schema=_schema_of(path) if is_there else None,
         newest_schema=SCHEMA_VERSION,
-        is_ours=is_there and has_our_header(path),
+        is_ours=wal_bytes > 0 or has_our_header(path),  # the head of a new one is in the WAL
         written_ns=path.stat().st_mtime_ns if is_there else None,
     )
 
@@ -83,4 +83,4 @@ def _lock_of(path: Path) -> tuple[str | None, bool]:
 def _schema_of(path: Path) -> int | None:
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
-    return int.from_bytes(header[60:64], "big") if len(header) >= 64 else None
+    return int.from_bytes(header[60:64], "big") if header.startswith(MAGIC) else None

@@ -73,11 +73,13 @@ def look_at_clock(subject: ClientSide) -> Finding:
 def look_at_proxies(subject: ClientSide) -> Finding:
     """Ask whether other programs would ask a proxy for the aggregator."""
     host = subject.url_host
+    if not host:
+        return skipped(f"{subject.url!r} names no host")
     proxies = urllib.request.getproxies_environment()
     used = proxies.get("https" if subject.url.startswith("https:") else "http") or proxies.get(
         "all"
     )
-    if not used or urllib.request.proxy_bypass_environment(host, proxies):
+    if not used or urllib.request.proxy_bypass(host):
         return ok(f"no proxy in the environment stands before {host}")
     return warning(
         f"curl, Prometheus and browsers here ask the proxy in http_proxy for {host}; gradwatch "

@@ -69,8 +69,11 @@ class ClientSide:
 
     @property
     def url_host(self) -> str:
-        """The host of that."""
-        return urlsplit(self.url).hostname or ""
+        """The host of that, empty if it has none."""
+        try:
+            return urlsplit(self.url).hostname or ""
+        except ValueError:  # of brackets that do not close
+            return ""
 
     @property
     def key_file(self) -> str:

@@ -88,17 +88,21 @@ def look_at_lock(subject: ServerSide) -> Finding:
 def look_at_database(subject: ServerSide) -> Finding:
     """Read the head of the file that the data is in."""
     store, directory = subject.store, subject.settings.data
-    if store.schema is None:
+    if store.written_ns is None:
         return skipped("there is none yet")
+    if store.schema is None:
+        return _foreign(directory)
     says = f"schema version {store.schema}, this gradwatch reads up to {store.newest_schema}"
     if store.schema > store.newest_schema:
         return error(says, f"use the gradwatch that wrote it, {_ANOTHER}")
-    if not store.is_ours and store.used_bytes:
-        return error(
-            f"the database in {directory} does not begin as one of gradwatch",
-            f"move it away to start afresh, {_ANOTHER}",
-        )
+    if not store.is_ours:
+        return _foreign(directory)
     return ok(f"{says}; {_size(store.used_bytes)}")
+
+
+def _foreign(directory: Path) -> Finding:
+    says = f"the database in {directory} does not begin as one of gradwatch"
+    return error(says, f"move it away to start afresh, {_ANOTHER}")
 
 
 def _existing(path: Path) -> Path:
