@@ -13,6 +13,7 @@ from gradwatch_server.api.app import make_app
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import BUDGETS, TABLE, Budgets, table
 from gradwatch_server.cli.app import app
+from gradwatch_server.cli.doctor import documentation as checks
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules

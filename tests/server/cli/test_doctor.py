@@ -544,7 +544,10 @@ ADDRESSES = st.one_of(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @example(endpoint="tcp://[:5", url="A://[", keys="\n", data="a\nb", http="[::1:8420")
 @given(endpoint=ADDRESSES, url=ADDRESSES, keys=TEXTS, data=TEXTS, http=ADDRESSES)
