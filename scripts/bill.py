@@ -23,6 +23,11 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parents[1]
 SPECIFICATION: Final = SchemaVersion.V1_6
 
+_ABOUT: Final = (
+    "Of what `pip install 'gradwatch[all]'` brings, by the packages' own metadata, and of uPlot, "
+    "which is in the wheel with its licence. Each extra alone brings a part of it."
+)
+
 NOT_SHIPPED: Final = {"gradwatch"}
 """Itself."""
 
@@ -78,9 +83,7 @@ def bill(version: str, names: set[str]) -> str:
     )
     whole = json.loads(made.stdout)
     uplot = vendored()
-    kept = [
-        each for each in whole["components"] if canonicalize_name(each["name"]) in names
-    ]
+    kept = [each for each in whole["components"] if canonicalize_name(each["name"]) in names]
     for each in kept:
         each.pop("externalReferences", None)  # where it was installed from is of this machine
     refs = {each["bom-ref"] for each in kept} | {whole["metadata"]["component"]["bom-ref"]}
@@ -124,8 +127,7 @@ def licences(names: set[str]) -> str:
     lines = [
         "# Licences",
         "",
-        "Of what `pip install 'gradwatch[all]'` brings, by the packages' own metadata, and of uPlot, "
-        "which is in the wheel with its licence. Each extra alone brings a part of it.",
+        _ABOUT,
         "",
         "| package | version | licence | where it is from |",
         "|---|---|---|---|",
