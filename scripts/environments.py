@@ -52,9 +52,11 @@ subprocess.run([*command, "doctor", *ports], check=True, stdout=subprocess.DEVNU
 with subprocess.Popen([*command, "serve", *ports], stdout=subprocess.PIPE, text=True) as served:
     line = next(line for line in served.stdout if line.startswith("  http "))
     answer = httpx.get(line.split()[1] + "/healthz", trust_env=False).raise_for_status().json()
-    page = httpx.get(line.split()[1] + "/static/vendor/uplot/uPlot.esm.js", trust_env=False)
+    page = httpx.get(line.split()[1], trust_env=False).raise_for_status().text
+    static = re.search(r"/static/[^/]+", page)[0]
+    lines = httpx.get(f"{line.split()[1]}{static}/vendor/uplot/uPlot.esm.js", trust_env=False)
     served.terminate()
-assert page.is_success, page
+assert lines.is_success, lines
 print(f"serve answers: version {answer['version']}, Python {sys.version.split()[0]}")
 """
 

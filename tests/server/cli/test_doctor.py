@@ -26,6 +26,7 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.cli.doctor.check import Check, run_checks
 from gradwatch_server.cli.doctor.client import CLIENT_CHECKS
 from gradwatch_server.cli.doctor.finding import Finding, Level, error, ok
+from gradwatch_server.cli.doctor.packages import Requirement, complaints, of_extra
 from gradwatch_server.cli.doctor.server import SERVER_CHECKS
 from gradwatch_server.keys import add_client, make_keys
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
@@ -563,6 +564,39 @@ def test_whatever_it_is_given_it_finds_something_and_no_check_fails(
     found = doctor("--ingest", "tcp://127.0.0.1:0", *(f"{name}={value}" for name, value in options))
 
     assert not any("the check itself" in each["detail"] for each in found.document["checks"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "fits"),
+    [
+        (">=1.2,<2", "1.2.0", True),
+        (">=1.2,<2", "1.10", True),
+        (">=1.2,<2", "2.0rc1", False),
+        (">=2.9", "2.13.0+cpu", True),
+        (">=2.9", "2.8.1", False),
+        ("==3.7.1", "3.7.1", True),
+        ("==3.7.1", "3.7", False),
+        ("", "anything", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(wanted: str, installed: str, fits: bool) -> None:
+    assert Requirement("x", wanted, "").fits(installed) is fits
+
+
+def test_an_extra_is_what_its_parts_ask_for() -> None:
+    """What is missing is named with the versions that would do."""
+    known = [
+        Requirement("gradwatch", "", "all", ("one", "two")),
+        Requirement("pytest", ">=1", "one"),
+        Requirement("pytest", ">=99999", "two"),
+        Requirement("no-such-package", ">=3", "two"),
+    ]
+    assert complaints(of_extra("one", known)) == []
+    found = complaints(of_extra("all", known))
+    assert found == [
+        f"pytest {pytest.__version__} is not >=99999",
+        "no-such-package>=3 is not installed",
+    ]
 
 
 def test_a_check_that_fails_or_hangs_does_not_end_the_others() -> None:
