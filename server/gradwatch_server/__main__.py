@@ -2,7 +2,7 @@
 
 import sys
 
-WITHOUT_SERVER = ("--version", "--help", "replay")
+WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
 """What works where the extra `server` is not installed."""
 
 

@@ -156,7 +156,7 @@ def read_keys(directory: Path) -> Keys:
         _check_directory(directory)
         own = read_private(directory / SERVER)
         public, secret = (curve_key(own, name, directory / SERVER) for name in _PAIR)
-        _check_pair(public, secret, directory / SERVER)
+        check_pair(public, secret, directory / SERVER)
         tokens = _tokens(read_private(directory / TOKENS), directory / TOKENS)
         clients = _clients(read_private(directory / CLIENTS), directory / CLIENTS)
     except ValueError as error:
@@ -192,7 +192,12 @@ def _check_directory(directory: Path) -> None:
         raise ValueError(msg)
 
 
-def _check_pair(public: str, secret: str, path: Path) -> None:
+def check_pair(public: str, secret: str, path: Path) -> None:
+    """Check that two keys belong together.
+
+    Raises:
+        ValueError: If they do not.
+    """
     try:
         fits = zmq.curve_public(secret.encode()) == public.encode()
     except zmq.ZMQError:  # five characters of Z85 can be more than four bytes hold

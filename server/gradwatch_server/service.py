@@ -39,8 +39,10 @@ from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.history import History
+from gradwatch_server.storage.inspection import Inspection, Library
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
+from gradwatch_server.storage.sqlite.inspection import inspect, library
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 
 logger = logging.getLogger(__name__)
@@ -105,6 +107,20 @@ def read_store(directory: Path) -> History:
         StorageError: If there is nothing, or it cannot be read.
     """
     return SQLiteHistory(directory)
+
+
+def inspect_store(directory: Path) -> Inspection:
+    """Look at a data directory from outside, also beside the aggregator that serves it.
+
+    Raises:
+        OSError: If it may not be looked at.
+    """
+    return inspect(directory)
+
+
+def store_library() -> Library:
+    """Return the version of what stores the data, and what is known of it."""
+    return library()
 
 
 def serve(

@@ -1,6 +1,6 @@
 """The wire: records, codec, limits and the health vocabulary that client and aggregator share.
 
-It knows neither torch nor sockets; msgpack is all it needs.
+It knows neither torch nor ZeroMQ; msgpack is all it needs.
 """
 
 from gradwatch_wire.codec import decode, decode_record, encode, encode_body, join, session_of

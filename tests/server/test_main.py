@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -137,6 +138,25 @@ def test_what_a_killed_worker_left_is_sent_without_the_server(
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("gradwatch: cannot read")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_way_to_the_aggregator_is_looked_at_without_the_server(service: Aggregator) -> None:
+    """As lines and as JSON, with the exit code of the whole command; a slip in usage exits 2."""
+    asked = ("doctor", "--endpoint", service.ingest, "--url", service.url)
+    result = _run(SERVER_EXTRA, PACKAGE.parent, *asked)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "ok       answer      the aggregator answers" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("nothing is wrong")
+
+    nowhere = ("doctor", "--endpoint", "ipc:///nowhere", "--json")
+    result = _run(SERVER_EXTRA, PACKAGE.parent, *nowhere)
+    assert (result.returncode, result.stderr) == (1, "")
+    found = json.loads(result.stdout)
+    assert found["status"] == "error"
+    assert {check["side"] for check in found["checks"]} == {"client"}
+
+    assert _run(SERVER_EXTRA, PACKAGE.parent, "doctor", "--data", "x").returncode == 2
 
 
 def test_a_missing_package_is_named_whatever_the_server_is(stand_in: Path) -> None:

@@ -13,6 +13,7 @@ from gradwatch_server.api.app import make_app
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import BUDGETS, TABLE, Budgets, table
 from gradwatch_server.cli.app import app
+from gradwatch_server.cli.doctor import documentation as checks
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
@@ -58,6 +59,15 @@ def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
     assert page.count(TABLE) == 1
     assert between(page, TABLE, "\n" + table()) == page
     assert all(f"| `{budget.name}` | " in page for budget in BUDGETS)
+
+
+@pytest.mark.parametrize("begin", checks.TABLES)
+def test_the_tables_of_the_doctors_checks_are_those_of_the_registry(begin: str) -> None:
+    """If not: scripts/docs writes them."""
+    page = _page("doctor.md")
+
+    assert page.count(begin) == 1
+    assert between(page, begin, "\n" + checks.table(checks.TABLES[begin])) == page
 
 
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)

@@ -6,8 +6,8 @@ from typing import Final
 
 from gradwatch._faults import Faults
 from gradwatch._transport.handshakes import Doubt, Handshakes
-from gradwatch._transport.peer import Peer, Speaks, look_at
 from gradwatch_wire import ProtocolError
+from gradwatch_wire.session.peer import Peer, Speaks, look_at
 from gradwatch_wire.session.timing import CLOSE_S
 
 LOOK_EVERY_S: Final = 30.0

@@ -50,8 +50,7 @@ from gradwatch._watch.arguments import (
     checked_optimizers,
     find_untrained,
 )
-from gradwatch._watch.endpoint import find_endpoint
-from gradwatch._watch.identity import Identity, find_identity, is_disabled
+from gradwatch._watch.identity import Identity, find_identity
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.scalers import find_scaler
 from gradwatch._watch.training_mode import TrainingMode
@@ -59,8 +58,10 @@ from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
 from gradwatch_wire.names import Reduction
+from gradwatch_wire.session.endpoint import find_endpoint
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
+from gradwatch_wire.session.switch import is_disabled
 
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16

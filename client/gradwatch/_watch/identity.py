@@ -66,11 +66,6 @@ class Identity:
         )
 
 
-def is_disabled() -> bool:
-    """Tell whether `GRADWATCH_DISABLED` switches gradwatch off."""
-    return os.environ.get("GRADWATCH_DISABLED", "").lower() not in ("", "0", "false", "no")
-
-
 def find_identity(run: str | None) -> Identity:
     """Find run, rank and world size.
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from gradwatch_server.addresses import endpoint_host
+from gradwatch_server.cli.dealer import connect, dealer
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import ProtocolError, decode
@@ -71,7 +72,8 @@ def replay_files(
     """
     endpoint_host(endpoint)
     sessions = [_open(path) for path in first_paths(_expanded(paths))]
-    with _connected(endpoint, key) as socket:
+    with dealer(endpoint, key) as socket:
+        connect(socket, endpoint)
         for spilled in sessions:
             with _locked(spilled):
                 num_sent = _replay(spilled, socket, endpoint)
@@ -111,29 +113,6 @@ def _open(path: Path) -> SpilledSession:
     except OSError as error:
         msg = f"cannot read {path}: {error.strerror}"
         raise GradwatchError(msg) from error
-
-
-@contextmanager
-def _connected(endpoint: str, key: ClientKey | None) -> Iterator[zmq.Socket[bytes]]:
-    context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    try:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.IPV6, int("[" in endpoint))
-        if key is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, key.public.encode())
-            socket.setsockopt(zmq.CURVE_SECRETKEY, key.secret.encode())
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            msg = f"cannot connect to {endpoint}: {error.strerror}"
-            raise GradwatchError(msg) from error
-        yield socket
-    finally:
-        socket.close(linger=0)
-        context.term()
 
 
 def _replay(spilled: SpilledSession, socket: zmq.Socket[bytes], endpoint: str) -> int:

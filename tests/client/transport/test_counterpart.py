@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ import gradwatch
 from gradwatch._faults import Faults
 from gradwatch._transport.counterpart import Counterpart
 from gradwatch._transport.handshakes import SILENCE_S, Doubt, Handshakes
-from gradwatch._transport.peer import Speaks, look_at
+from gradwatch_wire.session.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
 
 HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
@@ -153,6 +155,17 @@ def test_an_aggregator_is_taken_for_none_of_these(aggregator: Any) -> None:
     assert look_at(aggregator.endpoint).speaks is Speaks.ROUTER
     address = aggregator.endpoint.removeprefix("tcp://")
     assert look_at(f"tcp://127.0.0.1:0;{address}").speaks is Speaks.ROUTER
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
+def test_an_abstract_unix_socket_is_looked_at() -> None:
+    """Which has no path, and which ZeroMQ writes with an @."""
+    endpoint = f"ipc://@gradwatch-{os.getpid()}"
+    context = zmq.Context()
+    with context.socket(zmq.ROUTER) as router:
+        router.bind(endpoint)
+        assert look_at(endpoint).speaks is Speaks.ROUTER
+    context.term()
 
 
 @pytest.mark.slow

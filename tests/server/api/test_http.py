@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import ANY
 
@@ -80,7 +81,10 @@ def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
         "cursor": newest(service),
         "boot": ANY,
         "ingest": service.ingest,
+        "now": ANY,
     }
+    told = datetime.fromisoformat(service.json("/healthz")["now"])
+    assert abs(told - datetime.now(UTC)) < timedelta(minutes=10)
     assert service.json("/readyz") == {"status": "ready"}
 
 

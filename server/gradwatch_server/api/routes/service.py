@@ -11,6 +11,7 @@ from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.metrics import CONTENT_TYPE
 from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.state import Api
+from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_wire import __version__
 
 TOLD_NS: Final = 3_600_000_000_000
@@ -27,6 +28,7 @@ async def healthz(api: Api) -> dict[str, str | int | None]:
         "cursor": api.published.cursor,
         "boot": boot_of(api),
         "ingest": api.ingest,
+        "now": isotime(api.now_ns()),
     }
 
 

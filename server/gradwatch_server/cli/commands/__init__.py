@@ -6,6 +6,7 @@ One that has commands below it is a `Typer` of its own.
 from gradwatch_server.cli.commands import (
     ack,
     alerts,
+    doctor,
     health,
     keys,
     layers,
@@ -31,4 +32,5 @@ COMMANDS = (
     silence.silence,
     rules.rules,
     replay.replay,
+    doctor.doctor,
 )

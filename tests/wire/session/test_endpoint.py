@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import zmq
 
-from gradwatch._watch.endpoint import find_endpoint
 from gradwatch_wire.names import DEFAULT_ENDPOINT
+from gradwatch_wire.session.endpoint import find_endpoint
 
 
 def test_the_endpoint_is_given_set_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def _connected(endpoint: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_CONNECT_S)
         try:
-            connection.connect(address)
+            connection.connect(_unix_address(address))
         except OSError:
             connection.close()
             raise
@@ -113,3 +113,8 @@ def _connected(endpoint: str) -> socket.socket:
     # Without the address to connect from, which ZeroMQ takes before a semicolon.
     host, _, port = address.rpartition(";")[2].rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
+
+
+def _unix_address(address: str) -> str:
+    """Return an address as the system takes it: ZeroMQ writes an abstract one with an `@`."""
+    return f"\0{address[1:]}" if address.startswith("@") else address

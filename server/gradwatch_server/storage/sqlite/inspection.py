@@ -1,0 +1,86 @@
+"""What can be said of a data directory from outside, without opening its database.
+
+Nothing is written, and nothing is made: it may be that of an aggregator that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from gradwatch_server.storage.inspection import Inspection, Library
+from gradwatch_server.storage.sqlite.files import has_our_header, num_bytes_of, side_of
+from gradwatch_server.storage.sqlite.filesystem import network_type
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME
+from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
+from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
+from gradwatch_server.storage.sqlite.store import DATABASE_NAME
+
+_OLDEST: Final = (3, 24, 0)
+"""The first SQLite that has what is asked of it: `ON CONFLICT DO UPDATE`."""
+
+_WITHOUT_WAL_RESET: Final = (3, 51, 3)
+"""From here on two that write one file at once cannot damage it (sqlite.org/wal.html)."""
+
+
+def library() -> Library:
+    """Return which SQLite is in use."""
+    own = sqlite3.sqlite_version_info
+    return Library(
+        version=sqlite3.sqlite_version,
+        oldest=".".join(map(str, _OLDEST)),
+        will_do=own >= _OLDEST,
+        has_wal_reset_fault=own < _WITHOUT_WAL_RESET,
+    )
+
+
+def inspect(directory: Path) -> Inspection:
+    """Look at a data directory, which may be missing.
+
+    Raises:
+        OSError: If it may not be looked at.
+    """
+    path = directory / DATABASE_NAME
+    is_there = path.exists()
+    owner, is_held = _lock_of(directory / LOCK_NAME)
+    wal_bytes = num_bytes_of(side_of(path, "-wal"))
+    return Inspection(
+        network_type=network_type(directory),
+        holder=owner if is_held else None,
+        last_holder=owner,
+        used_bytes=num_bytes_of(path) + wal_bytes,
+        is_unclean=not is_held and wal_bytes > 0,
+        schema=_schema_of(path) if is_there else None,
+        newest_schema=SCHEMA_VERSION,
+        is_ours=wal_bytes > 0 or has_our_header(path),  # the head of a new one is in the WAL
+        written_ns=path.stat().st_mtime_ns if is_there else None,
+    )
+
+
+def _lock_of(path: Path) -> tuple[str | None, bool]:
+    """Return what a lock says of its holder, None without one, and whether it is held.
+
+    It is shared for a moment to find that out: an aggregator that starts in it is turned away.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None, False
+    try:
+        text = os.read(number, 200).partition(b"\n")[0].decode("ascii", "replace").strip()
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return text or None, False
+        return text or "unknown", True
+    finally:
+        os.close(number)
+
+
+def _schema_of(path: Path) -> int | None:
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    return int.from_bytes(header[60:64], "big") if header.startswith(MAGIC) else None
