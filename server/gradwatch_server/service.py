@@ -162,7 +162,9 @@ def serve(
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
-        app = make_app(engine, store.alert_events, alert_stream, stream_tokens, limits)
+        app = make_app(
+            engine, store.alert_events, alert_stream, stream_tokens, limits, settings.data
+        )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
         collector = GarbageCollector()

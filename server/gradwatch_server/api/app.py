@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -12,7 +13,8 @@ from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
-from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.metrics.exposition import Exposition
+from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -32,6 +34,7 @@ def make_app(
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
+    data: Path | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -41,6 +44,7 @@ def make_app(
         alert_stream: Follows them.
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
+        data: The data directory, whose disk `/metrics` tells of.
     """
 
     @asynccontextmanager
@@ -66,7 +70,7 @@ def make_app(
         alert_events=alert_events,
         alert_stream=alert_stream,
         summaries=summaries,
-        metrics=share_metrics(engine, summaries, connection_limits),
+        metrics=share_metrics(engine, summaries, connection_limits, data),
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
@@ -81,13 +85,21 @@ def make_app(
 
 
 def share_metrics(
-    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None
+    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None, data: Path | None
 ) -> SharedAnswer[bytes]:
     """Return what renders `/metrics`, once for all who ask meanwhile."""
-    metrics = Metrics(engine, summaries, limits.refused if limits is not None else {})
+    refused = limits.refused if limits is not None else {}
+
+    def look() -> Snapshot:
+        use = engine.budget_use
+        labelled = choose_labelled(summaries.newest, use.limits.metric_runs)
+        use["metric_runs"].used = len(labelled)
+        return Snapshot(engine, refused, data, summaries.newest, labelled)
+
+    exposition = Exposition(look)
 
     async def render() -> bytes:
         await summaries.all()
-        return await run_in_threadpool(metrics.render)
+        return await run_in_threadpool(exposition.render)
 
     return SharedAnswer(render, lambda: engine.budget_use.limits.answers_share)
