@@ -178,14 +178,14 @@ METRICS: Final = (
     Metric(
         "gradwatch_run_loss",
         Type.GAUGE,
-        "Loss at the last step, the mean over the ranks that gave one.",
+        "Loss at the last step: the mean over the ranks that gave one.",
         _each(_frame("loss")),
         ("run",),
     ),
     Metric(
         "gradwatch_run_learning_rate",
         Type.GAUGE,
-        "Learning rate at the last step.",
+        "Learning rate at the last step, the largest that any rank gave.",
         _each(_frame("lr")),
         ("run",),
     ),
