@@ -13,8 +13,9 @@ from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
-from gradwatch_server.api.metrics.exposition import Exposition
-from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
+from gradwatch_server.api.metrics import exposition
+from gradwatch_server.api.metrics.push import MetricsPush
+from gradwatch_server.api.metrics.source import Source
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -35,6 +36,7 @@ def make_app(
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
     data: Path | None = None,
+    push: MetricsPush | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -45,12 +47,20 @@ def make_app(
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
         data: The data directory, whose disk `/metrics` tells of.
+        push: Sends the metrics on by itself.
     """
+    summaries = Summaries(engine)
+    refused = connection_limits.refused if connection_limits is not None else {}
+    source = Source(engine, summaries, refused, data)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         alert_stream.start()
+        if push is not None:
+            push.start(source)
         yield
+        if push is not None:
+            await run_in_threadpool(push.stop)
 
     app = FastAPI(
         title="gradwatch",
@@ -64,13 +74,12 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,  # what is not there is a problem document, whatever it ends with
     )
-    summaries = Summaries(engine)
     app.state.shared = ApiState(
         engine=engine,
         alert_events=alert_events,
         alert_stream=alert_stream,
         summaries=summaries,
-        metrics=share_metrics(engine, summaries, connection_limits, data),
+        metrics=share_metrics(source, engine),
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
@@ -84,22 +93,10 @@ def make_app(
     return app
 
 
-def share_metrics(
-    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None, data: Path | None
-) -> SharedAnswer[bytes]:
+def share_metrics(source: Source, engine: Engine) -> SharedAnswer[bytes]:
     """Return what renders `/metrics`, once for all who ask meanwhile."""
-    refused = limits.refused if limits is not None else {}
-
-    def look() -> Snapshot:
-        use = engine.budget_use
-        labelled = choose_labelled(summaries.newest, use.limits.metric_runs)
-        use["metric_runs"].used = len(labelled)
-        return Snapshot(engine, refused, data, summaries.newest, labelled)
-
-    exposition = Exposition(look)
 
     async def render() -> bytes:
-        await summaries.all()
-        return await run_in_threadpool(exposition.render)
+        return await run_in_threadpool(exposition.render, await source.look())
 
     return SharedAnswer(render, lambda: engine.budget_use.limits.answers_share)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -18,31 +18,20 @@ from gradwatch_server.api.metrics.table import METRICS
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-class Exposition(Collector):
-    """Renders all metrics.
+class _Families(Collector):
+    """All metrics as they stand in a snapshot."""
 
-    Args:
-        look: Returns what they are read from.
-    """
-
-    def __init__(self, look: Callable[[], Snapshot]) -> None:
-        self._look = look
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    def describe(self) -> tuple[()]:
-        """Name none beforehand: that would read them."""
-        return ()
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def collect(self) -> Iterator[Family]:
-        """Yield each metric as it stands."""
-        snapshot = self._look()
         for metric in METRICS:
-            yield _family(metric, snapshot)
+            yield _family(metric, self._snapshot)
 
-    def render(self) -> bytes:
-        """Return them in the text format of Prometheus."""
-        return generate_latest(self._registry)
+
+def render(snapshot: Snapshot) -> bytes:
+    """Return all metrics in the text format of Prometheus."""
+    return generate_latest(_Families(snapshot))
 
 
 def _family(metric: Metric, snapshot: Snapshot) -> Family:
