@@ -17,7 +17,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 def read_records(path: Path) -> Iterator[Any]:
     """Yield the records of a `.wandb` file."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # generated
 
     for data in _chunks(path.read_bytes()):
         record = Record()

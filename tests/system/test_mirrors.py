@@ -86,10 +86,12 @@ def same(found: list[float], wanted: list[float]) -> bool:
 
 def test_tensorboard_shows_the_series_at_their_steps_and_the_alerts(mirrored: Mirrored) -> None:
     """Its own reader of event files says so."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]  # it ships no types
 
     everything = {"scalars": 0, "tensors": 0}
-    events = EventAccumulator(str(mirrored.folder / "runs"), size_guidance=everything)
+    events = event_accumulator.EventAccumulator(
+        str(mirrored.folder / "runs"), size_guidance=everything
+    )
     events.Reload()
 
     def texts(tag: str) -> list[tuple[int, str]]:
@@ -158,6 +160,14 @@ def test_wandb_has_the_newest_steps_and_the_alerts(mirrored: Mirrored) -> None:
         ("critical: nonfinite in mirror-wandb", "ERROR"),
         ("resolved: nonfinite in mirror-wandb", "INFO"),
     ]
+
+
+def test_each_example_has_a_link() -> None:
+    """From the page of its tracker."""
+    page = (EXAMPLES.parent / "trackers.md").read_text("utf-8")
+
+    for example in EXAMPLES.glob("mirror_*.py"):
+        assert f"(examples/{example.name})" in page
 
 
 def test_a_reader_gets_each_step_once_and_begins_again_with_an_attempt(

@@ -30,8 +30,9 @@ class WandbMirror(Mirror):
     """Mirrors one run into a run of W&B; make it on the rank that has that.
 
     Alerts become W&B's own, by which it notifies people as they have set it: of one rule once a
-    minute. The address of the run's page is put into the config, as `gradwatch_run` and `gradwatch_url`. The newest step goes into the row
-    that the training logs next: W&B counts rows, and rows of others would be in the way of it.
+    minute. The address of the run's page is put into the config, as `gradwatch_url`, its name as
+    `gradwatch_run`. The newest step goes into the row that the training logs next: W&B counts
+    rows, and rows of others would be in the way of it.
 
     Args:
         run: What `wandb.init` returned.
