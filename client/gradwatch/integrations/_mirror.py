@@ -136,12 +136,12 @@ class Mirror:
 
     def _mirror_series(self) -> None:
         """Mirror the steps that are new; where the run is seen is known once it was answered."""
-        url = None if self._watch is None else self._watch.url
+        watch = self._watch
         with self._faults.noting("mirror"):
-            if self._series is None and self._watch is not None and url is not None:
+            if self._series is None and watch is not None and (url := watch.url) is not None:
                 self._series = SeriesReader(url)
-                run = self._watch.run
-                self._tracker.link(run, f"{url.removesuffix(f'/runs/{run}')}/?run={run}")
+                page = f"{url.removesuffix(f'/runs/{watch.run}')}/?run={watch.run}"
+                self._tracker.link(watch.run, page)
             if self._series is not None and (steps := self._series.read()):
                 self._tracker.log(steps)
 

@@ -86,6 +86,7 @@ class Exporter(OTLPMetricExporter):
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
         """Send metrics, and tell if that fails; nothing is raised."""
+        self._http.problem = "they could not be put together"
         result = super().export(metrics_data, timeout_millis=timeout_millis, **kwargs)
         if result is MetricExportResult.SUCCESS:
             self._note_success()
