@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
@@ -23,6 +24,32 @@ def split_address(address: str) -> tuple[str, int]:
         msg = f"not of the form host:port, such as {DEFAULT_HTTP}"
         raise ValueError(msg)
     return host.strip("[]"), int(port)
+
+
+def check_collector(address: str) -> str:
+    """Return the base address of a collector, without a slash at its end.
+
+    Nothing of it is in the error: it may have a password in it.
+
+    Raises:
+        ValueError: If it is no HTTP address, or has more in it than host, port and path.
+    """
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_address = is_address and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        msg = "not an address such as http://127.0.0.1:4318"
+        raise ValueError(msg)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        msg = (
+            "only host, port and path may be in it; what the collector asks for goes into "
+            "OTEL_EXPORTER_OTLP_HEADERS, such as authorization=Bearer%20TOKEN"
+        )
+        raise ValueError(msg)
+    return address.rstrip("/")
 
 
 def endpoint_host(endpoint: str) -> str | None:

@@ -355,6 +355,18 @@ class Budgets(LoggedBudgets):
         most=1.0,
     )
 
+    metric_runs: int = _budget(
+        50,
+        "count",
+        "all",
+        "Runs with numbers of their own in `/metrics`.",
+        why="each is some 35 time series, which Prometheus keeps for weeks",
+        at_limit="those that live go before those that ended, then those heard of last; all others "
+        "are in the sums, and `gradwatch_runs_left_out` says how many they are",
+        least=0,
+        most=10_000,
+    )
+
     # The aggregator's own log
     log_lines: int = _budget(
         1,

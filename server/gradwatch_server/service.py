@@ -22,6 +22,7 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
+from gradwatch_server.api.metrics.push import MetricsPush
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
@@ -140,6 +141,7 @@ def serve(
     """
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
+    push = _metrics_push(settings)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
@@ -178,7 +180,9 @@ def serve(
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
-        app = make_app(engine, store.alert_events, alert_stream, stream_tokens, limits)
+        app = make_app(
+            engine, store.alert_events, alert_stream, stream_tokens, limits, settings.data, push
+        )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
         collector = GarbageCollector()
@@ -195,6 +199,24 @@ def serve(
         if failed:
             msg = "the engine failed; the log above says why"
             raise GradwatchError(msg)
+
+
+def _metrics_push(settings: Settings) -> MetricsPush | None:
+    """Return what sends metrics to a collector, None where none is named.
+
+    Raises:
+        GradwatchError: If the libraries for it are missing, or what it asks for is malformed.
+    """
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        from gradwatch_server.api.metrics.otlp import OtlpPush  # noqa: PLC0415 - an extra's
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("opentelemetry", "requests"):
+            raise
+        msg = "otlp_endpoint needs OpenTelemetry's libraries; run: pip install 'gradwatch[otlp]'"
+        raise GradwatchError(msg) from error
+    return OtlpPush(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
 
 
 def _access_policy(

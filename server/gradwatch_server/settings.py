@@ -15,7 +15,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gradwatch_server.addresses import endpoint_host, is_loopback, split_address
+from gradwatch_server.addresses import check_collector, endpoint_host, is_loopback, split_address
 from gradwatch_server.budgets import BUDGETS, Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
@@ -99,6 +99,14 @@ class Settings(BaseSettings):
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
     )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="Address of an OpenTelemetry collector that metrics are sent to, such as "
+        "http://127.0.0.1:4318; the headers it asks for stand in OTEL_EXPORTER_OTLP_HEADERS.",
+    )
+    otlp_interval_s: float = Field(
+        15.0, ge=1.0, le=3_600.0, description="How often they are sent to it."
+    )
     budgets: Budgets = Field(
         default_factory=Budgets, description="What peers may use; see docs/operations.md."
     )
@@ -113,6 +121,11 @@ class Settings(BaseSettings):
             msg = f"must not be below log_max_age_s ({least:g})"
             raise ValueError(msg)
         return value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _base_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_collector(value)
 
     @field_validator("http")
     @classmethod
@@ -172,6 +185,9 @@ def check_config(config: Path) -> None:
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")
 
+_NEVER_SHOWN: Final = ("otlp_endpoint",)
+"""Settings that a secret may stand in."""
+
 
 def _first(error: ValidationError) -> str:
     """Return the first of what is wrong: the key, what is allowed, and what was given."""
@@ -185,6 +201,8 @@ def _first(error: ValidationError) -> str:
         return f"setting {key!r} is not known; there are {', '.join(known)}"
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
+    if key in _NEVER_SHOWN:
+        return f"setting {key!r}: {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 
 

@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
+from gradwatch_server.api.metrics import table as metrics
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import BUDGETS, TABLE, Budgets, table
 from gradwatch_server.cli.app import app
@@ -68,6 +69,14 @@ def test_the_tables_of_the_doctors_checks_are_those_of_the_registry(begin: str) 
 
     assert page.count(begin) == 1
     assert between(page, begin, "\n" + checks.table(checks.TABLES[begin])) == page
+
+
+def test_the_table_of_metrics_is_that_of_the_definitions() -> None:
+    """If not: scripts/docs writes it."""
+    page = _page("metrics.md")
+
+    assert page.count(metrics.TABLE) == 1
+    assert between(page, metrics.TABLE, "\n" + metrics.table()) == page
 
 
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -12,7 +13,9 @@ from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
-from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.metrics import exposition
+from gradwatch_server.api.metrics.push import MetricsPush
+from gradwatch_server.api.metrics.source import Source
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -32,6 +35,8 @@ def make_app(
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
+    data: Path | None = None,
+    push: MetricsPush | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -41,12 +46,21 @@ def make_app(
         alert_stream: Follows them.
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
+        data: The data directory, whose disk `/metrics` tells of.
+        push: Sends the metrics on by itself.
     """
+    summaries = Summaries(engine)
+    refused = connection_limits.refused if connection_limits is not None else {}
+    source = Source(engine, summaries, refused, data)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         alert_stream.start()
+        if push is not None:
+            push.start(source)
         yield
+        if push is not None:
+            await run_in_threadpool(push.stop)
 
     app = FastAPI(
         title="gradwatch",
@@ -60,13 +74,12 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,  # what is not there is a problem document, whatever it ends with
     )
-    summaries = Summaries(engine)
     app.state.shared = ApiState(
         engine=engine,
         alert_events=alert_events,
         alert_stream=alert_stream,
         summaries=summaries,
-        metrics=share_metrics(engine, summaries, connection_limits),
+        metrics=share_metrics(source, engine),
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
@@ -80,14 +93,10 @@ def make_app(
     return app
 
 
-def share_metrics(
-    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None
-) -> SharedAnswer[bytes]:
+def share_metrics(source: Source, engine: Engine) -> SharedAnswer[bytes]:
     """Return what renders `/metrics`, once for all who ask meanwhile."""
-    metrics = Metrics(engine, summaries, limits.refused if limits is not None else {})
 
     async def render() -> bytes:
-        await summaries.all()
-        return await run_in_threadpool(metrics.render)
+        return await run_in_threadpool(exposition.render, await source.look())
 
     return SharedAnswer(render, lambda: engine.budget_use.limits.answers_share)

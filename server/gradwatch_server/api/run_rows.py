@@ -16,11 +16,10 @@ from gradwatch_wire.health import Phase, Status
 Order = Literal["heard", "worst", "name", "step"]
 
 _STATUSES: Final = list(Status)
-_LIVING: Final = (Phase.WAITING, Phase.RUNNING)
 
 
 def _badness(own: Summary) -> tuple[Any, ...]:
-    return own.phase not in _LIVING, -_STATUSES.index(own.status), -own.key[0], own.view.name
+    return own.has_ended, -_STATUSES.index(own.status), -own.key[0], own.view.name
 
 
 _KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from gradwatch_server.api.problems import encode
 from gradwatch_server.api.shared_answer import SharedAnswer
@@ -41,8 +41,13 @@ class Summary:
         phase: Where it is in its life.
         status: How well it is.
         score: The last health score, None without.
+        lowest_score: The lowest one of the window, None without.
+        norm: The last gradient norm over all layers and ranks, None if it is not known.
+        nonfinite_steps: Steps of the window whose gradient norm was NaN or Inf.
+        usual_step_time_s: Median of the newest gaps between steps, None while they are too few.
         ranks: State to the number of ranks in it.
         firing: Severity to the number of alerts that fire.
+        rules: Rule and severity to the number of alerts that fire.
         number: That of the listing in which it came to be so.
     """
 
@@ -54,14 +59,24 @@ class Summary:
     phase: Phase
     status: Status
     score: float | None
+    lowest_score: float | None
+    norm: float | None
+    nonfinite_steps: int
+    usual_step_time_s: float | None
     ranks: Mapping[str, int]
     firing: Mapping[str, int]
+    rules: Mapping[tuple[str, str], int]
     number: int = 0
 
     @property
     def key(self) -> tuple[int, str]:
         """By what runs are ordered: when they were last heard of."""
         return self.view.updated_ns, self.view.name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.phase not in (Phase.WAITING, Phase.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,7 @@ def _renew(
     ):
         return before
     report = health(view, last_seen, now_ns, fault)
+    firing = [own for own in report["alerts"]["items"] if own["state"] == AlertState.FIRING]
     return Summary(
         view=view,
         fault=fault,
@@ -160,16 +176,16 @@ def _renew(
         phase=report["phase"],
         status=report["status"],
         score=report["score"]["last"],
+        lowest_score=report["score"]["min"],
+        norm=report["gradient_norm"]["last"],
+        nonfinite_steps=report["gradient_norm"]["nonfinite_steps"],
+        usual_step_time_s=report["usual_step_time_s"],
         ranks=Counter(rank["state"] for rank in report["ranks"]),
-        firing=_firing(report),
+        firing=Counter(own["severity"] for own in firing),
+        rules=Counter((own["rule"], own["severity"]) for own in firing),
     )
 
 
 def _alive(view: RunView) -> tuple[RankView, ...]:
     views = (view, *(other for other in view.others if other.is_live))
     return tuple(rank for own in views for rank in own.ranks if rank.state is RankState.ALIVE)
-
-
-def _firing(report: Mapping[str, Any]) -> Counter[str]:
-    items = report["alerts"]["items"]
-    return Counter(own["severity"] for own in items if own["state"] == AlertState.FIRING)

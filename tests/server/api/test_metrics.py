@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
 from collections.abc import Callable
 from hashlib import blake2s
 from typing import Any
@@ -9,9 +12,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradwatch_server.api.metrics import MAX_LABELLED_RUNS
+from gradwatch_server.api.metrics.metric import Metric, Type
+from gradwatch_server.api.metrics.table import METRICS
 from gradwatch_server.budgets import BUDGETS
-from gradwatch_wire import Event, Hello
+from gradwatch_wire import Bye, Event
+from tests.support.programs import program
+from tests.support.records import stats_of
+from tests.support.waiting import PATIENCE_S
 
 
 def event(step: int) -> Event:
@@ -96,24 +103,140 @@ def test_runs_ranks_and_alerts_are_counted_by_state(
     assert found["gradwatch_ranks", "lost"] == 0
     assert found["gradwatch_alerts_firing", "critical"] == 1
     assert found["gradwatch_alerts_firing", "info"] == 0
-    assert found["gradwatch_run_records_lost", "gpt"] == 6
     assert found["gradwatch_run_score", "gpt"] == 0.0
 
 
-def test_only_so_many_runs_have_series_of_their_own(metrics: Any, peers: Any) -> None:
-    """The others are in the sums."""
-    peer = peers(metrics.service.ingest)
-    for number in range(MAX_LABELLED_RUNS + 5):
-        peer.session = (number + 1).to_bytes(16, "big")
-        peer.greeting = Hello(run=f"run-{number}", rank=0, world=1)
-        peer.greet()
-    wanted = MAX_LABELLED_RUNS + 5
-    while (found := metrics())["gradwatch_runs", "unknown"] < wanted:
-        pass
+@pytest.mark.slow
+def test_a_run_has_numbers_of_its_own(service: Any, peers: Any, wait_until: Any) -> None:
+    """Those of the last step; a status and a phase are 1 where they hold, and 0 elsewhere."""
+    peer = peers(service.ingest, run="own").attach()
+    for step in range(3):
+        peer.stats(step, (3.0, 4.0), loss=2.5, lr=0.125, step_time_s=0.5)
+    peer.stats(3, (3.0, float("nan")), loss=2.5, lr=0.125, step_time_s=0.5)
+    peer.seq += 2
+    peer.send(stats_of(4, (6.0, 8.0), loss=2.25, lr=0.25, step_time_s=0.75), low=peer.seq + 1)
+    peer.acked()
+    wait_until(lambda: _of_run(service, "own").get("gradwatch_run_step") == 4)
+    found = _of_run(service, "own")
 
-    labelled = [label for name, label in found if name == "gradwatch_run_records_lost"]
-    assert len(labelled) == MAX_LABELLED_RUNS
-    assert f"run-{wanted - 1}" in labelled
+    numbers = {
+        "gradient_norm": 10.0,
+        "nonfinite_steps": 1,
+        "loss": 2.25,
+        "learning_rate": 0.25,
+        "step_time_seconds": 0.75,
+        "attempt": 1,
+        "score": 1.0,
+        "lowest_score": 0.0,
+        "records_total stored": peer.seq - 2,
+        "records_total lost": 2,
+        "status critical": 1,
+        "status healthy": 0,
+        "phase running": 1,
+        "phase ended": 0,
+        "ranks alive": 1,
+        "ranks lost": 0,
+        "alerts_firing critical": 1,
+        "alerts_firing info": 0,
+        "rule_alerts_firing nonfinite critical": 1,
+    }
+    assert {key: found[f"gradwatch_run_{key}"] for key in numbers} == numbers
+    age_s = time.time() - found["gradwatch_run_last_record_timestamp_seconds"]
+    assert -1 < age_s < PATIENCE_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "shown"), [("nan", "NaN"), ("inf", "+Inf")])
+def test_what_is_not_finite_is_written_as_prometheus_does(
+    service: Any, peers: Any, wait_until: Any, norm: str, shown: str
+) -> None:
+    """And what is not known is not there."""
+    peer = peers(service.ingest, run=norm).attach()
+    peer.steps(0, float(norm))
+    line = f'gradwatch_run_gradient_norm{{run="{norm}"}} {shown}\n'
+    wait_until(lambda: line in service.get("/metrics").text)
+
+    assert "gradwatch_run_loss" not in _of_run(service, norm)
+
+
+def _of_run(service: Any, run: str) -> dict[str, float]:
+    """Return the metrics of a run: name and other labels to number."""
+    return {
+        " ".join([sample.name, *(v for k, v in sample.labels.items() if k != "run")]): sample.value
+        for family in text_string_to_metric_families(service.get("/metrics").text)
+        for sample in family.samples
+        if sample.labels.get("run") == run
+    }
+
+
+def test_only_so_many_runs_have_numbers_of_their_own(
+    serve: Any, peers: Any, wait_until: Any
+) -> None:
+    """Those that live before those that ended; how many were left out is said."""
+    service = serve(GRADWATCH_BUDGETS__METRIC_RUNS="2")
+    made = [peers(service.ingest, run=f"run-{number}").attach() for number in range(4)]
+    for peer in made[1:3]:
+        peer.send(Bye())
+        peer.acked()
+    for peer in made:
+        service.shows(peer)
+
+    def labelled() -> set[str]:
+        families = text_string_to_metric_families(service.get("/metrics").text)
+        return {s.labels["run"] for f in families for s in f.samples if "run" in s.labels}
+
+    wait_until(lambda: labelled() == {"run-0", "run-3"})
+    text = service.get("/metrics").text
+    assert "\ngradwatch_runs_left_out 2.0\n" in text
+    assert '\ngradwatch_budget_used{budget="metric_runs"} 2.0\n' in text
+
+
+@pytest.mark.slow
+def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None:
+    """Each metric of the table is there with its type and help, and no other is."""
+    peer = peers(service.ingest, run="whole").attach()
+    peer.send_frames(b"\x01", b"nonsense")
+    for step in range(40):
+        peer.stats(step, (1.0, float("nan")), loss=1.0, lr=0.1, step_time_s=0.5)
+    peer.acked()
+    service.shows(peer)
+    text = service.get("/metrics").text
+    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    samples = {
+        (s.name.removesuffix("_bucket"), frozenset(s.labels) - {"le"})
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+        if not s.name.endswith(("_count", "_sum"))
+    }
+
+    assert types == {own.name: own.type for own in METRICS}
+    assert helps == {own.name: own.what for own in METRICS}
+    assert samples == {(own.name, frozenset(own.labels)) for own in METRICS}
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_says_its_unit_in_its_name(metric: Metric) -> None:
+    """And that it is a counter."""
+    stem = metric.name.removesuffix("_total")
+    unit = next((unit for unit in ("seconds", "bytes") if stem.endswith(f"_{unit}")), "")
+
+    assert metric.unit == unit
+    assert (metric.type is Type.COUNTER) == metric.name.endswith("_total")
+    assert re.fullmatch(r"(gradwatch|process)_[a-z_]+", metric.name)
+
+
+@pytest.mark.slow
+def test_prometheus_has_nothing_to_complain_of(service: Any, peers: Any) -> None:
+    """Names, units, types and help, by its own linter."""
+    promtool = program("promtool", "prometheus")
+    peers(service.ingest, run="linted").attach().steps(0, 1.0)
+    text = service.get("/metrics").text
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gradwatch_server.api.etags import boot_of
-from gradwatch_server.api.metrics import CONTENT_TYPE
+from gradwatch_server.api.metrics.exposition import CONTENT_TYPE
 from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.state import Api
 from gradwatch_server.core.alerting.alert import isotime

@@ -1,0 +1,41 @@
+"""What the metrics are read from: published snapshots, never the engine's own state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradwatch_server.api.summaries import Summary
+from gradwatch_server.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that metrics are made of at one moment.
+
+    Args:
+        engine: Its counters and what it published.
+        refused: Kind to the number of requests that were none.
+        data: The data directory, None where there is none.
+        runs: All runs, the last one heard of first.
+        labelled: Those that have numbers of their own.
+    """
+
+    engine: Engine
+    refused: Mapping[str, int]
+    data: Path | None
+    runs: Sequence[Summary]
+    labelled: Sequence[Summary]
+
+
+def choose_labelled(runs: Sequence[Summary], most: int) -> Sequence[Summary]:
+    """Return the runs that get numbers of their own: those that live first, then the last ended.
+
+    Prometheus keeps each as time series of its own, so that they have to be few.
+
+    Args:
+        runs: All runs, the last one heard of first.
+        most: How many are wanted at most.
+    """
+    return sorted(runs, key=lambda own: own.has_ended)[:most]

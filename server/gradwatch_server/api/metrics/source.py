@@ -1,0 +1,41 @@
+"""Where snapshots come from that metrics are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
+from gradwatch_server.api.summaries import Summaries
+from gradwatch_server.engine.engine import Engine
+
+
+class Source:
+    """Takes snapshots of an engine.
+
+    Args:
+        engine: Publishes what metrics are made of.
+        summaries: Its runs in short.
+        refused: Kind to the number of requests that were none.
+        data: The data directory, None where there is none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        summaries: Summaries,
+        refused: Mapping[str, int],
+        data: Path | None,
+    ) -> None:
+        self._engine = engine
+        self._summaries = summaries
+        self._refused = refused
+        self._data = data
+
+    async def look(self) -> Snapshot:
+        """Return how all is, in the event loop of the summaries."""
+        runs = await self._summaries.all()
+        use = self._engine.budget_use
+        labelled = choose_labelled(runs, use.limits.metric_runs)
+        use["metric_runs"].used = len(labelled)
+        return Snapshot(self._engine, self._refused, self._data, runs, labelled)

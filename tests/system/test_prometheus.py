@@ -1,0 +1,207 @@
+"""A real Prometheus beside a real aggregator and a real training: metrics, rules, dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gradwatch_server.api.metrics.table import METRICS
+from gradwatch_server.keys import make_keys, read_keys
+from tests.support.aggregator import Aggregator
+from tests.support.job import Job
+from tests.support.programs import program
+from tests.support.prometheus import DEPLOY, Prometheus
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+RUN: Final = "scraped"
+DASHBOARD: Final = DEPLOY.parent / "grafana" / "dashboards" / "gradwatch.json"
+VARIABLES: Final = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$run": RUN}
+
+
+@pytest.fixture(scope="module")
+def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
+    """An aggregator with a run whose gradient was NaN at one step, and which holds after it."""
+    made = Aggregator(tmp_path_factory.mktemp("scraped") / "data")
+    made.start()
+    faulty = ("--fault", "local-weight", "--fault-step", "20", "--hold-at", "22")
+    worker = Path(__file__).with_name("worker.py")
+    job = Job(worker, 1, made.ingest, ("--run", RUN, *faulty))
+    wait_until(lambda: made.get(f"/runs/{RUN}").is_success, "the run is there")
+    made.reaches(RUN, 21)
+    yield made
+    job.kill()
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    aggregator: Aggregator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    """It has scraped the run twice at the least, as rates need."""
+    directory = tmp_path_factory.mktemp("prometheus") / "prometheus"
+    made = Prometheus(directory, aggregator.url.removeprefix("http://"))
+    scraped_twice = f'count_over_time(gradwatch_run_step{{run="{RUN}"}}[5m]) >= 2'
+    wait_until(lambda: made.query(scraped_twice), "two scrapes")
+    yield made
+    made.close()
+
+
+def test_prometheus_has_what_the_aggregator_says(
+    aggregator: Aggregator, prometheus: Prometheus
+) -> None:
+    """As numbers of the run."""
+    health = aggregator.health(RUN)
+
+    def value(name: str, **labels: str) -> float:
+        chosen = ", ".join(f'{key}="{value}"' for key, value in {"run": RUN, **labels}.items())
+        ((_, found),) = prometheus.query(f"gradwatch_run_{name}{{{chosen}}}")
+        return float(found)
+
+    assert value("step") == health["step"] == 21
+    assert value("gradient_norm") == health["gradient_norm"]["last"]
+    assert value("loss") == health["loss"]
+    assert value("learning_rate") == health["lr"] == 0.01
+    assert value("nonfinite_steps") == 1
+    assert value("lowest_score") == 0
+    assert value("status", status="critical") == 1
+    assert value("rule_alerts_firing", rule="nonfinite") == 1
+    assert value("ranks", state="alive") == 1
+    assert value("records_total", outcome="stored") == health["records"]["stored"]
+
+
+def test_prometheus_knows_type_and_help_of_every_metric(prometheus: Prometheus) -> None:
+    """Those of the table; what a run without faults has not, is not there."""
+    known = prometheus.ask("metadata")
+    own = {name: about[0] for name, about in known.items() if name.startswith("gradwatch_")}
+    table = {each.name: each for each in METRICS if each.name.startswith("gradwatch_")}
+
+    assert own.keys() == table.keys()
+    assert {(name, about["type"], about["help"]) for name, about in own.items()} == {
+        (each.name, str(each.type), each.what) for each in table.values()
+    }
+
+
+def test_the_rules_are_loaded_and_the_one_of_a_critical_run_fires(prometheus: Prometheus) -> None:
+    """And no other that would be told at once."""
+    groups = prometheus.ask("rules")["groups"]
+    assert [len(group["rules"]) for group in groups] == [10, 4]
+    assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
+
+    def firing() -> list[tuple[str, str]]:
+        alerts = prometheus.ask("alerts")["alerts"]
+        labels = [own["labels"] for own in alerts if own["state"] == "firing"]
+        return [(own["alertname"], own.get("run", "")) for own in labels]
+
+    wait_until(firing, "an alert fires")
+    assert firing() == [("GradwatchRunCritical", RUN)]
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (("check", "config"), "prometheus.yml"),
+        (("check", "rules"), "gradwatch.rules.yml"),
+        (("test", "rules"), "gradwatch.rules.test.yml"),
+    ],
+)
+def test_promtool_takes_the_files(command: tuple[str, ...], file: str) -> None:
+    """Each rule fires where its test says, and not before."""
+    done = subprocess.run(
+        [program("promtool", "prometheus"), *command, DEPLOY / file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_rule_has_a_test_in_which_it_fires() -> None:
+    """One that never fires would not be missed."""
+    rules = re.findall(r"- alert: (\w+)", (DEPLOY / "gradwatch.rules.yml").read_text("utf-8"))
+    tests = (DEPLOY / "gradwatch.rules.test.yml").read_text("utf-8")
+
+    assert len(rules) == 14
+    for rule in rules:
+        assert re.search(rf"alertname: {rule}\n +exp_alerts:", tests), rule
+
+
+def _panels() -> Iterator[dict[str, Any]]:
+    for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
+        if panel["type"] != "row":
+            yield panel
+
+
+def _expressions() -> list[tuple[str, str]]:
+    return [
+        (f"{panel['title']} {target['refId']}", target["expr"])
+        for panel in _panels()
+        for target in panel["targets"]
+    ]
+
+
+MAY_BE_EMPTY: Final = {"Refused per second", "Budgets at their limit"}
+"""Panels that show nothing where nothing is wrong."""
+
+
+@pytest.mark.parametrize(("panel", "expression"), _expressions(), ids=lambda text: str(text)[:40])
+def test_each_expression_of_the_dashboard_is_answered(
+    prometheus: Prometheus, panel: str, expression: str
+) -> None:
+    """Parsed, of metrics that there are, and with something to show."""
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    assert "$" not in expression
+    names = set(re.findall(r"\b(?:gradwatch|process)_\w+", expression))
+    known = {own.name for own in METRICS}
+    found = prometheus.query(expression)
+
+    assert {name.removesuffix("_bucket") for name in names} <= known
+    assert found or panel.rpartition(" ")[0] in MAY_BE_EMPTY
+
+
+def test_the_dashboard_asks_only_through_its_variables() -> None:
+    """So that it works with any data source, and for one run as for all."""
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    variables = {own["name"]: own for own in dashboard["templating"]["list"]}
+
+    assert set(variables) == {"datasource", "job", "instance", "run"}
+    for panel in _panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["title"]
+    for _, expression in _expressions():
+        per_run = expression.count("gradwatch_run_")
+        assert expression.count('run=~"$run"') == per_run, expression
+        metrics = len(re.findall(r"\b(?:gradwatch|process)_\w+", expression))
+        assert expression.count('instance=~"$instance"') == metrics, expression
+
+
+def test_the_variables_of_the_dashboard_have_values(prometheus: Prometheus) -> None:
+    """Those that Grafana asks Prometheus for."""
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    for own in dashboard["templating"]["list"][1:]:
+        asked = re.fullmatch(r"label_values\((.+), (\w+)\)", own["query"]["query"])
+        assert asked is not None
+        series = re.sub(r"\$\w+", ".*", asked[1])
+        assert prometheus.ask(f"label/{asked[2]}/values", **{"match[]": series}), own["name"]
+
+
+def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
+    """The variant that the configuration has in a comment, of an aggregator with keys."""
+    keys = tmp_path / "keys"
+    make_keys(keys)
+    made = Aggregator(tmp_path / "data", "--keys-dir", str(keys))
+    made.start()
+    target = made.url.removeprefix("http://")
+    scraping = Prometheus(tmp_path / "prometheus", target, read_keys(keys).tokens.read)
+    wait_until(lambda: scraping.query('up{job="gradwatch"} == 1'), "a scrape that was let in")
+    scraping.close()
+    made.close()
