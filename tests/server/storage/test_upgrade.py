@@ -23,6 +23,7 @@ from tests.support.peer import NewPeer
 pytestmark = pytest.mark.slow
 
 GOLDEN = Path(__file__).parent / "golden"
+SCHEMAS = sorted(int(path.name[7:-7]) for path in GOLDEN.glob("schema_*.tar.xz"))
 WITHOUT_CURVES = (2, 3)
 """Schemas whose runs come without the curves of what was recorded then (docs/upgrading.md)."""
 
@@ -62,7 +63,7 @@ class Upgraded:
         self.aggregator.start()
 
 
-@pytest.fixture(scope="module", params=range(1, SCHEMA_VERSION + 1))
+@pytest.fixture(scope="module", params=SCHEMAS)
 def upgraded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
@@ -70,6 +71,11 @@ def upgraded(
     made = Upgraded(request.param, tmp_path_factory.mktemp(f"schema_{request.param}"))
     yield made
     made.aggregator.close()
+
+
+def test_there_is_a_directory_of_every_schema_before_this_one() -> None:
+    """If not: `golden/README.md` says how the last commit before the change makes one."""
+    assert SCHEMAS[: SCHEMA_VERSION - 1] == list(range(1, SCHEMA_VERSION))
 
 
 def test_runs_and_their_records_are_as_they_were(upgraded: Upgraded) -> None:
@@ -116,7 +122,7 @@ def test_the_directory_has_todays_schema_and_goes_on(upgraded: Upgraded, peers: 
 
 def test_a_directory_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """In one line that says what to do; not a row of it is touched."""
-    directory, _ = unpack(SCHEMA_VERSION, tmp_path)
+    directory, _ = unpack(SCHEMAS[-1], tmp_path)
     with contextlib.closing(sqlite3.connect(directory / "gradwatch.db")) as database:
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
     before = rows_of(directory)
