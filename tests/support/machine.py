@@ -53,7 +53,7 @@ pivot_root . outside
 umount -l /outside
 cd /
 unset SCRATCH PYTHON SITE SOURCE
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
+PATH=/opt/gradwatch/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
 
 _WAIT: Final = r"""
