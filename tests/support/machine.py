@@ -1,7 +1,7 @@
 """A machine of a test's own, as far as Linux gives one: its own files, processes, network, mounts.
 
 Its root is this machine's with a layer above it, in which all may be changed; nothing of it stays.
-gradwatch is in /opt/gradwatch, where an operator would install it. So what containers and services
+gradwatch and torchrun are in /opt/gradwatch, where an operator would install them. So what containers and services
 do to a process can be done for real: another user, a root that is read-only, capabilities taken.
 """
 
@@ -35,20 +35,23 @@ mount -t proc proc proc
 mount -t tmpfs tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 ip link set lo up
+ip address add 192.0.2.1/32 dev lo  # names resolve only where there is an address besides loopback
 mkdir -p opt/gradwatch/{bin,python,site,source} outside
 mount --rbind "$PYTHON" opt/gradwatch/python
 mount --rbind "$SITE" opt/gradwatch/site
 mount --rbind "$SOURCE" opt/gradwatch/source
-for command in python gradwatch; do
-    run=$([[ $command = gradwatch ]] && echo "-P -m gradwatch_server" || true)
+while read -r command run; do
     cat >opt/gradwatch/bin/$command <<END
 #!/bin/sh
 export LD_LIBRARY_PATH=/opt/gradwatch/python/lib
-export PYTHONPATH=/opt/gradwatch/source/server:/opt/gradwatch/source/shared:/opt/gradwatch/site
+sources=/opt/gradwatch/source
+export PYTHONPATH=\$sources/client:\$sources/server:\$sources/shared:/opt/gradwatch/site
 exec /opt/gradwatch/python/bin/python3 $run "\$@"
 END
     chmod 755 opt/gradwatch/bin/$command
-done
+done <<<"python
+gradwatch -P -m gradwatch_server
+torchrun -P -m torch.distributed.run"
 pivot_root . outside
 umount -l /outside
 cd /
