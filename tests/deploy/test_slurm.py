@@ -79,8 +79,6 @@ def test_the_job_says_how_its_training_was(printed: str) -> None:
     assert re.search(r"^ended with 3$", printed, re.MULTILINE), printed
     assert re.search(r"^step +7 ", printed, re.MULTILINE)
     assert re.search(r"NaN .*rank 1", printed)
-    assert "critical" in printed
-    assert "attached: rank 1 of 2" in printed or "2 of 2" in printed
 
 
 @pytest.mark.slow
@@ -90,7 +88,7 @@ def test_what_it_recorded_is_kept_where_it_was_submitted(printed: str) -> None:
 
     assert "600 gradwatch-keys/client.key" in kept
     assert "tmp." not in kept
-    assert re.search(r"train-1\b.*critical", kept), kept
+    assert re.search(r"train-1 +ended +critical +7 +2/2 ", kept), kept
 
 
 def test_both_scripts_start_the_training_alike() -> None:

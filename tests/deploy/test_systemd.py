@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import REPOSITORY
+from tests.support.machine import REPOSITORY, run_in_machine
 from tests.support.programs import program
 
 UNITS = REPOSITORY / "deploy" / "systemd"
@@ -51,3 +51,57 @@ def test_the_unit_is_confined(unit: Path) -> None:
     found = re.search(r"Overall exposure level for gradwatch.service: ([\d.]+)", printed)
     assert found is not None
     assert float(found[1]) <= MOST_EXPOSED, printed
+
+
+BOOT = r"""
+    # systemd needs a cgroup that is its own; it goes again with its last process.
+    mkdir /mnt/cgroup
+    mount -t cgroup2 cgroup2 /mnt/cgroup
+    mine=/mnt/cgroup/gradwatch-$RANDOM$RANDOM
+    mkdir $mine
+    empty() { find $mine -depth -type d -exec rmdir {} + 2>/dev/null; }
+    trap 'echo 0 >/mnt/cgroup/cgroup.procs; kill -KILL $! && wait $! || true; until_ok empty' EXIT
+    echo 0 >$mine/cgroup.procs
+    rm -f /etc/systemd/system/*.wants/*  # nothing else is to be started
+    cp /opt/gradwatch/source/deploy/systemd/gradwatch.service /etc/systemd/system/
+    container=other unshare --cgroup --mount --propagation shared --pid --fork --kill-child \
+        bash -c 'umount -l /sys/fs/cgroup; mount -t proc proc /proc
+            mount -t cgroup2 cgroup2 /sys/fs/cgroup
+            exec /lib/systemd/systemd --unit=gradwatch.service' >/dev/null 2>&1 &
+    until_ok pgrep --parent $! systemd >/dev/null
+    init=$(pgrep --parent $! systemd)
+    inside() { nsenter --target "$init" --mount --pid --cgroup "$@"; }
+    trap 'inside systemctl status gradwatch >&2' ERR
+"""
+
+
+@pytest.mark.slow
+def test_systemd_runs_the_service(tmp_path: Path) -> None:
+    """Another systemd than this machine's: it starts, is reloaded, gets keys, and stops cleanly."""
+    program("systemctl", "systemd")
+    script = f"""
+        {BOOT}
+        healthy() {{ inside curl --silent --fail --output /dev/null http://127.0.0.1:8420/readyz; }}
+        until_ok healthy
+        show() {{ inside systemctl show gradwatch --value --property "$1"; }}
+        show ActiveState
+        inside systemctl reload gradwatch
+        show ActiveState
+        inside gradwatch keys --dir /etc/gradwatch/keys >/dev/null
+        inside mkdir /etc/systemd/system/gradwatch.service.d
+        inside cp /opt/gradwatch/source/deploy/systemd/gradwatch-keys.conf \\
+            /etc/systemd/system/gradwatch.service.d/
+        inside systemctl daemon-reload
+        inside systemctl restart gradwatch
+        until_ok healthy
+        inside curl --silent --output /dev/null --write-out '%{{http_code}}\\n' \\
+            http://127.0.0.1:8420/runs
+        inside systemctl stop gradwatch
+        show Result
+        show ExecMainStatus
+        stat --format '%a' /var/lib/private/gradwatch/gradwatch.db
+    """
+
+    printed = run_in_machine(script, tmp_path).split()
+
+    assert printed == ["active", "active", "401", "success", "0", "600"]
