@@ -19,7 +19,7 @@ PRIVATE: Final = 0o600
 """The widest mode of a file with a secret in it."""
 
 HANDED_OUT: Final = 0o640
-"""That of one which is root's, for who is not root: Kubernetes and systemd let him read by group."""
+"""The same for a file of root's that another user reads: Kubernetes and systemd let its group."""
 
 MAX_FILE_BYTES: Final = 1 << 20
 

@@ -44,7 +44,8 @@ def test_without_a_profile_there_is_the_aggregator_alone() -> None:
     profiles = {name: each.get("profiles") for name, each in SERVICES.items()}
 
     assert profiles.pop("aggregator") is None
-    assert profiles == dict.fromkeys(("prometheus", "alertmanager", "grafana"), ["monitoring"])
+    assert set(profiles) == {"prometheus", "alertmanager", "grafana"}
+    assert all(each == ["monitoring"] for each in profiles.values())
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -81,9 +82,7 @@ def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]
     """One with the arguments and the environment of the file, but for ports and directory."""
     service = SERVICES["aggregator"]
     kept = [each for each in service["command"] if not re.match("--(http|ingest|data)=", each)]
-    made = Aggregator(
-        tmp_path_factory.mktemp("compose") / "data", *kept, **service["environment"]
-    )
+    made = Aggregator(tmp_path_factory.mktemp("compose") / "data", *kept, **service["environment"])
     made.start()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""What the Dockerfile says, done without Docker: its commands as its user, with a root that is read-only.
+"""What the Dockerfile says, done without Docker: as its user, with a root that is read-only.
 
 The base images and the registry are missing here; what is installed is what the tests run with.
 """

@@ -1,6 +1,6 @@
 """deploy/kubernetes/gradwatch.yaml: valid, restricted, and what it starts does start.
 
-No cluster runs here. What a kubelet does to the container's files is done by hand: the modes, owners
+No cluster runs here. What a kubelet does to the container's files is done by hand: modes, owners
 and links of a Secret and of a volume under fsGroup, a root that is read-only, no privilege.
 """
 
@@ -70,7 +70,7 @@ def test_names_and_ports_fit_together() -> None:
 PROBES = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
 
 SECRET = """
-    # As kubelet lays out a Secret: links to a directory, all root's, mode 1777 above, mounted read-only.
+    # As kubelet lays out a Secret: links into a directory of root's, mode 1777 above, read-only.
     mkdir -p "$keys"
     mount -t tmpfs -o mode=1777 tmpfs "$keys"
     mkdir "$keys/..2026_11_23"

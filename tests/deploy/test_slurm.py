@@ -1,4 +1,4 @@
-"""deploy/slurm: the job scripts, run by Slurm itself: a controller and two nodes on this machine."""
+"""deploy/slurm: the job scripts, run by Slurm itself: a controller and two nodes, all here."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ def aggregator(tmp_path: Path) -> Iterator[Aggregator]:
 
 
 @pytest.fixture
-def meeting() -> Iterator[str]:
+def meeting() -> str:
     """Where the ranks meet."""
     port = ReservedPort()
     number = port.number
     port.close()  # torchrun binds it without asking for its reuse
-    yield f"localhost:{number}"
+    return f"localhost:{number}"
 
 
 @pytest.mark.slow
@@ -73,9 +73,7 @@ def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str) -> None:
 def test_what_is_missing_is_named() -> None:
     """One line, and exit code 2 for the arguments."""
     environ = {"PATH": os.environ["PATH"]}
-    short = subprocess.run(
-        [SCRIPT, "2"], env=environ, capture_output=True, text=True, check=False
-    )
+    short = subprocess.run([SCRIPT, "2"], env=environ, capture_output=True, text=True, check=False)
     unnamed = subprocess.run(
         [SCRIPT, "2", "node", "x.py"], env=environ, capture_output=True, text=True, check=False
     )

@@ -1,8 +1,9 @@
 """A machine of a test's own, as far as Linux gives one: its own files, processes, network, mounts.
 
 Its root is this machine's with a layer above it, in which all may be changed; nothing of it stays.
-gradwatch and torchrun are in /opt/gradwatch, where an operator would install them. So what containers and services
-do to a process can be done for real: another user, a root that is read-only, capabilities taken.
+gradwatch and torchrun are in /opt/gradwatch, where an operator would install them. So what
+containers and services do to a process can be done for real: another user, a root that is
+read-only, capabilities taken.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def may_have_one() -> bool:
     ).returncode
 
 
-def run_in_machine(script: str, scratch: Path, **environ: str) -> str:
+def run_in_machine(script: str, scratch: Path) -> str:
     """Run a script of Bash as root of such a machine, and return what it printed.
 
     Every process of the machine ends with the script. `until_ok COMMAND...` waits in it; what is
@@ -85,7 +86,6 @@ def run_in_machine(script: str, scratch: Path, **environ: str) -> str:
     Args:
         script: It stops at the first command that fails, and then so does the test.
         scratch: An empty directory.
-        environ: Environment variables of the script.
     """
     if os.geteuid() != 0 or not may_have_one():
         pytest.skip("only root may make namespaces and mount in them")
@@ -97,9 +97,11 @@ def run_in_machine(script: str, scratch: Path, **environ: str) -> str:
             "\n".join((_ROOT, limit, _WAIT, script)),
         ],
         env={
-            **{"SCRATCH": str(scratch), "SOURCE": str(REPOSITORY), "PYTHON": sys.base_prefix},
-            **{"SITE": sysconfig.get_path("purelib"), "PATH": os.environ["PATH"] + ":/usr/sbin"},
-            **environ,
+            "SCRATCH": str(scratch),
+            "SOURCE": str(REPOSITORY),
+            "PYTHON": sys.base_prefix,
+            "SITE": sysconfig.get_path("purelib"),
+            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
         },
         capture_output=True,
         text=True,

@@ -8,5 +8,5 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 
 
 def documents(text: str) -> list[Any]:
-    """Return the documents of a text, as YAML 1.1, in which Docker and Kubernetes read: 0400 is octal."""
+    """Return the documents of a text, read as Kubernetes does: by YAML 1.1, where 0400 is octal."""
     return list(yaml.safe_load_all(text))
