@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +38,10 @@ mount -t tmpfs tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 ip link set lo up
 ip address add 192.0.2.1/32 dev lo  # names resolve only where there is an address besides loopback
-mkdir -p opt/gradwatch/{bin,python,site,source} outside
+mkdir -p opt/gradwatch/{bin,python,packages,site,source} outside
 mount --rbind "$PYTHON" opt/gradwatch/python
-mount --rbind "$SITE" opt/gradwatch/site
+mount --rbind "$PACKAGES" opt/gradwatch/packages
+for name in $INSTALLED; do ln -s "../packages/$name" opt/gradwatch/site/; done
 mount --rbind "$SOURCE" opt/gradwatch/source
 while read -r command run; do
     cat >opt/gradwatch/bin/$command <<END
@@ -56,7 +58,7 @@ torchrun -P -m torch.distributed.run"
 pivot_root . outside
 umount -l /outside
 cd /
-unset SCRATCH PYTHON SITE SOURCE
+unset SCRATCH PYTHON PACKAGES INSTALLED SOURCE
 PATH=/opt/gradwatch/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
 
@@ -77,7 +79,7 @@ def may_have_one() -> bool:
     ).returncode
 
 
-def run_in_machine(script: str, scratch: Path) -> str:
+def run_in_machine(script: str, scratch: Path, installed: Iterable[str] | None = None) -> str:
     """Run a script of Bash as root of such a machine, and return what it printed.
 
     Every process of the machine ends with the script. `until_ok COMMAND...` waits in it; what is
@@ -86,9 +88,11 @@ def run_in_machine(script: str, scratch: Path) -> str:
     Args:
         script: It stops at the first command that fails, and then so does the test.
         scratch: An empty directory.
+        installed: What Python finds there of our own site-packages; None for all of it.
     """
     if os.geteuid() != 0 or not may_have_one():
         pytest.skip("only root may make namespaces and mount in them")
+    packages = Path(sysconfig.get_path("purelib"))
     limit = f"PATIENCE_S={PATIENCE_S:.0f}"
     done = subprocess.run(
         [
@@ -100,7 +104,8 @@ def run_in_machine(script: str, scratch: Path) -> str:
             "SCRATCH": str(scratch),
             "SOURCE": str(REPOSITORY),
             "PYTHON": sys.base_prefix,
-            "SITE": sysconfig.get_path("purelib"),
+            "PACKAGES": str(packages),
+            "INSTALLED": " ".join(os.listdir(packages) if installed is None else installed),
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
         },
         capture_output=True,
