@@ -93,6 +93,8 @@ def run_in_machine(script: str, scratch: Path, installed: Iterable[str] | None =
     if os.geteuid() != 0 or not may_have_one():
         pytest.skip("only root may make namespaces and mount in them")
     packages = Path(sysconfig.get_path("purelib"))
+    if installed is None:
+        installed = [path.name for path in packages.iterdir()]
     limit = f"PATIENCE_S={PATIENCE_S:.0f}"
     done = subprocess.run(
         [
@@ -105,7 +107,7 @@ def run_in_machine(script: str, scratch: Path, installed: Iterable[str] | None =
             "SOURCE": str(REPOSITORY),
             "PYTHON": sys.base_prefix,
             "PACKAGES": str(packages),
-            "INSTALLED": " ".join(os.listdir(packages) if installed is None else installed),
+            "INSTALLED": " ".join(installed),
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
         },
         capture_output=True,

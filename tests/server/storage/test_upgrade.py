@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import tarfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from tests.support.aggregator import Aggregator
 from tests.support.command import run_command
+from tests.support.machine import REPOSITORY
 from tests.support.peer import NewPeer
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,14 @@ def upgraded(
 def test_there_is_a_directory_of_every_schema_before_this_one() -> None:
     """If not: `golden/README.md` says how the last commit before the change makes one."""
     assert SCHEMAS[: SCHEMA_VERSION - 1] == list(range(1, SCHEMA_VERSION))
+
+
+def test_the_page_on_upgrading_has_every_schema() -> None:
+    """And what is still there of its data."""
+    page = (REPOSITORY / "docs" / "upgrading.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
+
+    assert [int(row) for row in rows] == list(range(1, SCHEMA_VERSION + 1))
 
 
 def test_runs_and_their_records_are_as_they_were(upgraded: Upgraded) -> None:
