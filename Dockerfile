@@ -1,15 +1,13 @@
-# The aggregator alone: no torch in this image.
+# The aggregator alone, with what notifies and exports metrics: no torch in this image.
 #   docker build -t gradwatch .
 FROM node:24-slim AS lines
 WORKDIR /src
 COPY vendored ./
 RUN npm ci --ignore-scripts --no-audit --no-fund
 
-FROM python:3.11-slim
+FROM python:3.11-slim AS build
 
-ENV PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1 \
-    PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
@@ -23,13 +21,23 @@ COPY --from=lines /src/node_modules/uplot/dist/uPlot.esm.js /src/node_modules/up
 COPY --from=lines /src/node_modules/uplot/LICENSE \
     server/gradwatch_server/page/static/vendor/uplot/LICENSE.txt
 
-# The lock only limits versions here: [server] says what is installed, torch is not.
-RUN pip install --no-cache-dir --constraint requirements.lock ".[server]" \
-    && rm -rf /src \
-    && useradd --system --uid 10001 --home-dir /data --no-create-home gradwatch \
+# The lock only limits versions here: the extras say what is installed, torch is not.
+RUN python -m venv --without-pip /opt/gradwatch \
+    && pip --python /opt/gradwatch/bin/python install --no-cache-dir --constraint requirements.lock ".[server,notify,otlp]"
+
+FROM python:3.11-slim
+
+ENV PATH=/opt/gradwatch/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+
+COPY --from=build /opt/gradwatch /opt/gradwatch
+RUN groupadd --gid 10001 gradwatch \
+    && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home gradwatch \
     && install --directory --owner gradwatch --group gradwatch --mode 0700 /data
 
-USER gradwatch
+# By number: Kubernetes can tell only then that it is not root.
+USER 10001:10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8420 5555

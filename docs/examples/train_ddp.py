@@ -10,6 +10,7 @@ for `scripts/demo`, and off unless asked for.
 from __future__ import annotations
 
 import argparse
+import os
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", default="char-transformer")
+    parser.add_argument("--run", default=os.environ.get("GRADWATCH_RUN", "char-transformer"))
     sabotage = parser.add_argument_group("sabotage")
     sabotage.add_argument("--poison-step", type=int, default=-1)
     sabotage.add_argument("--poison-rank", type=int, default=1)

@@ -184,10 +184,12 @@ def _check_client(name: str, runs: Sequence[str]) -> None:
 def _check_directory(directory: Path) -> None:
     try:
         mode = directory.stat().st_mode
+        # A Secret of Kubernetes is mounted with mode 1777, and read-only.
+        is_fixed = os.statvfs(directory).f_flag & os.ST_RDONLY
     except OSError as error:
         msg = f"keys directory {directory}: {error.strerror}"
         raise ValueError(msg) from error
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_fixed:
         msg = f"others may change {directory}; run: chmod 700 {directory}"
         raise ValueError(msg)
 

@@ -18,6 +18,9 @@ from typing import Any, Final
 PRIVATE: Final = 0o600
 """The widest mode of a file with a secret in it."""
 
+HANDED_OUT: Final = 0o640
+"""The same for a file of root's that another user reads: Kubernetes and systemd let its group."""
+
 MAX_FILE_BYTES: Final = 1 << 20
 
 Z85_KEY: Final = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
@@ -105,6 +108,7 @@ def _check_private(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         msg = f"key file {path}: not a plain file"
         raise ValueError(msg)
-    if mode & ~PRIVATE & 0o777:
+    is_handed_out = status.st_uid == 0 != os.geteuid()
+    if mode & ~(HANDED_OUT if is_handed_out else PRIVATE) & 0o777:
         msg = f"key file {path}: mode {mode:04o} is open to others; run: chmod 600 {path}"
         raise ValueError(msg)

@@ -13,6 +13,7 @@ import typer
 
 from gradwatch_server.cli.options import setting
 from gradwatch_server.keys import TOKENS, read_keys
+from gradwatch_server.readiness import tell_ready
 from gradwatch_server.service import serve as run_service
 from gradwatch_server.settings import DEFAULT_CONFIG, Settings, check_config, load_settings
 from gradwatch_wire import __version__
@@ -52,6 +53,7 @@ def serve(
         if settings.keys_dir is not None:
             print(f"  page    {_page(http_url, settings.keys_dir)}")
         print(f"  data    {settings.data.resolve()}", flush=True)
+        tell_ready()
 
     def reload() -> Settings:
         check_config(config or DEFAULT_CONFIG)
