@@ -118,8 +118,16 @@ def test_each_example_is_named_by_a_page_and_run_by_a_test(example: Path) -> Non
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The first alert of each example, all of them run beside each other: most of it is imports."""
     aggregator = Aggregator(tmp_path_factory.mktemp("examples") / "data")
-    aggregator.start()
-    environ = os.environ | {"GRADWATCH_ENDPOINT": aggregator.ingest, "OMP_NUM_THREADS": "1"}
+    try:
+        aggregator.start()
+        _run_all(aggregator.ingest)
+        yield {name: _first_alert(aggregator, f"{name}-example") for name in RUN}
+    finally:
+        aggregator.close()
+
+
+def _run_all(endpoint: str) -> None:
+    environ = os.environ | {"GRADWATCH_ENDPOINT": endpoint, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [Path(sys.executable).with_name(program), *arguments],
@@ -133,14 +141,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     for process in processes:
         _, errors = process.communicate(timeout=3 * PATIENCE_S)
         assert process.returncode == 0, errors
-    yield {name: _first_alert(aggregator, f"{name}-example") for name in RUN}
-    aggregator.close()
 
 
 def _first_alert(aggregator: Aggregator, run: str) -> str:
     def first() -> str | None:
-        alerts = aggregator.health(run)["alerts"]["items"]
-        return alerts[0]["message"] if alerts else None
+        alerts = aggregator.json(f"/runs/{run}/alerts")
+        return alerts[-1]["message"] if alerts else None
 
     message = wait_until(first, f"an alert of {run}")
     assert message is not None
