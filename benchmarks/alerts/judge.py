@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from benchmarks.alerts.finding import Finding
-from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.passing import Passing
+from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import steps
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
 from gradwatch_wire.health import AlertState
+
 
 class Judge:
     """The core, and what it said so far. A copy goes on by itself."""

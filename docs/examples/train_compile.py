@@ -10,6 +10,7 @@ gradwatch is in two lines: `attach` comes after `torch.compile`, `annotate` adds
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
-    model = torch.compile(net, backend=backend)
+    model: Any = torch.compile(net, backend=backend)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     with gradwatch.attach(model, optimizer, run="compile-example", activations=True) as watch:
         for step in range(20):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gradwatch
@@ -24,8 +25,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in (model[0], model[2]):
-        fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+        fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     dice = torch.Generator().manual_seed(dist.get_rank())
     with gradwatch.attach(model, optimizer, run="fsdp2-example") as watch:

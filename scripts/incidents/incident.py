@@ -37,21 +37,31 @@ class Incident:
     Args:
         case: Which one.
         recorded: Its numbers, under the case's name.
-        fault: What was done, and where.
         findings: What gradwatch said from then on, in the order in which it was told.
         num_before: Alerts in the steps before.
     """
 
     case: Case
     recorded: Recorded
-    fault: FaultLabel
     findings: tuple[Finding, ...]
     num_before: int
+
+    @property
+    def fault(self) -> FaultLabel:
+        """What was done, and where."""
+        if self.recorded.fault is None:
+            msg = f"{self.case.name}: the recording is of a healthy run"
+            raise ValueError(msg)
+        return self.recorded.fault
 
     @property
     def step(self) -> int:
         """The first step that the fault is in."""
         return self.recorded.forked_at
+
+    def woke(self) -> Finding | None:
+        """Return the first alert that is meant to wake somebody, None if there was none."""
+        return next((each for each in self.findings if each.is_warning), None)
 
     def loss_step(self) -> int | None:
         """Return the first step at which the loss stands out, as somebody sees it in its curve.
@@ -80,9 +90,10 @@ def happen(case: Case) -> Incident:
     with tempfile.TemporaryDirectory() as folder:
         training = WORKLOADS[case.workload](case.seed, case.steps)
         made = record(training, Path(folder), [case.fault], first=FIRST)
-        assert not made.refused, made.refused
+        if made.refused:
+            msg = f"{case.name}: {made.refused[0]}"
+            raise ValueError(msg)
         recorded = Collection(Path(folder)).read(f"{made.name}+{case.fault}")
-    assert recorded.fault is not None
     recorded = dataclasses.replace(recorded, name=case.name, parent=None)
     judge = Judge()
     judge.add(entries(recorded))
@@ -90,7 +101,6 @@ def happen(case: Case) -> Incident:
     return Incident(
         case=case,
         recorded=recorded,
-        fault=recorded.fault,
         findings=tuple(sorted(after, key=lambda each: each.step)),
         num_before=len(judge.findings) - len(after),
     )

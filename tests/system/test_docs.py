@@ -149,6 +149,18 @@ def test_every_command_has_its_line(command: str) -> None:
     assert f"`gradwatch {command}" in _page("commands.md")
 
 
+def test_every_option_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If not: scripts/docs writes the table."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    script = pytest.importorskip("optiontable")
+    page = _page("commands.md")
+    options = list(script.options())
+
+    assert between(page, script.BEGIN, "\n" + script.table()) == page
+    assert len(options) > 30
+    assert [path for path, option in options if not option.help] == []
+
+
 def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None:
     """In the table of docs/http.md."""
     paths = make_app(engine_stub, engine_stub, engine_stub).openapi()["paths"]
