@@ -161,6 +161,20 @@ def test_every_option_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [path for path, option in options if not option.help] == []
 
 
+def test_every_environment_variable_of_the_server_is_in_a_page() -> None:
+    """Those that are no settings, read off the sources."""
+    sources = (ROOT / "server").rglob("*.py")
+    used = {
+        name
+        for source in sources
+        for name in re.findall(r'"(GRADWATCH_[A-Z]+)"', source.read_text("utf-8"))
+    }
+    pages = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+
+    assert len(used) >= 3
+    assert {name for name in used if f"`{name}`" not in pages} == set()
+
+
 def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None:
     """In the table of docs/http.md."""
     paths = make_app(engine_stub, engine_stub, engine_stub).openapi()["paths"]
