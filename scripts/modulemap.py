@@ -24,7 +24,7 @@ PARTS: Final = {
     "simulation": "Clusters from a seed: real engine, store and session; all else is simulated.",
     "tests": "They mirror the packages; tests/system runs real processes and checks the docs.",
     "benchmarks": "One module per benchmark.",
-    "scripts": "The demo, and what writes this page.",
+    "scripts": "The demo, and what makes pages of the documentation.",
     "vendored": "What the page needs that is not of this repository, and how a build gets it.",
     "docs/examples": "Programs that run, each of them in a test.",
     ".ci": "What only CI runs.",

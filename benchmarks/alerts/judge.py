@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Self
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 from benchmarks.alerts.finding import Finding
+from benchmarks.alerts.passing import Passing
 from benchmarks.alerts.recorded import Recorded
-from benchmarks.alerts.replay import SECOND_NS, steps
+from benchmarks.alerts.replay import steps
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
+from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
-from gradwatch_wire import Bye, Stats
 from gradwatch_wire.health import AlertState
-
-TICK_NS: Final = 5 * SECOND_NS
-"""Time without an entry after which the aggregator notes that time passes."""
 
 
 class Judge:
@@ -25,8 +22,7 @@ class Judge:
     def __init__(self) -> None:
         self.state = State()
         self._step = -1
-        self._last_ns: int | None = None
-        self._last_steps: dict[bytes, int] = {}  # of the sessions that are there
+        self._passing = Passing()
         self._told: dict[str, Finding] = {}
 
     def copy(self) -> Self:
@@ -41,38 +37,12 @@ class Judge:
     def add(self, entries: Iterable[Entry]) -> None:
         """Apply entries, and between them what the passing of time brings."""
         for entry in entries:
-            for passing in self._between(entry):
+            for passing in self._passing.before(entry):
                 # What does not come is the record of the step that is due.
                 self._note(self.state.apply(passing), self._step + 1)
-            self._follow(entry)
+            step = self._passing.follow(entry)
+            self._step = self._step if step is None else max(self._step, step)
             self._note(self.state.apply(entry), self._step)
-            self._last_ns = entry.received_ns
-
-    def _between(self, entry: Entry) -> Iterator[Entry]:
-        """Yield what the log has in a gap: time that passes, and BEATs of processes that live."""
-        if self._last_ns is None:
-            return
-        is_killed = isinstance(entry.body, Lost)
-        for now_ns in range(self._last_ns + TICK_NS, entry.received_ns, TICK_NS):
-            since_s = (now_ns - self._last_ns) / SECOND_NS
-            if not is_killed:
-                sessions = self._last_steps.items()
-                yield Entry(now_ns, Beats(tuple(Progress(*each, since_s) for each in sessions)))
-            yield Entry(now_ns, Tick())
-
-    def _follow(self, entry: Entry) -> None:
-        match entry.body:
-            case Opened(session, _):
-                self._last_steps[session] = -1
-            case Lost(session):
-                del self._last_steps[session]
-            case Received(envelope):
-                match envelope.record:
-                    case Stats(step=step):
-                        self._last_steps[envelope.session] = step
-                        self._step = max(self._step, step)
-                    case Bye():
-                        del self._last_steps[envelope.session]
 
     def _note(self, alerts: Sequence[Alert], step: int) -> None:
         for alert in alerts:

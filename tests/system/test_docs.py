@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,30 @@ def test_every_setting_has_its_line_with_default_and_description(name: str) -> N
 def test_every_command_has_its_line(command: str) -> None:
     """In the table of docs/commands.md."""
     assert f"`gradwatch {command}" in _page("commands.md")
+
+
+def test_every_option_has_its_line() -> None:
+    """If not: scripts/docs writes the table."""
+    script = runpy.run_path(str(ROOT / "scripts" / "optiontable.py"))
+    options = list(script["options"]())
+
+    assert script["page"]() == _page("commands.md")
+    assert len(options) > 30
+    assert [path for path, option in options if not option.help] == []
+
+
+def test_every_environment_variable_of_the_server_is_in_a_page() -> None:
+    """Those that are no settings, read off the sources."""
+    sources = (ROOT / "server").rglob("*.py")
+    used = {
+        name
+        for source in sources
+        for name in re.findall(r'"(GRADWATCH_[A-Z]+)"', source.read_text("utf-8"))
+    }
+    pages = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+
+    assert len(used) >= 3
+    assert {name for name in used if f"`{name}`" not in pages} == set()
 
 
 def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None:

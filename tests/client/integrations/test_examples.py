@@ -1,4 +1,4 @@
-"""The examples of docs/frameworks.md, run as a person runs them, with a `gradwatch serve`."""
+"""The examples of docs/train-*.md, run as a person runs them, with a `gradwatch serve`."""
 
 from __future__ import annotations
 
@@ -71,4 +71,4 @@ def test_an_example_is_told_where_it_went_wrong(
 
     assert report["first_bad"]["step"] == step
     assert report["step"] == step + 9
-    assert f"(examples/train_{example}.py)" in (DOCS / "frameworks.md").read_text("utf-8")
+    assert f"(examples/train_{example}.py)" in (DOCS / f"train-{example}.md").read_text("utf-8")

@@ -1,0 +1,111 @@
+"""Which trainings, which faults, and what is said of them by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One incident.
+
+    Args:
+        name: Of the run and of its picture.
+        title: Heading.
+        workload: Of `benchmarks.alerts.workloads`.
+        seed: Of the training; it decides on the number of ranks, too.
+        fault: Of `benchmarks.alerts.faults`.
+        steps: Of the healthy training, a fork of which gets the fault.
+        done: What the fault does, as a sentence; `{step}`, `{rank}` and `{module}` are filled in.
+        lesson: What can be learnt from it.
+    """
+
+    name: str
+    title: str
+    workload: str
+    seed: int
+    fault: str
+    steps: int
+    done: str
+    lesson: str
+
+
+CASES: Final = (
+    Case(
+        name="learning-rate",
+        title="A learning rate a hundred times too high",
+        workload="cnn_batchnorm",
+        seed=0,
+        fault="rate_x100",
+        steps=400,
+        done="From step {step} on the learning rate is a hundred times what the schedule says, as "
+        "after a slip in a configuration that was changed for a restart.",
+        lesson="The norms of the last layers jump with the very step that the first wrong update "
+        "was used in. What follows (layers that die, a loss that stays high) is told as `info`, "
+        "for it is not another fault.",
+    ),
+    Case(
+        name="learning-rate-clipped",
+        title="The same where gradients are clipped: told late",
+        workload="gpt",
+        seed=0,
+        fault="rate_x100",
+        steps=400,
+        done="The same in a small transformer with AdamW, clipping at 1 and a rate that was small "
+        "to begin with: from step {step} on it is a hundred times that.",
+        lesson="Nothing explodes here: the model is driven somewhere flat, where norms sink. That "
+        "is known within some steps, as `info`; a warning takes until it has lasted.",
+    ),
+    Case(
+        name="dead-layer",
+        title="A layer that stops learning",
+        workload="gpt",
+        seed=0,
+        fault="dead",
+        steps=400,
+        done="From step {step} on the gradient of `{module}` is exactly zero, as behind a `detach` "
+        "that slipped in.",
+        lesson="The rest of the network goes on learning around it, which is why a loss curve may "
+        "look as good as ever.",
+    ),
+    Case(
+        name="nan-of-one-rank",
+        title="A NaN from one rank's batch",
+        workload="mlp",
+        seed=1,
+        fault="nan_loss",
+        steps=400,
+        done="At step {step} the loss of rank {rank}, one of four, is NaN, as of a batch whose "
+        "mask is empty. The average over the ranks then gives the NaN to all of them.",
+        lesson="After the reduction every rank has the same NaN in every layer. Only what each "
+        "rank knows of itself tells which one it came from.",
+    ),
+    Case(
+        name="replica-corrupted",
+        title="One weight of one replica is wrong",
+        workload="mlp",
+        seed=1,
+        fault="replica_corrupted",
+        steps=480,
+        done="Before step {step} one weight of module `{module}` on rank {rank}, one of four, is "
+        "changed, as by a bit that flips in memory. The averaged gradients stay equal on all "
+        "ranks, bit for bit: comparing those shows nothing.",
+        lesson="This weight was changed by so much that the ranks' own gradients and the loss show "
+        "it, too. Soon all curves look healed, and the weights still differ to the end: that is "
+        "what the critical alert goes on to say. They are compared every 100 steps, unless "
+        "`weights_every=` says otherwise.",
+    ),
+    Case(
+        name="hang",
+        title="A training that hangs",
+        workload="gpt",
+        seed=0,
+        fault="stall",
+        steps=400,
+        done="Before step {step} nothing happens for 40 minutes, while all processes live: a "
+        "collective that one rank never enters, or a file system that does not answer.",
+        lesson="A loss that does not come cannot look wrong. The warning was told while nothing "
+        "happened, and was over as soon as the next step was there.",
+    ),
+)
