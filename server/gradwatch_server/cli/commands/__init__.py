@@ -6,6 +6,7 @@ One that has commands below it is a `Typer` of its own.
 from gradwatch_server.cli.commands import (
     ack,
     alerts,
+    export,
     health,
     keys,
     layers,
@@ -30,5 +31,6 @@ COMMANDS = (
     ack.ack,
     silence.silence,
     rules.rules,
+    export.export,
     replay.replay,
 )

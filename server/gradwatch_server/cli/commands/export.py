@@ -1,0 +1,111 @@
+"""`gradwatch export`: writes what is kept of a run into files that others read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from gradwatch_server.cli.client import get, query_of, run_path
+from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.formats import FORMATS
+from gradwatch_server.cli.export.job import Job, Progress
+from gradwatch_server.cli.export.source import Source
+from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.core.printable import printable
+
+NO_LAYERS: Final = "none"
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    to: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write.")],
+    url: Url = DEFAULT_URL,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The directory that is made.", show_default="RUN-FORMAT"),
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="An attempt.", show_default="the current one")
+    ] = None,
+    from_: Annotated[int, typer.Option("--from", min=0, help="The first step.")] = 0,
+    to_step: Annotated[
+        int | None, typer.Option(min=0, help="The last step.", show_default="the newest")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help=f"Layers that fit a pattern, or '{NO_LAYERS}'.", show_default="all"),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column of the layers; may be given several times.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=FLAG, help="Go on with one that was interrupted.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write what is kept of a run into files: Parquet, CSV, TensorBoard."""
+    own = FORMATS.get(to)
+    if own is None:
+        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--to")
+    columns = tuple(column or own.columns)
+    unknown = [name for name in columns if name not in FRAME_COLUMNS]
+    if unknown:
+        raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
+    if to_step is not None and to_step < from_:
+        raise typer.BadParameter(f"{from_} or a later step", param_hint="--to-step")
+    pattern = own.layers if layers is None else layers
+    choice = Choice(
+        first=from_,
+        last=to_step,
+        layers=None if pattern == NO_LAYERS else pattern,
+        columns=columns,
+    )
+    own.check()
+    place = out or Path(default_name(run, attempt, to))
+    found = attempt or _current_attempt(url, run)
+    with contextlib.closing(Source(url, run, found)) as source, _progress() as on_progress:
+        job = Job(source=source, format=own, choice=choice, out=place, on_progress=on_progress)
+        metadata = job.run(resume=resume)
+    if as_json:
+        print(json.dumps({"path": str(place)} | metadata))
+    else:
+        print(printable(_said(place, metadata)))
+
+
+def default_name(run: str, attempt: int | None, ending: str) -> str:
+    """Return the name of the directory of an export: that of the run, safe as a file's."""
+    safe = re.sub(r"[^\w.+-]+", "_", run).lstrip(".")[:100] or "run"
+    return "-".join([safe, *([str(attempt)] if attempt else []), ending])
+
+
+def _current_attempt(url: str, run: str) -> int:
+    return int(get(url, run_path(run, "health") + query_of())["attempt"])
+
+
+def _said(place: Path, metadata: dict[str, Any]) -> str:
+    texts = [
+        f"steps {own['first_step']} to {own['last_step']}"
+        + ("" if own["steps_per_row"] == 1 else f" in buckets of {own['steps_per_row']}")
+        for own in metadata["kept"]
+    ]
+    live = "; the run is live: what came later is not in it" if metadata["live"] else ""
+    of = f"run {metadata['run']}, attempt {metadata['attempt']}"
+    return f"{place}: {of}, {', '.join(texts) or 'no steps'}{live}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """Show how far it is, where somebody looks."""
+    errors = Console(stderr=True)
+    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("exporting", total=None)
+        yield lambda own: bar.update(task, completed=own.step, total=own.last)
