@@ -12,6 +12,9 @@ from gradwatch_server.series.columns import RUN_COLUMNS
 RUN_NAMES: Final = tuple("step_time_s" if one == "step_time" else one for one in RUN_COLUMNS)
 """What the numbers of a step are called in files: `RUN_COLUMNS`, with their units."""
 
+EXPORTED_AT: Final = "exported_at"
+"""The fact that is another one each time: what is exported twice is otherwise the same."""
+
 UNITS: Final[Mapping[str, str]] = {
     "time": "when the last record of the step came in, UTC",
     "norm": "L2 norm of the gradients of all layers",

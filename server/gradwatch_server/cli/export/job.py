@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gradwatch_server.cli.export.about import (
     BUCKETS,
+    EXPORTED_AT,
     NULLS,
     RUN_NAMES,
     UNITS,
@@ -102,7 +103,7 @@ class Job:
             raise GradwatchError(msg)
         facts = {
             "gradwatch": __version__,
-            "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            EXPORTED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
             "url": self.source.page_url,
             "run": self.source.run,
             "attempt": self.source.attempt,

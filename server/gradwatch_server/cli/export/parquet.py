@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.cli.export.about import About
+from gradwatch_server.cli.export.about import EXPORTED_AT, About
 from gradwatch_server.cli.export.alert_table import alert_table
 from gradwatch_server.cli.export.format import Sealed, library
 from gradwatch_server.cli.export.page import Page
@@ -67,10 +68,9 @@ class ParquetWriter:
 
     def _write(self, name: str, table: Table) -> None:
         pa, pq = self._pyarrow, library("pyarrow.parquet", "parquet")
+        facts = {key: own for key, own in self._about.facts.items() if key != EXPORTED_AT}
         arrays = {key: _array(pa, column) for key, column in table.items()}
-        made = pa.table(arrays).replace_schema_metadata(
-            {METADATA_KEY: json.dumps(self._about.facts)}
-        )
+        made = pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
         if name not in self._writers:
             path = self._part(name, self._parts.get(name, 0))
             path.parent.mkdir(exist_ok=True)
@@ -89,7 +89,9 @@ class ParquetWriter:
     def close(self) -> None:
         """Let go of parts that were not sealed."""
         for writer in self._writers.values():
-            writer.file_handle.close() if writer.file_handle is not None else writer.close()
+            with contextlib.suppress(OSError, ValueError):  # the disk may be full
+                writer.close()
+            writer.is_open = False  # else it would try again, and say so, when it is collected
         self._writers = {}
 
 

@@ -40,10 +40,12 @@ class Source:
         url: Address of the aggregator.
         run: Name of the run.
         attempt: Number of the attempt.
+        page_steps: Steps of a page at most, None for as many as the aggregator gives.
     """
 
-    def __init__(self, url: str, run: str, attempt: int) -> None:
+    def __init__(self, url: str, run: str, attempt: int, page_steps: int | None = None) -> None:
         self.url, self.run, self.attempt = url, run, attempt
+        self._limit = "limit", page_steps
         self._client = httpx.Client(timeout=READ_TIMEOUT, trust_env=False, **credentials())
 
     def close(self) -> None:
@@ -79,7 +81,8 @@ class Source:
         """Return the page of an epoch that begins at a step."""
         columns = [("column", name) for name in choice.columns]
         layer = "layer", choice.layers or "-"
-        return self._page(layer, ("epoch", epoch), ("from", first), ("to", last), *columns)
+        steps = ("epoch", epoch), ("from", first), ("to", last)
+        return self._page(layer, *steps, self._limit, *columns)
 
     def _page(self, *parameters: tuple[str, object]) -> Page:
         return Page.decode(self._get(self._path("rows", *parameters)))
