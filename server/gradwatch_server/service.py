@@ -42,6 +42,7 @@ from gradwatch_server.storage.history import History
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,15 @@ def read_store(directory: Path) -> History:
     return SQLiteHistory(directory)
 
 
+def open_store(directory: Path) -> Store:
+    """Open or create the store of a data directory for writing, as the aggregator does.
+
+    Raises:
+        StorageError: If it cannot be used, or an aggregator has it.
+    """
+    return SQLiteStore.open(directory, Clock())
+
+
 def serve(
     settings: Settings,
     announce: Callable[[str, str], None],
@@ -162,7 +172,14 @@ def serve(
             http_url=_http_url(settings, http_socket),
         )
         stream_tokens = StreamTokens()
-        app = make_app(engine, store.alert_events, alert_stream, stream_tokens, limits)
+        app = make_app(
+            engine,
+            store.alert_events,
+            alert_stream,
+            stream_tokens,
+            limits,
+            lambda: read_store(settings.data),
+        )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
         collector = GarbageCollector()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
@@ -22,6 +22,7 @@ from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.page.routes import make_routes
+from gradwatch_server.storage.history import History
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
@@ -32,6 +33,7 @@ def make_app(
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
+    open_history: Callable[[], History] | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -41,6 +43,7 @@ def make_app(
         alert_stream: Follows them.
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
+        open_history: Opens the store beside the engine, None where that cannot be.
     """
 
     @asynccontextmanager
@@ -72,6 +75,7 @@ def make_app(
         stream_limit=StreamLimit(
             engine.budget_use, None if connection_limits is None else connection_limits.most
         ),
+        open_history=open_history,
     )
     problems.install(app)
     for router in ROUTERS:

@@ -8,6 +8,7 @@ from gradwatch_server.cli.commands import (
     alerts,
     export,
     health,
+    import_run,
     keys,
     layers,
     replay,
@@ -32,5 +33,6 @@ COMMANDS = (
     silence.silence,
     rules.rules,
     export.export,
+    import_run.import_,
     replay.replay,
 )

@@ -12,9 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
+from rich.progress import TaskID
 
 from gradwatch_server.cli.client import get, query_of, run_path
 from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.archive import ENDING, fetch_archive
+from gradwatch_server.cli.export.archive import NAME as ARCHIVE
 from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
 from gradwatch_server.cli.export.source import Source
@@ -24,10 +27,12 @@ from gradwatch_server.core.printable import printable
 
 NO_LAYERS: Final = "none"
 
+_NAMES: Final = (*FORMATS, ARCHIVE)
+
 
 def export(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
-    to: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write.")],
+    to: Annotated[str, typer.Option(metavar="|".join(_NAMES), help="What to write.")],
     url: Url = DEFAULT_URL,
     out: Annotated[
         Path | None,
@@ -52,10 +57,13 @@ def export(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write what is kept of a run into files: Parquet, CSV, TensorBoard."""
+    """Write what is kept of a run into files that others read, or into one to import elsewhere."""
+    if to == ARCHIVE:
+        _export_archive(url, run, out, resume=resume, as_json=as_json)
+        return
     own = FORMATS.get(to)
     if own is None:
-        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--to")
+        raise typer.BadParameter(f"one of {', '.join(_NAMES)}", param_hint="--to")
     columns = tuple(column or own.columns)
     unknown = [name for name in columns if name not in FRAME_COLUMNS]
     if unknown:
@@ -79,6 +87,18 @@ def export(
         print(json.dumps({"path": str(place)} | metadata))
     else:
         print(printable(_said(place, metadata)))
+
+
+def _export_archive(url: str, run: str, out: Path | None, *, resume: bool, as_json: bool) -> None:
+    place = out or Path(default_name(run, None, "")[:-1] + ENDING)
+    with _bar() as (bar, task):
+        size = fetch_archive(
+            url, run, place, lambda done: bar.update(task, completed=done), resume=resume
+        )
+    if as_json:
+        print(json.dumps({"path": str(place), "run": run, "bytes": size}))
+    else:
+        print(printable(f"{place}: run {run}, all attempts, {size:,} bytes"))
 
 
 def default_name(run: str, attempt: int | None, ending: str) -> str:
@@ -105,7 +125,12 @@ def _said(place: Path, metadata: dict[str, Any]) -> str:
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
     """Show how far it is, where somebody looks."""
+    with _bar() as (bar, task):
+        yield lambda own: bar.update(task, completed=own.step, total=own.last)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[tuple[Bar, TaskID]]:
     errors = Console(stderr=True)
     with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("exporting", total=None)
-        yield lambda own: bar.update(task, completed=own.step, total=own.last)
+        yield bar, bar.add_task("exporting", total=None)

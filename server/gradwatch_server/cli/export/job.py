@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +86,7 @@ class Job:
             choice=self.choice,
             facts=manifest.facts,
         )
-        with self._telling(part, manifest), held(part):
+        with telling_what_is_kept(part, lambda: _kept(manifest)), held(part):
             manifest.write(part)
             self._write(manifest, about, part)
             metadata = _metadata(manifest, about)
@@ -186,17 +186,26 @@ class Job:
         begins_late = self.choice.last is not None and alert["first_step"] > self.choice.last
         return not begins_late and alert["last_step"] >= self.choice.first
 
-    @contextlib.contextmanager
-    def _telling(self, part: Path, manifest: Manifest) -> Any:
-        """Say of whatever ends it early what is kept, and how to go on."""
-        try:
-            yield
-        except (GradwatchError, OSError, KeyboardInterrupt) as error:
-            why = error.strerror or error if isinstance(error, OSError) else error
-            what = "stopped" if isinstance(error, KeyboardInterrupt) else str(why)
-            kept = f"up to step {manifest.kept[-1][2]}" if manifest.kept else "nothing yet"
-            msg = f"not complete: {what}; {part} keeps what there is ({kept}): go on with --resume"
-            raise InterruptedExportError(msg) from error
+
+@contextlib.contextmanager
+def telling_what_is_kept(part: Path, kept: Callable[[], str]) -> Iterator[None]:
+    """Say of whatever ends an export early what is kept, and how to go on.
+
+    Args:
+        part: Where it is as long as it is not complete.
+        kept: Returns how much there is, in words.
+    """
+    try:
+        yield
+    except (GradwatchError, OSError, KeyboardInterrupt) as error:
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        what = "stopped" if isinstance(error, KeyboardInterrupt) else why
+        msg = f"not complete: {what}; {part} keeps what there is ({kept()}): go on with --resume"
+        raise InterruptedExportError(msg) from error
+
+
+def _kept(manifest: Manifest) -> str:
+    return f"up to step {manifest.kept[-1][2]}" if manifest.kept else "nothing yet"
 
 
 def _metadata(manifest: Manifest, about: About) -> dict[str, Any]:

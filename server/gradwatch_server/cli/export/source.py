@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from gradwatch_server.api.safetensors import MEDIA_TYPE
 from gradwatch_server.cli.client import (
     UNREACHABLE,
     check,
@@ -27,10 +28,49 @@ from gradwatch_server.cli.ingest_port import IngestPortCheck
 READ_TIMEOUT: Final = httpx.Timeout(60.0, connect=3.0)
 """A page is read from the disk, and waits for others that read."""
 
-BUSY_ROUNDS: Final = 30
+BUSY_ROUNDS: Final = 60
 """How often it is asked again, as the answer says when, where too many read at once."""
 
 _PAGE_LAYERS: Final = 10_000
+
+
+class Pages:
+    """Asks for pages over one connection.
+
+    Args:
+        url: Address of the aggregator.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = httpx.Client(timeout=READ_TIMEOUT, trust_env=False, **credentials())
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._client.close()
+
+    def get(self, path: str, media_type: str) -> httpx.Response:
+        """Return an answer of a media type; where the aggregator is busy, once it is not.
+
+        Raises:
+            GradwatchError: If there is none, or it answers with an error.
+        """
+        for _ in range(BUSY_ROUNDS):
+            answer = self._ask(path)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(float(answer.headers.get("Retry-After", "1")))
+        check(answer)
+        if answer.headers.get("content-type", "") != media_type:
+            raise not_an_aggregator(self._url)
+        return answer
+
+    def _ask(self, path: str) -> httpx.Response:
+        extensions = {"trace": IngestPortCheck(self._url)}
+        try:
+            return self._client.get(self._url.rstrip("/") + path, extensions=extensions)
+        except UNREACHABLE as error:
+            raise no_answer(self._url, error) from error
 
 
 class Source:
@@ -46,11 +86,11 @@ class Source:
     def __init__(self, url: str, run: str, attempt: int, page_steps: int | None = None) -> None:
         self.url, self.run, self.attempt = url, run, attempt
         self._limit = "limit", page_steps
-        self._client = httpx.Client(timeout=READ_TIMEOUT, trust_env=False, **credentials())
+        self._pages = Pages(url)
 
     def close(self) -> None:
         """Let the connection go."""
-        self._client.close()
+        self._pages.close()
 
     @property
     def page_url(self) -> str:
@@ -85,7 +125,7 @@ class Source:
         return self._page(layer, *steps, self._limit, *columns)
 
     def _page(self, *parameters: tuple[str, object]) -> Page:
-        return Page.decode(self._get(self._path("rows", *parameters)))
+        return Page.decode(self._pages.get(self._path("rows", *parameters), MEDIA_TYPE).content)
 
     def alerts(self) -> Iterator[dict[str, Any]]:
         """Yield the alerts of the attempt as they stand, oldest first."""
@@ -98,21 +138,3 @@ class Source:
     def _path(self, rest: str, *parameters: tuple[str, object]) -> str:
         own = ("attempt", self.attempt)
         return run_path(self.run, rest) + query_of(own, *parameters)
-
-    def _get(self, path: str) -> bytes:
-        for _ in range(BUSY_ROUNDS):
-            answer = self._ask(path)
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                break
-            time.sleep(float(answer.headers.get("Retry-After", "1")))
-        check(answer)
-        if "safetensors" not in answer.headers.get("content-type", ""):
-            raise not_an_aggregator(self.url)
-        return answer.content
-
-    def _ask(self, path: str) -> httpx.Response:
-        extensions = {"trace": IngestPortCheck(self.url)}
-        try:
-            return self._client.get(self.url.rstrip("/") + path, extensions=extensions)
-        except UNREACHABLE as error:
-            raise no_answer(self.url, error) from error
