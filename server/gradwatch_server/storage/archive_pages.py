@@ -121,14 +121,11 @@ class ArchivePages:
 
     def _state(self, *_: int) -> _Frames:
         saved = self._history.state.run(self._run)
-        first, last = self._history.span()
         facts = {
             "version": VERSION,
             "gradwatch": __version__,
             "run": self._run,
             "attempts": [*saved.attempts],
-            "log": [first, last],
-            "offset": self._offset,
         }
         frames = [encode_frame(FrameKind.MANIFEST, facts), encode_frame(FrameKind.RUN, saved.body)]
         frames += [encode_frame(FrameKind.ATTEMPT, *own) for own in saved.attempts.items()]

@@ -38,9 +38,9 @@ CHANGING = ("boot", "now", "revision", "last_seen_s", "imported_at", "cursor")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
-    """An aggregator with a run of two attempts, one of them stopped by an exception, and another."""
+    """An aggregator with a run of two attempts, of which one failed, and with another run."""
     directory = tmp_path_factory.mktemp("source") / "data"
-    made = Aggregator(directory, GRADWATCH_CHECKPOINT_S="0.5")
+    made = Aggregator(directory, GRADWATCH_CHECKPOINT_S="1", GRADWATCH_SESSION_TIMEOUT_S="900")
     peers: list[Peer] = []
 
     def connect(endpoint: str, **settings: Any) -> Peer:
@@ -69,6 +69,8 @@ def _feed(made: Aggregator, connect: Callable[..., Peer]) -> None:
     second.send(Bye(reason="done"))
     second.acked()
     made.health_of_ended(RUN)
+    made.stop()  # of an attempt that was retired it shows more until it is started anew
+    made.start()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,12 @@ def frames_of(file: Path) -> list[tuple[FrameKind, list[Any]]]:
     """Return the frames of an archive."""
     body = io.BytesIO(file.read_bytes()[len(MAGIC) :])
     return [(kind, fields) for kind, fields, _ in read_frames(body, 1 << 40)]
+
+
+def of_run(file: Path) -> list[tuple[FrameKind, list[Any]]]:
+    """Return the frames that are about the run alone: in the log time passes for all."""
+    shared = (FrameKind.LOG, FrameKind.NEXT, FrameKind.END)
+    return [(kind, fields) for kind, fields in frames_of(file) if kind not in shared]
 
 
 def written(place: Path, frames: list[tuple[FrameKind, list[Any]]]) -> Path:
@@ -187,7 +195,7 @@ def test_one_that_was_interrupted_goes_on_to_the_same_end(
         part.write_bytes(whole[:length])
         assert "go on with --resume" in told(CliRunner().invoke(app, arguments))
         assert CliRunner().invoke(app, [*arguments, "--resume"]).exit_code == 0
-        assert Path(out).read_bytes() == whole
+        assert of_run(Path(out)) == of_run(archive)
         assert not part.exists()
         assert "is there already" in told(CliRunner().invoke(app, arguments))
         Path(out).unlink()
@@ -251,7 +259,7 @@ def test_a_hostile_archive_is_refused(archive: Path, tmp_path: Path) -> None:
         "the name of the run": changed(FrameKind.MANIFEST, facts | {"run": "x" * 5_000}),
         "is not of run": changed(FrameKind.MANIFEST, facts | {"run": "../../etc"}),
         "cannot be read": changed(FrameKind.RUN, b"rubbish"),
-        "comes after": changed(FrameKind.LOG, [log[1], log[0]]),
+        "comes after": changed(FrameKind.LOG, [log[0], log[0]]),
         "bytes are expected": changed(FrameKind.CURVES, chunk[0], chunk[1], 7, {}),
         "there is no attempt": changed(FrameKind.CURVES, 99, *chunk[1:]),
         "out of place": frames[1:],

@@ -199,6 +199,55 @@ def test_only_what_is_asked_for_is_written(export: Any) -> None:
 
 
 @pytest.mark.slow
+def test_mlflow_reads_the_numbers_of_the_run_and_its_alerts(
+    export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a store of files, by its own client; of layers only what was asked for."""
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    place = done(export(RUN, "--to", "mlflow", "--json", "--layers", POISONED))
+
+    metadata = json.loads((place / "metadata.json").read_text())
+    client = tracking.MlflowClient((place / "mlruns").resolve().as_uri())
+    found = client.get_run(metadata["mlflow"]["run"])
+    norms = client.get_metric_history(found.info.run_id, f"gradwatch/layer/{POISONED}/l2")
+    assert [own.step for own in norms] == [*range(STEPS + 1)]
+    assert math.isnan(norms[POISON_STEP].value)
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["gradwatch.page"] == metadata["url"]
+    assert any(POISONED in text for key, text in found.data.tags.items() if ".alert." in key)
+    assert len([key for key in found.data.metrics if "/layer/" in key]) == 1
+
+
+@pytest.mark.slow
+def test_wandb_keeps_it_offline_when_told_to(export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back from its own file: every step, NaN, and the alerts as a table."""
+    datastore = pytest.importorskip("wandb.sdk.internal.datastore")
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    place = done(export(RUN, "--to", "wandb", "--json"))
+
+    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
+    store = datastore.DataStore()
+    store.open_for_scan(str(file))
+    rows = []
+    while (data := store.scan_data()) is not None:
+        record = records.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({"/".join(own.nested_key) or own.key: own.value_json for own in items})
+    norms = {
+        int(row["gradwatch/step"]): row["gradwatch/norm"] for row in rows if "gradwatch/norm" in row
+    }
+    assert sorted(norms) == [*range(STEPS + 1)]
+    assert norms[POISON_STEP] == "NaN"
+    assert not [key for row in rows for key in row if "/layer/" in key]
+    assert list(place.rglob("*.table.json"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
 def test_one_that_was_killed_goes_on_to_the_same_end(
     export: Any, fed: Any, tmp_path: Path, form: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +18,10 @@ from gradwatch_server.cli.client import get, query_of, run_path
 from gradwatch_server.cli.export.about import Choice
 from gradwatch_server.cli.export.archive import ENDING, fetch_archive
 from gradwatch_server.cli.export.archive import NAME as ARCHIVE
+from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
+from gradwatch_server.cli.export.part import begun_attempt
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -59,34 +61,44 @@ def export(
 ) -> None:
     """Write what is kept of a run into files that others read, or into one to import elsewhere."""
     if to == ARCHIVE:
+        given = {"--attempt": attempt, "--to-step": to_step, "--layers": layers}
+        _refuse({"--from": from_ or None, "--column": column, **given})
         _export_archive(url, run, out, resume=resume, as_json=as_json)
         return
     own = FORMATS.get(to)
     if own is None:
         raise typer.BadParameter(f"one of {', '.join(_NAMES)}", param_hint="--to")
-    columns = tuple(column or own.columns)
-    unknown = [name for name in columns if name not in FRAME_COLUMNS]
-    if unknown:
-        raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
-    if to_step is not None and to_step < from_:
-        raise typer.BadParameter(f"{from_} or a later step", param_hint="--to-step")
-    pattern = own.layers if layers is None else layers
-    choice = Choice(
-        first=from_,
-        last=to_step,
-        layers=None if pattern == NO_LAYERS else pattern,
-        columns=columns,
-    )
+    choice = _choice(own, from_, to_step, layers, column)
     own.check()
     place = out or Path(default_name(run, attempt, to))
-    found = attempt or _current_attempt(url, run)
-    with contextlib.closing(Source(url, run, found)) as source, _progress() as on_progress:
+    number = attempt or (resume and begun_attempt(place)) or _current_attempt(url, run)
+    with contextlib.closing(Source(url, run, number)) as source, _progress() as on_progress:
         job = Job(source=source, format=own, choice=choice, out=place, on_progress=on_progress)
         metadata = job.run(resume=resume)
     if as_json:
         print(json.dumps({"path": str(place)} | metadata))
     else:
         print(printable(_said(place, metadata)))
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    """Refuse what says which part of a run is wanted: an archive has all of it."""
+    for name, value in given.items():
+        if value is not None:
+            raise typer.BadParameter("an archive has all of a run", param_hint=name)
+
+
+def _choice(
+    own: Format, first: int, last: int | None, layers: str | None, column: list[str] | None
+) -> Choice:
+    columns = tuple(column or own.columns)
+    if not set(columns) <= set(FRAME_COLUMNS):
+        raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
+    if last is not None and last < first:
+        raise typer.BadParameter(f"{first} or a later step", param_hint="--to-step")
+    pattern = own.layers if layers is None else layers
+    wanted = None if pattern == NO_LAYERS else pattern
+    return Choice(first=first, last=last, layers=wanted, columns=columns)
 
 
 def _export_archive(url: str, run: str, out: Path | None, *, resume: bool, as_json: bool) -> None:

@@ -24,6 +24,7 @@ class CSV:
     name: Final = "csv"
     layers: Final = "*"
     columns: Final = FRAME_COLUMNS
+    resumable: Final = True
 
     def check(self) -> None:
         """Nothing is needed but Python."""

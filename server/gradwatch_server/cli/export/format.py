@@ -47,6 +47,10 @@ class Format(Protocol):
     def columns(self) -> tuple[str, ...]:
         """Columns of the layers that it writes if nothing is said."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether an export can go on after an interruption; else it is sealed at its end only."""
+
     def check(self) -> None:
         """Make sure that its library is there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -86,7 +87,8 @@ class Job:
             choice=self.choice,
             facts=manifest.facts,
         )
-        with telling_what_is_kept(part, lambda: _kept(manifest)), held(part):
+        telling = telling_what_is_kept(part, lambda: _kept(manifest))
+        with telling if self.format.resumable else leaving_nothing(part), held(part):
             manifest.write(part)
             self._write(manifest, about, part)
             metadata = _metadata(manifest, about)
@@ -160,7 +162,7 @@ class Job:
                 self._epoch(manifest, writer, part)
             alerts = [own for own in self.source.alerts() if self._is_wanted(own)]
             writer.add_alerts(alerts)
-            writer.seal()
+            manifest.sealed = writer.seal()
 
     def _epoch(self, manifest: Manifest, writer: Writer, part: Path) -> None:
         """Export the first of the epochs that are left, until it is done or sealed."""
@@ -179,8 +181,9 @@ class Job:
             manifest.epochs.pop(0)
         else:
             manifest.epochs[0] = [epoch, step, last]
-        manifest.sealed = writer.seal()
-        manifest.write(part)
+        if self.format.resumable:
+            manifest.sealed = writer.seal()
+            manifest.write(part)
 
     def _is_wanted(self, alert: dict[str, Any]) -> bool:
         begins_late = self.choice.last is not None and alert["first_step"] > self.choice.last
@@ -204,6 +207,18 @@ def telling_what_is_kept(part: Path, kept: Callable[[], str]) -> Iterator[None]:
         raise InterruptedExportError(msg) from error
 
 
+@contextlib.contextmanager
+def leaving_nothing(part: Path) -> Iterator[None]:
+    """Delete what an export has that ends early and cannot go on, and say so."""
+    try:
+        yield
+    except (GradwatchError, OSError, KeyboardInterrupt) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+        msg = f"not complete: {what}; this format cannot go on: export again"
+        raise InterruptedExportError(msg) from error
+
+
 def _kept(manifest: Manifest) -> str:
     return f"up to step {manifest.kept[-1][2]}" if manifest.kept else "nothing yet"
 
@@ -214,4 +229,5 @@ def _metadata(manifest: Manifest, about: About) -> dict[str, Any]:
         for epoch, first, last, width in manifest.kept
     ]
     layers = [dict(own.described) for own in about.layers]
-    return {**manifest.facts, "kept": kept, "layers": layers}
+    links = manifest.sealed.get("links", {})
+    return {**manifest.facts, "kept": kept, "layers": layers, **links}

@@ -26,6 +26,7 @@ class Parquet:
     name: Final = "parquet"
     layers: Final = "*"
     columns: Final = FRAME_COLUMNS
+    resumable: Final = True
 
     def check(self) -> None:
         """Make sure that pyarrow is there."""

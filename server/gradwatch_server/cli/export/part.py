@@ -17,6 +17,9 @@ from gradwatch_server.errors import GradwatchError
 MANIFEST: Final = "manifest.json"
 METADATA: Final = "metadata.json"
 
+PART: Final = ".part"
+"""What the name of one that is not complete ends with."""
+
 VERSION: Final = 1
 """Of the manifest; another one is not gone on with."""
 
@@ -89,7 +92,7 @@ def write_json(path: Path, plain: Mapping[str, Any]) -> None:
 
 def part_of(out: Path) -> Path:
     """Return where an export is as long as it is not complete."""
-    return out.with_name(f"{out.name}.part")
+    return out.with_name(out.name + PART)
 
 
 def check_place(out: Path, *, resume: bool) -> bool:
@@ -110,6 +113,16 @@ def check_place(out: Path, *, resume: bool) -> bool:
         )
         raise GradwatchError(msg)
     return True
+
+
+def begun_attempt(out: Path) -> int | None:
+    """Return the attempt of an export that was interrupted, None without one.
+
+    Raises:
+        GradwatchError: If that cannot be read.
+    """
+    part = part_of(out)
+    return Manifest.read(part).attempt if part.exists() else None
 
 
 @contextlib.contextmanager

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import numpy as np
-
-from gradwatch_server.cli.export.about import RUN_NAMES, About
+from gradwatch_server.cli.export.about import About
 from gradwatch_server.cli.export.format import Sealed, library
-from gradwatch_server.cli.export.page import RUN, Numbers, Page
-from gradwatch_server.series.buckets import STATS
+from gradwatch_server.cli.export.page import Page
+from gradwatch_server.cli.export.tags import PREFIX, epoch_folder, tagged
 from gradwatch_wire.columns import L2
-
-PREFIX: Final = "gradwatch"
-"""What the tags of all series begin with."""
 
 
 class TensorBoard:
@@ -26,6 +21,7 @@ class TensorBoard:
     name: Final = "tensorboard"
     layers: Final = "*"
     columns: Final = (L2,)
+    resumable: Final = True
 
     def check(self) -> None:
         """Make sure that tensorboardX is there."""
@@ -48,28 +44,17 @@ class TensorBoardWriter:
                 path.unlink()
 
     def add(self, page: Page) -> None:
-        """Write a page; of buckets min, max and mean, at the first step of each."""
-        names = [own.name for own in self._about.layers]
-        items = np.flatnonzero(page.places < len(names))
-        columns = self._about.choice.columns
-        run_tags = [f"{PREFIX}/{name}" for name in RUN_NAMES]
-        tables = [(RUN, run_tags, np.arange(len(run_tags)))]
-        for column in columns if self._about.choice.layers is not None else ():
-            tags = [f"{PREFIX}/layer/{names[page.places[at]]}/{column}" for at in items]
-            tables.append((column, tags, items))
-        for table, tags, own in tables:
-            for suffix, numbers in _series(page, table):
-                self._scalars(page, [tag + suffix for tag in tags], numbers.of(own))
-
-    def _scalars(self, page: Page, tags: Sequence[str], numbers: Numbers) -> None:
+        """Write a page, an event for each step."""
         summary = _library("proto.summary_pb2").Summary
+        series = tagged(page, self._about)
         times_s = (page.times_ns / 1e9).tolist()
         for row, step in enumerate(page.steps.tolist()):
-            there = np.flatnonzero(numbers.known[row]).tolist()
-            values = numbers.values[row].tolist()
-            found = [summary.Value(tag=tags[at], simple_value=values[at]) for at in there]
-            if found:
-                self._event(page.epoch, step, times_s[row], summary=summary(value=found))
+            found = [
+                summary.Value(tag=tag, simple_value=value)
+                for own in series
+                for tag, value in own.at(row)
+            ]
+            self._event(page.epoch, step, times_s[row], summary=summary(value=found))
 
     def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Write each alert as a text at the step at which it fired, and where its page is."""
@@ -90,7 +75,7 @@ class TensorBoardWriter:
 
     def _file(self, epoch: int) -> Any:
         """Return the file of an epoch: its steps went back, so that it is a run of its own."""
-        folder = f"epoch-{epoch}" if len(self._about.facts["epochs"]) > 1 else "."
+        folder = epoch_folder(self._about, epoch)
         if folder not in self._open:
             path = self._directory / folder / f"events.out.tfevents.0.gradwatch.{self._parts:05}"
             path.parent.mkdir(exist_ok=True)
@@ -113,17 +98,6 @@ class TensorBoardWriter:
         for file in self._open.values():
             file.close()
         self._open = {}
-
-
-def _series(page: Page, table: str) -> Iterator[tuple[str, Numbers]]:
-    """Yield what is drawn of a table: the numbers, of buckets the extremes and the mean."""
-    if table in page.rows:
-        yield "", page.rows[table]
-    elif table in page.buckets:
-        own = page.buckets[table]
-        for stat in STATS[:-1]:
-            values = own[stat].astype(np.float64)
-            yield f"/{stat}", Numbers(values, ~np.isnan(values))
 
 
 def _library(module: str) -> ModuleType:
