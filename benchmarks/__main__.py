@@ -144,6 +144,17 @@ def curves(
 
 
 @app.command()
+def export(
+    quick: Quick = False,
+    steps: Annotated[int, typer.Option(min=64, help="Steps of the run.")] = 10_000,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of it.")] = 1_000,
+    only: Annotated[str, typer.Option(help="Formats whose name contains this.")] = "",
+) -> None:
+    """Exports of a long run: rows per second, memory and size of each format."""
+    _run("export", quick=quick, steps=steps, layers=layers, only=only)
+
+
+@app.command()
 def page(
     quick: Quick = False,
     rounds: Rounds = 9,

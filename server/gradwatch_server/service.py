@@ -45,6 +45,7 @@ from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.inspection import inspect, library
 from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +125,15 @@ def store_library() -> Library:
     return library()
 
 
+def open_store(directory: Path) -> Store:
+    """Open or create the store of a data directory for writing, as the aggregator does.
+
+    Raises:
+        StorageError: If it cannot be used, or an aggregator has it.
+    """
+    return SQLiteStore.open(directory, Clock())
+
+
 def serve(
     settings: Settings,
     announce: Callable[[str, str], None],
@@ -181,7 +191,14 @@ def serve(
         )
         stream_tokens = StreamTokens()
         app = make_app(
-            engine, store.alert_events, alert_stream, stream_tokens, limits, settings.data, push
+            engine,
+            store.alert_events,
+            alert_stream,
+            stream_tokens,
+            limits,
+            settings.data,
+            push,
+            lambda: read_store(settings.data),
         )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.page.routes import make_routes
+from gradwatch_server.storage.history import History
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
@@ -37,6 +38,7 @@ def make_app(
     connection_limits: ConnectionLimits | None = None,
     data: Path | None = None,
     push: MetricsPush | None = None,
+    open_history: Callable[[], History] | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -48,6 +50,7 @@ def make_app(
         connection_limits: Those of the connections that it is served on.
         data: The data directory, whose disk `/metrics` tells of.
         push: Sends the metrics on by itself.
+        open_history: Opens the store beside the engine, None where that cannot be.
     """
     summaries = Summaries(engine)
     refused = connection_limits.refused if connection_limits is not None else {}
@@ -85,6 +88,7 @@ def make_app(
         stream_limit=StreamLimit(
             engine.budget_use, None if connection_limits is None else connection_limits.most
         ),
+        open_history=open_history,
     )
     problems.install(app)
     for router in ROUTERS:

@@ -16,6 +16,10 @@ from starlette.responses import Response
 
 DTYPES: Final = {"<f8": "F64", "<f4": "F32", "<u4": "U32", "<u2": "U16", "<i8": "I64", "|u1": "U8"}
 
+_NUMPY: Final = {name: dtype for dtype, name in DTYPES.items()}
+
+_PREFIX_BYTES: Final = 8
+
 MEDIA_TYPE: Final = "application/vnd.safetensors"
 
 
@@ -36,6 +40,24 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, Any]) 
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+
+
+def decode(body: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Return the arrays that `encode` was given, and the texts of the metadata.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    length = int.from_bytes(body[:_PREFIX_BYTES], "little")
+    header = json.loads(body[_PREFIX_BYTES : _PREFIX_BYTES + length])
+    metadata: dict[str, str] = header.pop("__metadata__", {})
+    begin = _PREFIX_BYTES + length
+    arrays = {}
+    for name, own in header.items():
+        first, last = own["data_offsets"]
+        data = body[begin + first : begin + last]
+        arrays[name] = np.frombuffer(data, _NUMPY[own["dtype"]]).reshape(own["shape"])
+    return arrays, metadata
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -27,6 +27,7 @@ from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.series.history import History
+from gradwatch_server.storage.history import History as StoredHistory
 from gradwatch_server.storage.store import AlertEventReader
 
 MAX_NAMES: Final = 5
@@ -49,6 +50,7 @@ class ApiState:
         curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
+        open_history: Opens the store beside the engine, None where that cannot be.
     """
 
     engine: Engine
@@ -59,6 +61,7 @@ class ApiState:
     curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
+    open_history: Callable[[], StoredHistory] | None = None
     _earlier_attempts: EarlierAttempts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,4 +57,5 @@ for one in COMMANDS:
     if isinstance(one, typer.Typer):
         app.add_typer(one)
     else:
-        app.command(cls=_Command)(clear_errors(one))
+        name = one.__name__.rstrip("_")  # one that Python would take for a word of its own
+        app.command(name, cls=_Command)(clear_errors(one))

@@ -76,6 +76,12 @@ class StoredSeries(Protocol):
     def row(self, wanted: Wanted) -> Rows | None:
         """Return the row of the first wanted step as it was, None if it is not kept."""
 
+    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+        """Yield the rows of the wanted steps as they were, as far as they are kept, oldest first.
+
+        Each is read when it is asked for.
+        """
+
     def offset(self, epoch: int, step: int) -> int | None:
         """Return the place in the log at which a step closed, None if it is not known."""
 
@@ -162,6 +168,15 @@ class History:
         if found:
             return found[0]
         return None if self._stored is None else self._stored.row(wanted)
+
+    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+        """Yield the rows of the wanted steps as they were, as far as they are kept, oldest first.
+
+        Each is read when it is asked for.
+        """
+        if self._stored is not None:
+            yield from self._stored.rows(wanted)
+        yield from self._in_memory(wanted)
 
     def offset(self, epoch: int, step: int) -> int | None:
         """Return the place in the log at which a step closed, None if it is not known."""

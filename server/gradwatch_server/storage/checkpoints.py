@@ -161,6 +161,19 @@ def load_run(saved: SavedState, name: str) -> Run | None:
         return None
 
 
+def load_position(saved: SavedState) -> Position | None:
+    """Return where in the log the saved runs stand; None if nothing says it.
+
+    Raises:
+        StorageError: If the store cannot be read.
+    """
+    try:
+        found = _load_part(saved, _POSITION)
+        return None if found is None else Position(**found)
+    except (DamagedError, TypeError, ValueError):
+        return None
+
+
 def load_forgotten(saved: SavedState) -> dict[str, int]:
     """Return the runs that left memory, each with its last attempt.
 

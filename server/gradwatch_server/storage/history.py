@@ -18,6 +18,7 @@ from gradwatch_server.core.entries import (
 )
 from gradwatch_server.storage.checkpoints import load_forgotten, load_run
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
+from gradwatch_server.storage.series_store import SeriesStore
 from gradwatch_server.storage.store import AlertEvent, AlertEventReader, SavedState
 from gradwatch_wire import Kind
 
@@ -41,6 +42,10 @@ class History(Protocol):
     @property
     def state(self) -> SavedState:
         """What a restart begins with."""
+
+    @property
+    def series(self) -> SeriesStore:
+        """The curves, of which nothing can be written."""
 
     def span(self) -> tuple[int, int]:
         """Return the places of the oldest and the newest entry of the log, (0, 0) without any."""

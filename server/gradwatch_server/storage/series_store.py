@@ -163,6 +163,9 @@ class SeriesStore(Protocol):
         It becomes durable with the next `Log.append` at the latest.
         """
 
+    def layers(self, run: str, attempt: int) -> bytes:
+        """Return the layers of an attempt, encoded; none if nothing is stored."""
+
     def newest(self, run: str, attempt: int, level: int) -> ChunkFacts | None:
         """Return the newest chunk of a level, None without any."""
 

@@ -258,6 +258,9 @@ class AlertEventReader(Protocol):
         begins with that state, up to a colon.
         """
 
+    def changes(self, run: str, after: int, most: int) -> list[tuple[int, NewAlertEvent]]:
+        """Return up to *most* events of a run after a cursor with theirs, as they were added."""
+
     def of_alert(self, alert_id: str) -> list[AlertEvent]:
         """Return the events of one alert that are kept, oldest first."""
 

@@ -18,6 +18,7 @@ from gradwatch_server.core.entries import (
     Forgotten,
     FramesClosed,
     Gap,
+    Imported,
     Lost,
     ManifestsDropped,
     Opened,
@@ -123,6 +124,7 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store, make_stats: An
         Line(Entry(11, Forgotten("gpt", 3))),
         Line(Entry(12, FramesClosed("gpt", 3, 1 << 40))),
         Line(Entry(13, ManifestsDropped(SESSION, 1 << 40))),
+        Line(Entry(14, Imported("gpt"))),
     ]
     store.log.append(lines)
 
@@ -261,6 +263,26 @@ def test_alert_events_of_one_run_keep_the_cursor_of_all(store: Store) -> None:
     assert found[0].alert == {"id": "x1", "value": "NaN"}
     assert cursors(store, 2, "b") == [4]
     assert cursors(store, 0, "c") == []
+
+
+def test_changes_of_a_run_come_as_they_were_added(store: Store) -> None:
+    """With the text of the body, so that they can be added to another store."""
+    added = [event("a", run="x"), event("b", run="y"), event("a", "resolved", run="x")]
+    store.alert_events.add(added)
+
+    assert store.alert_events.changes("x", 0, 9) == [(1, added[0]), (3, added[2])]
+    assert store.alert_events.changes("x", 1, 9) == [(3, added[2])]
+    assert store.alert_events.changes("x", 0, 1) == [(1, added[0])]
+    assert store.alert_events.changes("z", 0, 9) == []
+
+
+def test_layers_of_an_attempt_are_kept_as_they_were_saved(store: Store) -> None:
+    """Curves without any have none."""
+    assert store.series.layers("gpt", 1) == b""
+    store.series.save("gpt", 1, [], b"names")
+    store.series.save("gpt", 1, [])
+    assert store.series.layers("gpt", 1) == b"names"
+    assert store.series.layers("gpt", 2) == b""
 
 
 def test_alert_events_of_one_state(store: Store) -> None:

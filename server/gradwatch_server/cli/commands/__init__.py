@@ -7,7 +7,9 @@ from gradwatch_server.cli.commands import (
     ack,
     alerts,
     doctor,
+    export,
     health,
+    import_run,
     keys,
     layers,
     replay,
@@ -31,6 +33,8 @@ COMMANDS = (
     ack.ack,
     silence.silence,
     rules.rules,
+    export.export,
+    import_run.import_,
     replay.replay,
     doctor.doctor,
 )

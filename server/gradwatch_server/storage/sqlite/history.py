@@ -10,6 +10,7 @@ from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
 from gradwatch_server.storage.sqlite.checksums import is_good_entry
 from gradwatch_server.storage.sqlite.read_only import ReadOnlyDatabase
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
+from gradwatch_server.storage.sqlite.series import SQLiteSeries
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 
 
@@ -25,6 +26,7 @@ class SQLiteHistory:
         self._db = ReadOnlyDatabase(directory / DATABASE_NAME)
         self._alert_events = SQLiteAlertEvents(self._db, Clock())
         self._state = SQLiteSavedState(self._db)
+        self._series = SQLiteSeries(self._db)
 
     @property
     def name(self) -> str:
@@ -40,6 +42,11 @@ class SQLiteHistory:
     def state(self) -> SQLiteSavedState:
         """What a restart begins with."""
         return self._state
+
+    @property
+    def series(self) -> SQLiteSeries:
+        """The curves, of which nothing can be written."""
+        return self._series
 
     def span(self) -> tuple[int, int]:
         """Return the places of the oldest and the newest entry of the log, (0, 0) without any."""

@@ -152,6 +152,13 @@ class SQLiteSeries:
 
     # What the writer reads
 
+    def layers(self, run: str, attempt: int) -> bytes:
+        """Return the layers of an attempt, encoded; none if nothing is stored."""
+        row = self._db.row(
+            "SELECT layers FROM series WHERE run = ? AND attempt = ?", (run, attempt)
+        )
+        return b"" if row is None else bytes(row[0])
+
     def newest(self, run: str, attempt: int, level: int) -> ChunkFacts | None:
         """Return the newest chunk of a level, None without any."""
         row = self._db.row(

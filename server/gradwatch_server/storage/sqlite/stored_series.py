@@ -139,6 +139,10 @@ class StoredSQLiteSeries:
         """Return the row of the first wanted step as it was, None if it is not kept."""
         return next(self._read_rows(wanted, -1, self._before - 1), None)
 
+    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+        """Yield the rows of the wanted steps as they were, as far as they are kept."""
+        yield from self._read_rows(wanted, -1, self._before - 1)
+
     def offset(self, epoch: int, step: int) -> int | None:
         """Return the place in the log at which a step closed, None if it is not known."""
         wanted = Wanted(epoch, "", np.zeros(0, dtype=np.int64), step, step)

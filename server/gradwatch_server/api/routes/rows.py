@@ -1,0 +1,94 @@
+"""What is kept of a run, step by step, for who reads all of it: an export for one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from fastapi import APIRouter, HTTPException, Query
+from starlette.responses import Response
+
+from gradwatch_server.api import safetensors
+from gradwatch_server.api.kept_pages import MAX_STEPS, KeptPages
+from gradwatch_server.api.routes.layers import layers_of
+from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_range
+from gradwatch_server.api.state import Api, ApiState, View
+from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.series.columns import RUN_COLUMNS
+from gradwatch_server.series.layers import KnownLayers
+from gradwatch_wire.limits import MAX_STEP
+
+router = APIRouter()
+
+_ALL: Final = "*"
+
+Column = Annotated[
+    list[Literal[FRAME_COLUMNS]] | None,  # type: ignore[valid-type]  # the names are a constant
+    Query(max_length=len(FRAME_COLUMNS), description="Columns of the layers; all without."),
+]
+Layer = Annotated[str | None, Query(max_length=600, description="Layers that fit a pattern.")]
+Step = Annotated[int, Query(ge=0, le=MAX_STEP)]
+Limit = Annotated[int, Query(ge=1, le=MAX_STEPS, description="Steps at most.")]
+
+
+@router.get(
+    "/runs/{run}/rows",
+    summary="All that is kept, step by step, in pages",
+    response_class=safetensors.SafeTensors,
+)
+async def rows(
+    view: View,
+    api: Api,
+    epoch: Epoch = None,
+    from_: Annotated[Step, Query(alias="from")] = 0,
+    to: Step = MAX_STEP,
+    layer: Layer = _ALL,
+    column: Column = None,
+    limit: Limit = MAX_STEPS,
+) -> Response:
+    if from_ > to:
+        raise HTTPException(422, f"query from: a step up to `to`, {to}, got {from_}")
+    columns = list(dict.fromkeys(column or FRAME_COLUMNS))
+    asked = AskedSteps(epoch, from_)
+    return await api.curve_reads.run(
+        lambda: _answer(view, api, asked, to, layer or "", columns, limit)
+    )
+
+
+def _answer(
+    view: RunView,
+    api: ApiState,
+    asked: AskedSteps,
+    to: int,
+    pattern: str,
+    columns: list[str],
+    limit: int,
+) -> Response:
+    with api.history(view) as history:
+        own = _until(find_range(view, api, history, asked), to)
+        known = layers_of(view, history.layers)
+        places = _places(known, pattern)
+        facts = own.numbers | {
+            "epochs": [[one.epoch, one.first, one.last] for one in history.spans()],
+            "run_columns": RUN_COLUMNS,
+            "layer_columns": columns,
+        }
+        arrays: dict[str, Any] = {"place": places}
+        page: dict[str, Any] = {"width": 1, "next": None}
+        if own.first <= own.last:
+            found, page = KeptPages(own, columns, places).page(limit)
+            arrays |= found
+    return safetensors.SafeTensors(safetensors.encode(arrays, facts | page))
+
+
+def _until(own: Range, last: int) -> Range:
+    """Return a range that ends at a step, also where nothing is kept up to it any more."""
+    return Range(own.view, own.history, own.span, own.first, min(own.last, last), None, own.numbers)
+
+
+def _places(known: KnownLayers, pattern: str) -> IndexArray:
+    if pattern == _ALL:
+        return np.arange(len(known), dtype=np.int64)
+    return known.matching(pattern)

@@ -1,0 +1,148 @@
+"""`gradwatch export`: writes what is kept of a run into files that others read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TaskID
+
+from gradwatch_server.cli.client import get, query_of, run_path
+from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.archive import ENDING, fetch_archive
+from gradwatch_server.cli.export.archive import NAME as ARCHIVE
+from gradwatch_server.cli.export.format import Format
+from gradwatch_server.cli.export.formats import FORMATS
+from gradwatch_server.cli.export.job import Job, Progress
+from gradwatch_server.cli.export.part import begun_attempt
+from gradwatch_server.cli.export.source import Source
+from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.core.printable import printable
+
+NO_LAYERS: Final = "none"
+
+_NAMES: Final = (*FORMATS, ARCHIVE)
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="Name of the run.")],
+    to: Annotated[str, typer.Option(metavar="|".join(_NAMES), help="What to write.")],
+    url: Url = DEFAULT_URL,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The directory that is made.", show_default="RUN-FORMAT"),
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="An attempt.", show_default="the current one")
+    ] = None,
+    from_: Annotated[int, typer.Option("--from", min=0, help="The first step.")] = 0,
+    to_step: Annotated[
+        int | None, typer.Option(min=0, help="The last step.", show_default="the newest")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help=f"Layers that fit a pattern, or '{NO_LAYERS}'.", show_default="all"),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="A column of the layers; may be given several times.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=FLAG, help="Go on with one that was interrupted.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write what is kept of a run into files that others read, or into one to import elsewhere."""
+    if to == ARCHIVE:
+        given = {"--attempt": attempt, "--to-step": to_step, "--layers": layers}
+        _refuse({"--from": from_ or None, "--column": column, **given})
+        _export_archive(url, run, out, resume=resume, as_json=as_json)
+        return
+    own = FORMATS.get(to)
+    if own is None:
+        raise typer.BadParameter(f"one of {', '.join(_NAMES)}", param_hint="--to")
+    choice = _choice(own, from_, to_step, layers, column)
+    own.check()
+    place = out or Path(default_name(run, attempt, to))
+    number = attempt or (resume and begun_attempt(place)) or _current_attempt(url, run)
+    with contextlib.closing(Source(url, run, number)) as source, _progress() as on_progress:
+        job = Job(source=source, format=own, choice=choice, out=place, on_progress=on_progress)
+        metadata = job.run(resume=resume)
+    if as_json:
+        print(json.dumps({"path": str(place)} | metadata))
+    else:
+        print(printable(_said(place, metadata)))
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    """Refuse what says which part of a run is wanted: an archive has all of it."""
+    for name, value in given.items():
+        if value is not None:
+            raise typer.BadParameter("an archive has all of a run", param_hint=name)
+
+
+def _choice(
+    own: Format, first: int, last: int | None, layers: str | None, column: list[str] | None
+) -> Choice:
+    columns = tuple(column or own.columns)
+    if not set(columns) <= set(FRAME_COLUMNS):
+        raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
+    if last is not None and last < first:
+        raise typer.BadParameter(f"{first} or a later step", param_hint="--to-step")
+    pattern = own.layers if layers is None else layers
+    wanted = None if pattern == NO_LAYERS else pattern
+    return Choice(first=first, last=last, layers=wanted, columns=columns)
+
+
+def _export_archive(url: str, run: str, out: Path | None, *, resume: bool, as_json: bool) -> None:
+    place = out or Path(default_name(run, None, "")[:-1] + ENDING)
+    with _bar() as (bar, task):
+        size = fetch_archive(
+            url, run, place, lambda done: bar.update(task, completed=done), resume=resume
+        )
+    if as_json:
+        print(json.dumps({"path": str(place), "run": run, "bytes": size}))
+    else:
+        print(printable(f"{place}: run {run}, all attempts, {size:,} bytes"))
+
+
+def default_name(run: str, attempt: int | None, ending: str) -> str:
+    """Return the name of the directory of an export: that of the run, safe as a file's."""
+    safe = re.sub(r"[^\w.+-]+", "_", run).lstrip(".")[:100] or "run"
+    return "-".join([safe, *([str(attempt)] if attempt else []), ending])
+
+
+def _current_attempt(url: str, run: str) -> int:
+    return int(get(url, run_path(run, "health") + query_of())["attempt"])
+
+
+def _said(place: Path, metadata: dict[str, Any]) -> str:
+    texts = [
+        f"steps {own['first_step']} to {own['last_step']}"
+        + ("" if own["steps_per_row"] == 1 else f" in buckets of {own['steps_per_row']}")
+        for own in metadata["kept"]
+    ]
+    live = "; the run is live: what came later is not in it" if metadata["live"] else ""
+    of = f"run {metadata['run']}, attempt {metadata['attempt']}"
+    return f"{place}: {of}, {', '.join(texts) or 'no steps'}{live}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """Show how far it is, where somebody looks."""
+    with _bar() as (bar, task):
+        yield lambda own: bar.update(task, completed=own.step, total=own.last)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[tuple[Bar, TaskID]]:
+    errors = Console(stderr=True)
+    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        yield bar, bar.add_task("exporting", total=None)

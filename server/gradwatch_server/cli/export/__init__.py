@@ -1,0 +1,1 @@
+"""`gradwatch export`: what an aggregator keeps of a run, in files that others read."""

@@ -1,0 +1,75 @@
+"""What a format is: it writes pages, and can go on after an interruption from where it sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from gradwatch_server.cli.export.about import About
+from gradwatch_server.cli.export.page import Page
+from gradwatch_server.errors import GradwatchError
+
+Sealed = Mapping[str, Any]
+"""What a writer needs to know to go on from a place, plain; empty at the beginning."""
+
+
+class Writer(Protocol):
+    """Writes one export. Any of it may raise an OSError: the export can go on later."""
+
+    def add(self, page: Page) -> None:
+        """Write a page."""
+
+    def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        """Write the alerts, after all pages."""
+
+    def seal(self) -> Sealed:
+        """Make what was written so far outlive the process; return where it ends."""
+
+    def close(self) -> None:
+        """Let files go, whether all of it was written or not."""
+
+
+class Format(Protocol):
+    """One way of writing an export into a directory."""
+
+    @property
+    def name(self) -> str:
+        """What `--to` calls it, and the ending of the directory's name."""
+
+    @property
+    def layers(self) -> str:
+        """Pattern of the layers that it writes if nothing is said, or `none`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the layers that it writes if nothing is said."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether an export can go on after an interruption; else it is sealed at its end only."""
+
+    def check(self) -> None:
+        """Make sure that its library is there.
+
+        Raises:
+            GradwatchError: If it is not, with what to install.
+        """
+
+    def open(self, directory: Path, about: About, sealed: Sealed) -> Writer:
+        """Begin to write, or go on from where it was sealed; what came after that goes."""
+
+
+def library(name: str, extra: str) -> ModuleType:
+    """Import a library that an extra has.
+
+    Raises:
+        GradwatchError: If it is not there, with what to install.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        msg = f"this needs {name.partition('.')[0]}: pip install 'gradwatch[{extra}]'"
+        raise GradwatchError(msg) from error

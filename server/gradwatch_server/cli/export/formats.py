@@ -1,0 +1,18 @@
+"""The formats, a file for each. Each is listed in `FORMATS`, in the order of the help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gradwatch_server.cli.export.csv_files import CSV
+from gradwatch_server.cli.export.format import Format
+from gradwatch_server.cli.export.mlflow import MLflow
+from gradwatch_server.cli.export.parquet import Parquet
+from gradwatch_server.cli.export.tensorboard import TensorBoard
+from gradwatch_server.cli.export.wandb import WandB
+
+_ALL: Final[tuple[Format, ...]] = (Parquet(), CSV(), TensorBoard(), WandB(), MLflow())
+
+FORMATS: Final[Mapping[str, Format]] = {own.name: own for own in _ALL}
+"""Name to format."""

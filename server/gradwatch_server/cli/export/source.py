@@ -1,0 +1,140 @@
+"""What an export reads, over HTTP: facts of a run, its layers, pages of what is kept, alerts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from gradwatch_server.api.safetensors import MEDIA_TYPE
+from gradwatch_server.cli.client import (
+    UNREACHABLE,
+    check,
+    get,
+    no_answer,
+    not_an_aggregator,
+    past_events,
+    query_of,
+    run_path,
+)
+from gradwatch_server.cli.credentials import credentials
+from gradwatch_server.cli.export.about import Choice, Layer
+from gradwatch_server.cli.export.page import Page
+from gradwatch_server.cli.ingest_port import IngestPortCheck
+
+READ_TIMEOUT: Final = httpx.Timeout(60.0, connect=3.0)
+"""A page is read from the disk, and waits for others that read."""
+
+BUSY_ROUNDS: Final = 60
+"""How often it is asked again, as the answer says when, where too many read at once."""
+
+_PAGE_LAYERS: Final = 10_000
+
+
+class Pages:
+    """Asks for pages over one connection.
+
+    Args:
+        url: Address of the aggregator.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = httpx.Client(timeout=READ_TIMEOUT, trust_env=False, **credentials())
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._client.close()
+
+    def get(self, path: str, media_type: str) -> httpx.Response:
+        """Return an answer of a media type; where the aggregator is busy, once it is not.
+
+        Raises:
+            GradwatchError: If there is none, or it answers with an error.
+        """
+        for _ in range(BUSY_ROUNDS):
+            answer = self._ask(path)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(float(answer.headers.get("Retry-After", "1")))
+        check(answer)
+        if answer.headers.get("content-type", "") != media_type:
+            raise not_an_aggregator(self._url)
+        return answer
+
+    def _ask(self, path: str) -> httpx.Response:
+        extensions = {"trace": IngestPortCheck(self._url)}
+        try:
+            return self._client.get(self._url.rstrip("/") + path, extensions=extensions)
+        except UNREACHABLE as error:
+            raise no_answer(self._url, error) from error
+
+
+class Source:
+    """Reads one attempt of a run.
+
+    Args:
+        url: Address of the aggregator.
+        run: Name of the run.
+        attempt: Number of the attempt.
+        page_steps: Steps of a page at most, None for as many as the aggregator gives.
+    """
+
+    def __init__(self, url: str, run: str, attempt: int, page_steps: int | None = None) -> None:
+        self.url, self.run, self.attempt = url, run, attempt
+        self._limit = "limit", page_steps
+        self._pages = Pages(url)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._pages.close()
+
+    @property
+    def page_url(self) -> str:
+        """The address of the run on the page."""
+        return f"{self.url.rstrip('/')}/?run={quote(self.run, safe='')}&attempt={self.attempt}"
+
+    def health(self) -> dict[str, Any]:
+        """Return the health of the attempt."""
+        found: dict[str, Any] = get(self.url, self._path("health"))
+        return found
+
+    def layers(self) -> list[Layer]:
+        """Return all layers, in their places."""
+        found: list[dict[str, Any]] = []
+        cursor: int | None = 0
+        while cursor is not None:
+            parts = ("limit", _PAGE_LAYERS), ("cursor", cursor or None)
+            answer = get(self.url, self._path("layers", *parts))
+            found += answer["layers"]
+            cursor = answer["next"]
+        return [Layer(name=own["name"], numel=own["numel"], described=own) for own in found]
+
+    def first_page(self, choice: Choice) -> Page:
+        """Return a page of one step: it says which epochs there are."""
+        return self._page(("layer", ""), ("limit", 1), ("from", choice.first))
+
+    def page(self, choice: Choice, epoch: int, first: int, last: int) -> Page:
+        """Return the page of an epoch that begins at a step."""
+        columns = [("column", name) for name in choice.columns]
+        layer = "layer", choice.layers or "-"
+        steps = ("epoch", epoch), ("from", first), ("to", last)
+        return self._page(layer, *steps, self._limit, *columns)
+
+    def _page(self, *parameters: tuple[str, object]) -> Page:
+        return Page.decode(self._pages.get(self._path("rows", *parameters), MEDIA_TYPE).content)
+
+    def alerts(self) -> Iterator[dict[str, Any]]:
+        """Yield the alerts of the attempt as they stand, oldest first."""
+        found: dict[str, dict[str, Any]] = {}
+        for event in past_events(self.url, self.run):
+            if event["attempt"] == self.attempt:
+                found[event["id"]] = event
+        yield from found.values()
+
+    def _path(self, rest: str, *parameters: tuple[str, object]) -> str:
+        own = ("attempt", self.attempt)
+        return run_path(self.run, rest) + query_of(own, *parameters)

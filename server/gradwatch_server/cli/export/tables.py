@@ -1,0 +1,165 @@
+"""Pages as tables in long form: one row per step, or per layer and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gradwatch_server.cli.export.about import RUN_NAMES, Choice, Layer
+from gradwatch_server.cli.export.page import RUN, Numbers, Page
+from gradwatch_server.core.arrays import BoolArray, IndexArray
+from gradwatch_server.series.buckets import COUNTS, STATS
+from gradwatch_wire.columns import COUNT_COLUMNS
+
+STEPS: Final = "steps"
+LAYERS: Final = "layers"
+STEP_BUCKETS: Final = "step_buckets"
+LAYER_BUCKETS: Final = "layer_buckets"
+ALERTS: Final = "alerts"
+
+_OF_RUN: Final = tuple(name for name in RUN_NAMES if name != "skipped")
+
+_MAX_INTEGER: Final = float(1 << 63)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """A column of a table.
+
+    Args:
+        values: (rows,) the values; times are datetime64 in ns, UTC, texts are objects.
+        known: (rows,) whether there is one; all without.
+        words: Texts of which the values are the places.
+    """
+
+    values: npt.NDArray[Any]
+    known: BoolArray | None = None
+    words: Sequence[str] | None = None
+
+
+Table = Mapping[str, Column]
+
+
+def tables_of(page: Page, layers: Sequence[Layer], choice: Choice) -> Iterator[tuple[str, Table]]:
+    """Yield the tables that a page has rows of, by name."""
+    if page.width == 1:
+        yield STEPS, _steps(page)
+        if choice.layers is not None:
+            yield LAYERS, _layers(page, layers, choice.columns)
+        return
+    yield STEP_BUCKETS, _buckets(page, [RUN], "column", _OF_RUN)
+    if choice.layers is not None:
+        names = [own.name for own in layers]
+        yield LAYER_BUCKETS, _buckets(page, choice.columns, "layer", names)
+
+
+def empty_tables(layers: Sequence[Layer], choice: Choice) -> Iterator[tuple[str, Table]]:
+    """Yield the tables of single steps without a row: files of these are always there."""
+    none, places = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    tables = {RUN: len(RUN_NAMES), **dict.fromkeys(choice.columns, 0)}
+    rows = {
+        name: Numbers(np.zeros((0, items)), np.zeros((0, items), dtype=np.bool_))
+        for name, items in tables.items()
+    }
+    page = Page(0, 1, none, none, none.astype(np.bool_), places, None, rows, {}, {})
+    yield from tables_of(page, layers, choice)
+
+
+def _times(times_ns: IndexArray) -> npt.NDArray[Any]:
+    return times_ns.astype("datetime64[ns]")
+
+
+def _steps(page: Page) -> Table:
+    found = {
+        "epoch": Column(np.full(len(page.steps), page.epoch)),
+        "step": Column(page.steps),
+        "time": Column(_times(page.times_ns)),
+        "skipped": Column(page.skipped),
+    }
+    own = page.rows[RUN]
+    for place, name in enumerate(RUN_NAMES):
+        if name in _OF_RUN:
+            found[name] = Column(own.values[:, place], own.known[:, place])
+    return found
+
+
+def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Table:
+    items = np.flatnonzero(page.places < len(layers))  # later ones joined after the export began
+    places = page.places[items]
+    tables = {name: page.rows[name].of(items) for name in columns if name in page.rows}
+    shape = len(page.steps), len(places)
+    there = np.zeros(shape, dtype=np.bool_)
+    for own in tables.values():
+        there |= own.known
+    rows = np.flatnonzero(there.ravel())
+    place = np.tile(places, shape[0])[rows]
+    numel = np.array([own.numel for own in layers], dtype=np.float64)
+    found = {
+        "epoch": Column(np.full(len(rows), page.epoch)),
+        "step": Column(np.repeat(page.steps, shape[1])[rows]),
+        "layer": Column(place, words=[own.name for own in layers]),
+        "numel": _integers(numel[place]),
+    }
+    for name in columns:
+        own_table = tables.get(name, Numbers(np.full(shape, np.nan), np.zeros(shape, np.bool_)))
+        values, known = own_table.values.ravel()[rows], own_table.known.ravel()[rows]
+        is_count = name in COUNT_COLUMNS
+        found[name] = _integers(values, known) if is_count else Column(values, known)
+    return found
+
+
+def _integers(values: npt.NDArray[Any], known: BoolArray | None = None) -> Column:
+    fits = np.isfinite(values) & (values < _MAX_INTEGER)
+    own = fits if known is None else fits & known
+    return Column(np.where(own, values, 0.0).astype(np.int64), own)
+
+
+def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str]) -> Table:
+    """Return the buckets of all tables that a page has, each under its name."""
+    if what == "column":
+        wanted = np.array([at for at, one in enumerate(RUN_NAMES) if one in words], dtype=np.int64)
+        places, names = np.arange(len(words)), tuple[str, ...]()
+    else:
+        wanted = np.flatnonzero(page.places < len(words))
+        places, names = page.places[wanted], tuple(tables)
+    there = [name for name in tables if name in page.buckets]
+    parts = [_long(page, name, wanted, places) for name in there]
+    joined = {
+        key: np.concatenate([part[key] for part in parts]) if parts else np.zeros(0)
+        for key in ("step", "time", "place", *STATS, *COUNTS)
+    }
+    first = joined["step"].astype(np.int64)
+    found = {
+        "epoch": Column(np.full(len(first), page.epoch)),
+        "first_step": Column(first),
+        "last_step": Column(first + page.width - 1),
+        "time": Column(_times(joined["time"].astype(np.int64))),
+        what: Column(joined["place"].astype(np.int64), words=words),
+    }
+    if names:
+        sizes = [len(part["place"]) for part in parts]
+        numbers = np.repeat([names.index(name) for name in there], sizes)
+        found["column"] = Column(numbers.astype(np.int64), words=names)
+    for name in STATS:
+        found[name] = Column(joined[name], ~np.isnan(joined[name]))
+    return found | {name: Column(joined[name].astype(np.int64)) for name in COUNTS}
+
+
+def _long(
+    page: Page, table: str, items: IndexArray, places: IndexArray
+) -> dict[str, npt.NDArray[Any]]:
+    own = page.buckets[table]
+    rows = np.flatnonzero(own["n"][:, items].ravel())
+    found = {
+        "step": np.repeat(page.steps, len(items))[rows],
+        "time": np.repeat(page.times_ns, len(items))[rows],
+        "place": np.tile(places, len(page.steps))[rows],
+    }
+    for name in (*STATS, *COUNTS):
+        values = own[name][:, items].ravel()[rows]
+        found[name] = values.astype(np.float64) if name in STATS else values
+    return found

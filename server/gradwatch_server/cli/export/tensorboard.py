@@ -1,0 +1,108 @@
+"""Exports as TensorBoard event files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from gradwatch_server.cli.export.about import About
+from gradwatch_server.cli.export.format import Sealed, library
+from gradwatch_server.cli.export.page import Page
+from gradwatch_server.cli.export.tags import PREFIX, epoch_folder, tagged
+from gradwatch_wire.columns import L2
+
+
+class TensorBoard:
+    """Event files, a series per number of the run and per column of a layer."""
+
+    name: Final = "tensorboard"
+    layers: Final = "*"
+    columns: Final = (L2,)
+    resumable: Final = True
+
+    def check(self) -> None:
+        """Make sure that tensorboardX is there."""
+        _library("record_writer")
+
+    def open(self, directory: Path, about: About, sealed: Sealed) -> TensorBoardWriter:
+        """Begin to write, or go on."""
+        return TensorBoardWriter(directory, about, sealed)
+
+
+class TensorBoardWriter:
+    """Writes event files; TensorBoard reads those of a directory in the order of their names."""
+
+    def __init__(self, directory: Path, about: About, sealed: Sealed) -> None:
+        self._directory, self._about = directory, about
+        self._parts = int(sealed.get("parts", 0))
+        self._open: dict[str, Any] = {}
+        for path in directory.glob("**/events.out.tfevents.*"):
+            if int(path.name.rpartition(".")[2]) >= self._parts:
+                path.unlink()
+
+    def add(self, page: Page) -> None:
+        """Write a page, an event for each step."""
+        summary = _library("proto.summary_pb2").Summary
+        series = tagged(page, self._about)
+        times_s = (page.times_ns / 1e9).tolist()
+        for row, step in enumerate(page.steps.tolist()):
+            found = [
+                summary.Value(tag=tag, simple_value=value)
+                for own in series
+                for tag, value in own.at(row)
+            ]
+            self._event(page.epoch, step, times_s[row], summary=summary(value=found))
+
+    def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        """Write each alert as a text at the step at which it fired, and where its page is."""
+        text = _library("summary").text
+        last = max((own[0] for own in self._about.facts["epochs"]), default=0)
+        note = f"exported from [gradwatch]({self._about.page})"
+        self._event(last, 0, 0.0, summary=text(f"{PREFIX}/run", note))
+        for own in alerts:
+            step = own["fired_step"] if own["fired_step"] is not None else own["first_step"]
+            link = f"{self._about.page}&alert={own['id']}"
+            body = f"**{own['severity']}** {own['message']} ([{own['id']}]({link}))"
+            summary = text(f"{PREFIX}/alerts/{own['rule']}", body)
+            self._event(last, step or 0, _seconds(own["updated_at"]), summary=summary)
+
+    def _event(self, epoch: int, step: int, time_s: float, **body: Any) -> None:
+        event = _library("proto.event_pb2").Event(wall_time=time_s, step=step, **body)
+        self._file(epoch).write(event.SerializeToString())
+
+    def _file(self, epoch: int) -> Any:
+        """Return the file of an epoch: its steps went back, so that it is a run of its own."""
+        folder = epoch_folder(self._about, epoch)
+        if folder not in self._open:
+            path = self._directory / folder / f"events.out.tfevents.0.gradwatch.{self._parts:05}"
+            path.parent.mkdir(exist_ok=True)
+            self._open[folder] = _library("record_writer").RecordWriter(str(path))
+            version = _library("proto.event_pb2").Event(file_version="brain.Event:2")
+            self._open[folder].write(version.SerializeToString())
+        return self._open[folder]
+
+    def seal(self) -> Sealed:
+        """End the files that are open."""
+        for folder in list(self._open):
+            file = self._open.pop(folder)
+            file.flush()  # down to the disk
+            file.close()
+        self._parts += 1
+        return {"parts": self._parts}
+
+    def close(self) -> None:
+        """Let go of files that were not sealed."""
+        for file in self._open.values():
+            file.close()
+        self._open = {}
+
+
+def _library(module: str) -> ModuleType:
+    return library(f"tensorboardX.{module}", "tensorboard")
+
+
+def _seconds(iso: str) -> float:
+    return datetime.fromisoformat(iso).timestamp()

@@ -1,0 +1,442 @@
+"""`gradwatch export`: files that others read, of a real aggregator fed by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gradwatch_server.cli.app import app
+from gradwatch_server.cli.export.formats import FORMATS
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.series_compactor import Compactor
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_wire import Bye, Column, Stats
+from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
+from tests.support.command import run_command
+from tests.support.peer import Peer
+from tests.support.records import stats_of
+
+RUN = "sent-away"
+INF_STEP = STEPS
+LEVELDB_BLOCK_BYTES = 32_768
+WANDB_HEADER_BYTES = 7
+
+
+@pytest.fixture(scope="module")
+def fed(service: Any) -> Iterator[Any]:
+    """A run of 62 steps: one with NaN in a layer, then one with Inf."""
+    made: list[Peer] = []
+
+    def connect(endpoint: str, **settings: Any) -> Peer:
+        made.append(Peer(endpoint, **settings))
+        return made[-1]
+
+    try:
+        _feed(service, connect)
+        yield service
+    finally:
+        for each in made:
+            each.close()
+
+
+def _feed(service: Any, connect: Any) -> None:
+    peer = feed(service, connect, RUN)
+    peer.send(
+        Stats(
+            manifest_id=1,
+            step=INF_STEP,
+            scalars={"loss": -math.inf},
+            columns={"l2": Column.pack("<f8", [math.inf, *[1.0] * (len(LAYERS) - 1)])},
+        )
+    )
+    peer.send(Bye(reason="done"))
+    peer.acked()
+    service.health_of_ended(RUN)
+
+
+@pytest.fixture
+def export(fed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run the command in an empty directory: `export("--to", "csv")`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRADWATCH_URL", fed.url)
+    return lambda *arguments: CliRunner().invoke(app, ["export", *arguments])
+
+
+def done(result: Any) -> Path:
+    """Return where a complete export is."""
+    assert result.exit_code == 0, result.output
+    return Path(json.loads(result.stdout)["path"]) if result.stdout[0] == "{" else Path()
+
+
+def told(result: Any) -> str:
+    """Return the one line of an error."""
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    return str(line)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """Return all files but the metadata, which has the time."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != "metadata.json"
+    }
+
+
+def leveldb_records(body: bytes, begin: int) -> Iterator[bytes]:
+    """Yield the records of a log as LevelDB writes it: wandb's file is one, after its header."""
+    found, at = b"", 0
+    while at + 7 <= len(body):
+        left = LEVELDB_BLOCK_BYTES - (begin + at) % LEVELDB_BLOCK_BYTES
+        if left < 7:
+            at += left
+            continue
+        length, kind = int.from_bytes(body[at + 4 : at + 6], "little"), body[at + 6]
+        found += body[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole one, or the last piece of one
+            yield found
+            found = b""
+
+
+def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
+    """Return the L2 norms that pandas read, by step and layer."""
+    return {
+        (int(step), str(layer)): float(l2)
+        for step, layer, l2 in zip(layers["step"], layers["layer"], layers["l2"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
+    """NaN and Inf are values, what was not measured is missing, and no bit of a number is lost."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    place = done(export(RUN, "--to", form, "--json"))
+    if form == "parquet":
+        layers, steps = (pandas.read_parquet(place / one) for one in ("layers", "steps"))
+        other = polars.read_parquet(place / "steps" / "*.parquet")
+    else:
+        layers, steps = (pandas.read_csv(place / f"{one}.csv") for one in ("layers", "steps"))
+        other = polars.read_csv(place / "steps.csv", infer_schema_length=None)
+
+    assert place.name == f"sent-away-{form}"
+    found = rows_of(layers)
+    for step in range(STEPS):
+        for at, name in enumerate(LAYERS):
+            if (step, name) != (POISON_STEP, POISONED):
+                assert found[step, name] == norm_of(at, step)
+    assert math.isnan(found[POISON_STEP, POISONED])
+    assert found[INF_STEP, LAYERS[0]] == math.inf
+    last = layers[layers["step"] == INF_STEP]
+    assert last["linf"].isna().all()
+    poisoned = layers[(layers["step"] == POISON_STEP) & (layers["layer"] == POISONED)]
+    assert poisoned["nans"].tolist() == [3]
+    assert set(layers["numel"]) == {10}
+    assert steps["step"].tolist() == other["step"].to_list() == [*range(STEPS + 1)]
+    assert other["loss"].to_list()[-1] == steps["loss"].tolist()[-1] == -math.inf
+    assert math.isnan(other["norm"].to_list()[POISON_STEP])
+    assert other["lr"].to_list()[-1] is None
+    assert pandas.to_datetime(steps["time"]).dt.tz is not None
+
+
+def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
+    """As they stand at the end, each with all that is said of it."""
+    pandas = pytest.importorskip("pandas")
+    place = done(export(RUN, "--to", "parquet", "--json"))
+
+    alerts = pandas.read_parquet(place / "alerts")
+
+    known = {own["id"]: own for own in fed.json(f"/runs/{RUN}/alerts")}
+    assert set(alerts["id"]) == set(known)
+    whole = json.loads(alerts[alerts["rule"] == "nonfinite"]["json"].iloc[0])
+    assert whole["origin"]["layer"] == POISONED
+
+
+def test_parquet_says_what_it_is(export: Any) -> None:
+    """In the metadata of its schema, and beside it with every layer."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    place = done(export(RUN, "--to", "parquet", "--json"))
+
+    schema = parquet.read_schema(place / "layers" / "part-00000.parquet")
+
+    inside = json.loads(schema.metadata[b"gradwatch"])
+    beside = json.loads((place / "metadata.json").read_text())
+    assert (inside["run"], inside["attempt"], inside["live"]) == (RUN, 1, False)
+    assert inside["units"]["step_time_s"].startswith("seconds")
+    assert inside.items() <= beside.items()
+    assert [own["name"] for own in beside["layers"]] == [*LAYERS]
+    assert beside["kept"] == [
+        {"epoch": 0, "first_step": 0, "last_step": INF_STEP, "steps_per_row": 1}
+    ]
+
+
+def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
+    """With the times of the log; a norm that is NaN is one."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    place = done(export(RUN, "--to", "tensorboard", "--json"))
+
+    own = accumulators.EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
+    own.Reload()
+
+    norms = own.Scalars(f"gradwatch/layer/{POISONED}/l2")
+    assert [event.step for event in norms] == [*range(STEPS + 1)]
+    assert math.isnan(norms[POISON_STEP].value)
+    assert norms[0].wall_time > 1e9
+    loss = own.Scalars("gradwatch/loss")
+    assert (loss[0].value, loss[-1].value) == (3.0, -math.inf)
+    (alert,) = own.Tensors("gradwatch/alerts/nonfinite/text_summary")[:1]
+    assert alert.step == POISON_STEP
+    assert POISONED.encode() in alert.tensor_proto.string_val[0]
+
+
+def test_only_what_is_asked_for_is_written(export: Any) -> None:
+    """Steps, layers and columns; without layers there is no table of them."""
+    pandas = pytest.importorskip("pandas")
+    arguments = ("--from", "10", "--to-step", "12", "--layers", "*.h.0.*", "--column", "linf")
+    place = done(export(RUN, "--to", "csv", "--json", *arguments))
+    layers = pandas.read_csv(place / "layers.csv")
+
+    assert layers.columns.tolist() == ["epoch", "step", "layer", "numel", "linf"]
+    assert sorted(set(layers["layer"])) == ["transformer.h.0.attn.w", "transformer.h.0.mlp.w"]
+    assert sorted(set(layers["step"])) == [10, 11, 12]
+    assert len(pandas.read_csv(place / "alerts.csv")) == 0
+    place = done(export(RUN, "--to", "csv", "--json", "--layers", "none", "--out", "less"))
+    assert sorted(files_of(place)) == ["alerts.csv", "steps.csv"]
+
+
+@pytest.mark.slow
+def test_mlflow_reads_the_numbers_of_the_run_and_its_alerts(
+    export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a store of files, by its own client; of layers only what was asked for."""
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    place = done(export(RUN, "--to", "mlflow", "--json", "--layers", POISONED))
+
+    metadata = json.loads((place / "metadata.json").read_text())
+    client = tracking.MlflowClient((place / "mlruns").resolve().as_uri())
+    found = client.get_run(metadata["mlflow"]["run"])
+    norms = client.get_metric_history(found.info.run_id, f"gradwatch/layer/{POISONED}/l2")
+    assert [own.step for own in norms] == [*range(STEPS + 1)]
+    assert math.isnan(norms[POISON_STEP].value)
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["gradwatch.page"] == metadata["url"]
+    assert any(POISONED in text for key, text in found.data.tags.items() if ".alert." in key)
+    assert len([key for key in found.data.metrics if "/layer/" in key]) == 1
+
+
+@pytest.mark.slow
+def test_wandb_keeps_it_offline_when_told_to(export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back from its own file: every step, NaN, and the alerts as a table."""
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    place = done(export(RUN, "--to", "wandb", "--json"))
+
+    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
+    rows = []
+    for data in leveldb_records(file.read_bytes()[WANDB_HEADER_BYTES:], WANDB_HEADER_BYTES):
+        record = records.Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({"/".join(own.nested_key) or own.key: own.value_json for own in items})
+    with_norm = [row for row in rows if "gradwatch/norm" in row]
+    norms = {int(row["gradwatch/step"]): row["gradwatch/norm"] for row in with_norm}
+    assert sorted(norms) == [*range(STEPS + 1)]
+    assert norms[POISON_STEP] == "NaN"
+    assert not [key for row in rows for key in row if "/layer/" in key]
+    assert list(place.rglob("*.table.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
+def test_one_that_was_killed_goes_on_to_the_same_end(
+    export: Any, fed: Any, tmp_path: Path, form: str
+) -> None:
+    """With parts of 200 rows: the killed process has sealed some, and written more."""
+    kill = f"""
+import os, signal
+from pathlib import Path
+from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.formats import FORMATS
+from gradwatch_server.cli.export.job import Job
+from gradwatch_server.cli.export.source import Source
+form = FORMATS[{form!r}]
+def look(progress):
+    if progress.step >= KILL_AT:
+        os.kill(os.getpid(), signal.SIGKILL)
+source = Source({fed.url!r}, {RUN!r}, 1, page_steps=7)
+choice = Choice(columns=form.columns)
+job = Job(source=source, format=form, choice=choice, out=Path(OUT), on_progress=look, seal_rows=200)
+job.run(resume=True)
+"""
+
+    def run(kill_at: int, out: str) -> int:
+        text = f"KILL_AT, OUT = {kill_at}, {out!r}\n{kill}"
+        return subprocess.run([sys.executable, "-c", text], check=False, cwd=tmp_path).returncode
+
+    assert run(1_000, "whole") == 0
+    assert run(40, "again") == -signal.SIGKILL
+    assert (tmp_path / "again.part").is_dir()
+    assert not (tmp_path / "again").exists()
+
+    assert run(1_000, "again") == 0
+
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "whole")
+    assert not (tmp_path / "again.part").exists()
+
+
+def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
+    """Neither a complete export nor one that was interrupted."""
+    done(export(RUN, "--to", "csv", "--out", "mine"))
+    before = files_of(tmp_path / "mine")
+    assert "mine is there already" in told(export(RUN, "--to", "csv", "--out", "mine"))
+    assert files_of(tmp_path / "mine") == before
+
+    (tmp_path / "yours.part").mkdir()
+    assert "go on with --resume" in told(export(RUN, "--to", "csv", "--out", "yours"))
+    resumed = ("--to", "csv", "--out", "yours", "--resume")
+    assert "does not say how far it is" in told(export(RUN, *resumed))
+    manifest = tmp_path / "yours.part" / "manifest.json"
+    manifest.write_text("[]")
+    assert "does not say how far it is" in told(export(RUN, *resumed))
+    manifest.write_text('{"version": 99}')
+    assert "another version of gradwatch" in told(export(RUN, *resumed))
+
+
+def test_what_cannot_be_is_said_in_one_line(
+    export: Any, fed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run or an attempt that is not there, an aggregator that is not, a wrong option."""
+    assert "no run 'nobody'" in told(export("nobody", "--to", "csv"))
+    assert "no attempt 7" in told(export(RUN, "--to", "csv", "--attempt", "7"))
+    assert "no closed step" in told(export(RUN, "--to", "csv", "--from", "1000"))
+    for wrong in (("--to", "xls"), ("--to", "csv", "--column", "l3")):
+        assert export(RUN, *wrong).exit_code == 2
+    assert export(RUN, "--to", "csv", "--from", "9", "--to-step", "8").exit_code == 2
+    monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
+    assert "no aggregator answers" in told(export(RUN, "--to", "csv"))
+    assert not [path for path in Path().iterdir() if path.name.startswith("nobody")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(FORMATS.keys() - {"csv"}))
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    fed: Any, tmp_path: Path, form: str
+) -> None:
+    """The command runs in a Python in which none of them can be imported."""
+    hidden = ("pyarrow", "tensorboardX", "wandb", "mlflow")
+    for name in hidden:
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = run_command(tmp_path, "export", RUN, "--to", form, "--url", fed.url, PYTHONPATH=path)
+    assert result.returncode == 1
+    assert f"pip install 'gradwatch[{form}]'" in result.stderr
+
+
+def test_of_a_live_run_the_steps_that_were_closed_are_exported(
+    export: Any, service: Any, peers: Any
+) -> None:
+    """And the metadata says that it goes on."""
+    peer = peers(service.ingest, run="alive").attach()
+    for step in range(5):
+        peer.send(stats_of(step, (1.0, 2.0)))
+    peer.acked()
+    service.shows(peer)
+
+    result = export("alive", "--to", "csv")
+
+    assert "the run is live" in result.stdout
+    metadata = json.loads(Path("alive-csv/metadata.json").read_text())
+    assert (metadata["live"], metadata["phase"]) == (True, "running")
+    assert metadata["epochs"] == [[0, 0, 4]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_full_disk_keeps_what_there_is(fed: Any, tmp_path: Path, form: str) -> None:
+    """A limit of the size of a file stands for it; with room it goes on to the same end."""
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
+
+    command = ["export", RUN, "--to", form, "--url", fed.url, "--out", "full"]
+    program = [sys.executable, "-m", "gradwatch_server", *command]
+    result = subprocess.run(
+        program, preexec_fn=limited, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "File too large" in line
+    assert "go on with --resume" in line
+    assert not (tmp_path / "full").exists()
+
+    assert run_command(tmp_path, *command, "--resume").returncode == 0
+    assert run_command(tmp_path, *command[:-1], "whole").returncode == 0
+    assert files_of(tmp_path / "full") == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
+    serve: Any, peers: Any, tmp_path: Path
+) -> None:
+    """The table says over which steps each row is, and the aggregator may be gone meanwhile."""
+    pandas = pytest.importorskip("pandas")
+    served = serve()
+    peer = peers(served.ingest, run="long").attach()
+    for step in range(1_200):
+        peer.send(stats_of(step, (float(step), math.nan if step == 100 else 1.0), loss=1.0))
+    peer.send(Bye(reason="done"))
+    peer.acked()
+    served.health_of_ended("long")
+    served.stop()
+    _trim(served.directory)
+
+    told_gone = run_command(tmp_path, "export", "long", "--to", "csv", "--url", served.url)
+    assert told_gone.returncode == 1
+    served.start()
+    made = run_command(tmp_path, "export", "long", "--to", "csv", "--url", served.url)
+    assert made.returncode == 0, made.stderr
+
+    place = tmp_path / "long-csv"
+    kept = json.loads((place / "metadata.json").read_text())["kept"]
+    assert [(own["first_step"], own["last_step"], own["steps_per_row"]) for own in kept] == [
+        (0, 511, 16),
+        (512, 1_199, 1),
+    ]
+    layers = pandas.read_csv(place / "layers.csv")
+    assert layers["step"].tolist() == [step for step in range(512, 1_200) for _ in range(2)]
+    buckets = pandas.read_csv(place / "layer_buckets.csv")
+    assert (buckets["last_step"] - buckets["first_step"]).unique().tolist() == [15]
+    row = buckets[(buckets["first_step"] == 96) & (buckets["layer"] == "a")].iloc[0]
+    assert (row["min"], row["max"], row["n"], row["column"]) == (96.0, 111.0, 16, "l2")
+    bad = buckets[(buckets["first_step"] == 96) & (buckets["layer"] == "b")].iloc[0]
+    assert (bad["nan"], bad["max"]) == (1, 1.0)
+    losses = pandas.read_csv(place / "step_buckets.csv").query("column == 'loss'")
+    assert losses["n"].sum() == 512
+
+
+def _trim(directory: Path) -> None:
+    """Delete the single steps that buckets stand for, half of them, as a full disk would."""
+    store = SQLiteStore.open(directory, Clock())
+    try:
+        compactor = Compactor(store.series)
+        compactor.note("long", 1)
+        while compactor.step():
+            pass
+        assert store.series.trim("long", 1, 0, 8) > 0
+    finally:
+        store.close()
