@@ -13,6 +13,7 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import Metrics
+from gradwatch_server.api.notification_metrics import NotificationCollector
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -21,6 +22,7 @@ from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
@@ -32,6 +34,7 @@ def make_app(
     alert_stream: AlertStream,
     stream_tokens: StreamTokens | None = None,
     connection_limits: ConnectionLimits | None = None,
+    notifications: Notifications | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -41,7 +44,9 @@ def make_app(
         alert_stream: Follows them.
         stream_tokens: Makes the tokens that open a stream.
         connection_limits: Those of the connections that it is served on.
+        notifications: What tells the targets of alerts.
     """
+    notifications = notifications or Notifications()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -66,7 +71,8 @@ def make_app(
         alert_events=alert_events,
         alert_stream=alert_stream,
         summaries=summaries,
-        metrics=share_metrics(engine, summaries, connection_limits),
+        metrics=share_metrics(engine, summaries, connection_limits, notifications),
+        notifications=notifications,
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=stream_tokens or StreamTokens(),
         stream_limit=StreamLimit(
@@ -81,10 +87,14 @@ def make_app(
 
 
 def share_metrics(
-    engine: Engine, summaries: Summaries, limits: ConnectionLimits | None
+    engine: Engine,
+    summaries: Summaries,
+    limits: ConnectionLimits | None,
+    notifications: Notifications,
 ) -> SharedAnswer[bytes]:
     """Return what renders `/metrics`, once for all who ask meanwhile."""
-    metrics = Metrics(engine, summaries, limits.refused if limits is not None else {})
+    refused = limits.refused if limits is not None else {}
+    metrics = Metrics(engine, summaries, refused, [NotificationCollector(notifications)])
 
     async def render() -> bytes:
         await summaries.all()

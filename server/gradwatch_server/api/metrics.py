@@ -148,11 +148,19 @@ class Metrics:
         engine: Is counted.
         summaries: Its runs in short.
         refused: Kind to the number of requests that were none.
+        others: What makes further metrics.
     """
 
-    def __init__(self, engine: Engine, summaries: Summaries, refused: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        summaries: Summaries,
+        refused: Mapping[str, int],
+        others: Sequence[Collector] = (),
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(engine, summaries, refused))
+        for collector in (EngineCollector(engine, summaries, refused), *others):
+            self._registry.register(collector)
 
     def render(self) -> bytes:
         """Return them in the text format of Prometheus."""

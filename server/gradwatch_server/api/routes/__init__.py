@@ -9,6 +9,7 @@ from gradwatch_server.api.routes import (
     frames,
     heatmap,
     layers,
+    notifiers,
     rules,
     runs,
     series,
@@ -28,6 +29,7 @@ ROUTERS = (
     rules.router,
     alerts.router,
     silences.router,
+    notifiers.router,
     streams.router,
     stream_tokens.router,
     alert.router,  # after /alerts/stream, which is no id

@@ -9,6 +9,7 @@ from gradwatch_server.cli.commands import (
     health,
     keys,
     layers,
+    notify,
     replay,
     rules,
     runs,
@@ -30,5 +31,6 @@ COMMANDS = (
     ack.ack,
     silence.silence,
     rules.rules,
+    notify.notify,
     replay.replay,
 )

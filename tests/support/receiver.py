@@ -1,0 +1,119 @@
+"""A webhook's receiver: a real HTTP server that takes what comes, refuses it, or says nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+from tests.support.waiting import PATIENCE_S, wait_until
+
+SECRET: Final = "s3cr3t-t0ken-Zq81"
+"""In the path of each receiver's URL, as chats have it."""
+
+
+class Receiver:
+    """Keeps what it is sent.
+
+    Attributes:
+        status: What it answers.
+        messages: The bodies that it answered with 2xx, as JSON.
+        num_asked: Requests so far, whatever became of them.
+        hangs: Set: a request is answered only once it is cleared or the receiver is closed.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.status = 200
+        self.messages: list[Any] = []
+        self.num_asked = 0
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.receiver = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """An apprise URL that leads here."""
+        return f"json://ada:{SECRET}@127.0.0.1:{self.port}/hooks/{SECRET}"
+
+    @property
+    def titles(self) -> list[str]:
+        """The first lines of what it was sent."""
+        return [own["title"] for own in self.messages]
+
+    @property
+    def text(self) -> str:
+        """All that it was sent."""
+        return "\n".join(f"{own['title']}\n{own['message']}" for own in self.messages)
+
+    def hang(self) -> None:
+        """Answer nothing from now on."""
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        """Answer again, also what waits."""
+        self._goes_on.set()
+
+    def has(self, text: str) -> None:
+        """Wait until it was sent a text."""
+        wait_until(lambda: text in self.text, f"{text!r} in what was sent: {self.text}")
+
+    def asked(self, times: int) -> None:
+        """Wait until it was asked so often."""
+        wait_until(lambda: self.num_asked >= times, f"{times} requests, not {self.num_asked}")
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Take a request."""
+        length = int(handler.headers.get("content-length", 0))
+        body = handler.rfile.read(length)
+        self.num_asked += 1
+        self._goes_on.wait(PATIENCE_S)
+        if self.status < 300:
+            self.messages.append(json.loads(body))
+        handler.send_response(self.status)
+        handler.send_header("content-length", "0")
+        handler.end_headers()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._goes_on.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: Any, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    receiver: Receiver
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: who asked may have gone meanwhile."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version: ClassVar[str] = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, _Server)
+        server.receiver.answer(self)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the base class
+        """Say nothing."""
