@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -17,17 +16,22 @@ SECRET: Final = "s3cr3t-t0ken-Zq81"
 class Receiver:
     """Keeps what it is sent.
 
+    Args:
+        port: Where it listens, 0 for any.
+        is_slow: Whether it says a little again and again, and never comes to an answer.
+
     Attributes:
         status: What it answers.
         messages: The bodies that it answered with 2xx, as JSON.
         num_asked: Requests so far, whatever became of them.
-        hangs: Set: a request is answered only once it is cleared or the receiver is closed.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, is_slow: bool = False) -> None:
         self.status = 200
+        self._is_slow = is_slow
         self.messages: list[Any] = []
         self.num_asked = 0
+        self._closed = threading.Event()
         self._goes_on = threading.Event()
         self._goes_on.set()
         self._server = _Server(("127.0.0.1", port), _Handler)
@@ -77,6 +81,8 @@ class Receiver:
         body = handler.rfile.read(length)
         self.num_asked += 1
         self._goes_on.wait(PATIENCE_S)
+        while self._is_slow and not self._closed.wait(0.05):
+            handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self.status < 300:
             self.messages.append(json.loads(body))
         handler.send_response(self.status)
@@ -85,18 +91,11 @@ class Receiver:
 
     def close(self) -> None:
         """Stop listening."""
+        self._closed.set()
         self._goes_on.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: Any, where: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -124,6 +124,7 @@ class TargetWorker:
             now_s = time.time()
             try:
                 has_more = self._read(now_s)
+                self._show(now_s)  # sending may take long
                 has_more |= self._send_next()
             except Exception:
                 # A fault that nobody thought of must not end what people rely on.

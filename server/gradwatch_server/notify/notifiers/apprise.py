@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from gradwatch_server.core.alerting.wording import cut
@@ -97,13 +98,15 @@ def _type_of(message: Message) -> Any:
 
 def _service(url: str) -> NotifyBase | None:
     """Return what sends to a URL, None if it is none of apprise's."""
-    try:
-        import apprise  # noqa: PLC0415 - the extra
-    except ModuleNotFoundError as error:
-        msg = "apprise is not installed; run: pip install 'gradwatch[notify]'"
-        raise GradwatchError(msg) from error
-    asset = apprise.AppriseAsset(app_id="gradwatch", app_desc="gradwatch", secure_logging=True)
-    service = apprise.Apprise.instantiate(url, asset=asset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a hundred plugins are loaded, some with old modules
+        try:
+            import apprise  # noqa: PLC0415 - the extra
+        except ModuleNotFoundError as error:
+            msg = "apprise is not installed; run: pip install 'gradwatch[notify]'"
+            raise GradwatchError(msg) from error
+        asset = apprise.AppriseAsset(app_id="gradwatch", app_desc="gradwatch", secure_logging=True)
+        service = apprise.Apprise.instantiate(url, asset=asset)
     if service is None:
         return None
     service.notify_format = apprise.NotifyFormat.TEXT
