@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.aggregator import Aggregator
-from tests.support.command import Command
+from tests.support.command import Command, run_command
 from tests.support.receiver import SECRET, Receiver
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def gradwatch(tmp_path: Path) -> Command:
+    return partial(run_command, tmp_path)
 
 
 @pytest.fixture
@@ -97,9 +103,7 @@ def test_the_targets_of_an_aggregator_are_listed(
     (tmp_path / "gradwatch.toml").write_text(f'[notify.oncall]\nurl = "{receiver.url}"\n')
     own = serve("--config", str(tmp_path / "gradwatch.toml"))
     listed = gradwatch("notify", "list", "--url", own.url)
-    (item,) = map(
-        json.loads, gradwatch("notify", "list", "--json", "--url", own.url).stdout.split("\n")[:-1]
-    )
+    item = json.loads(gradwatch("notify", "list", "--json", "--url", own.url).stdout)
 
     assert listed.stdout.splitlines()[1].split() == [
         "oncall",

@@ -175,9 +175,13 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
     service.stop(signal.SIGKILL)
     receiver.go_on()
     service.start()
-    receiver.has(DOUBT)
-    again = next(own["message"] for own in receiver.messages if DOUBT in own["message"])
-    assert told(5) in again
+
+    def is_told_again() -> bool:
+        return any(
+            told(5) in own["message"] and DOUBT in own["message"] for own in receiver.messages
+        )
+
+    wait_until(is_told_again, "what may have arrived is told again")
     assert "Traceback" not in service.errors
 
 

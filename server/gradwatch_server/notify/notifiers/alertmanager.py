@@ -75,9 +75,11 @@ class AlertmanagerNotifier(Notifier):
             raise GradwatchError(msg)
         # It writes each URL that it asks into the log.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        auth = (unquote(parsed.username), unquote(parsed.password)) if parsed.userinfo else None
+        self._auth = None
+        if parsed.userinfo:
+            self._auth = unquote(parsed.username), unquote(parsed.password)
         self._url = parsed.copy_with(userinfo=b"", path=parsed.path.rstrip("/") + API)
-        self._client = httpx.Client(timeout=TIMEOUT_S, auth=auth)
+        self._tls = httpx.create_ssl_context()  # reads all certificates
 
     @classmethod
     def schedule(cls, policy: Policy) -> Policy:
@@ -99,8 +101,7 @@ class AlertmanagerNotifier(Notifier):
         for entry in notice.batch.entries:
             if (facts := notice.read(entry)) is not None:
                 alerts += _alerts(facts, entry, notice)
-        for first in range(0, len(alerts), PER_REQUEST):
-            self._post(alerts[first : first + PER_REQUEST])
+        self._post(alerts)
 
     def test(self, page_url: str | None) -> None:
         """Send an alert that says it is a test, and is over after a minute."""
@@ -113,10 +114,14 @@ class AlertmanagerNotifier(Notifier):
 
     def _post(self, alerts: Sequence[dict[str, Any]]) -> None:
         try:
-            answer = self._client.post(self._url, json=alerts)
+            with httpx.Client(verify=self._tls, auth=self._auth, timeout=TIMEOUT_S) as client:
+                for first in range(0, len(alerts), PER_REQUEST):
+                    self._check(client.post(self._url, json=alerts[first : first + PER_REQUEST]))
         except httpx.HTTPError as error:
             why = self._shown(f"{type(error).__name__}: {error}")
             raise DeliveryError(why, is_refused=isinstance(error, httpx.ConnectError)) from None
+
+    def _check(self, answer: httpx.Response) -> None:
         if not answer.is_success:
             said = self._shown(f"it answers {answer.status_code}: {answer.text[:MAX_REASON]}")
             raise DeliveryError.answered(said, answer.status_code)
