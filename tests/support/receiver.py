@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
@@ -23,6 +24,7 @@ class Receiver:
     Attributes:
         status: What it answers.
         messages: The bodies that it answered with 2xx, as JSON.
+        arrived_ns: When each of them was taken, nanoseconds since the epoch.
         num_asked: Requests so far, whatever became of them.
     """
 
@@ -30,6 +32,7 @@ class Receiver:
         self.status = 200
         self._is_slow = is_slow
         self.messages: list[Any] = []
+        self.arrived_ns: list[int] = []
         self.num_asked = 0
         self._closed = threading.Event()
         self._goes_on = threading.Event()
@@ -84,6 +87,7 @@ class Receiver:
         while self._is_slow and not self._closed.wait(0.05):
             handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self.status < 300:
+            self.arrived_ns.append(time.time_ns())
             self.messages.append(json.loads(body))
         handler.send_response(self.status)
         handler.send_header("content-length", "0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import threading
@@ -23,7 +24,7 @@ from gradwatch_server.notify.secrets import redacted
 from gradwatch_wire.health import Severity
 
 if TYPE_CHECKING:
-    from apprise import NotifyBase
+    from apprise import Apprise
 
 _STATUS: Final = re.compile(r"\berror=(\d{3})\b")
 """How apprise's plugins write the status of an answer into their log."""
@@ -48,8 +49,8 @@ class AppriseNotifier(Notifier):
         """Let apprise read the URL."""
         self._url = url
         with _Said() as said:
-            self._service = _service(url)
-        if self._service is None:
+            self._sender = _sender(url)
+        if self._sender is None:
             why = f": {self._shown(said.last)}" if said.last else ""
             msg = f"apprise does not take the URL{why}; its forms are in apprise's documentation"
             raise GradwatchError(msg)
@@ -65,13 +66,13 @@ class AppriseNotifier(Notifier):
         self._send(Message("gradwatch: a test", body, Severity.INFO))
 
     def _send(self, message: Message) -> None:
-        service: Any = self._service
+        sender: Any = self._sender
         with _Said() as said:
             try:
-                is_sent = service.notify(
+                is_sent = sender.notify(
                     body=message.body,
                     title=message.title,
-                    notify_type=_type_of(message),
+                    notify_type=_TYPES[message.severity],
                     body_format="text",
                 )
             except Exception as error:  # noqa: BLE001 - of any of a hundred plugins
@@ -90,13 +91,7 @@ class AppriseNotifier(Notifier):
         return cut(printable(redacted(text, self._url)), MAX_REASON)
 
 
-def _type_of(message: Message) -> Any:
-    from apprise import NotifyType  # noqa: PLC0415 - the extra
-
-    return NotifyType(_TYPES[message.severity])
-
-
-def _service(url: str) -> NotifyBase | None:
+def _sender(url: str) -> Apprise | None:
     """Return what sends to a URL, None if it is none of apprise's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a hundred plugins are loaded, some with old modules
@@ -105,15 +100,19 @@ def _service(url: str) -> NotifyBase | None:
         except ModuleNotFoundError as error:
             msg = "apprise is not installed; run: pip install 'gradwatch[notify]'"
             raise GradwatchError(msg) from error
-        asset = apprise.AppriseAsset(app_id="gradwatch", app_desc="gradwatch", secure_logging=True)
+        options: dict[str, Any] = {"app_id": "gradwatch", "app_desc": "gradwatch"}
+        options["async_mode"] = False  # in this thread, which has a deadline
+        if "service_timeout" in inspect.signature(apprise.AppriseAsset).parameters:
+            options["service_timeout"] = 0  # likewise: it would take a thread for that
+        asset = apprise.AppriseAsset(**options)
         service = apprise.Apprise.instantiate(url, asset=asset)
     if service is None:
         return None
-    service.notify_format = apprise.NotifyFormat.TEXT
     for limit in ("socket_connect_timeout", "socket_read_timeout"):
-        if getattr(service, limit) == getattr(type(service), limit):  # the URL says nothing
-            setattr(service, limit, TIMEOUT_S)
-    return service
+        usual = getattr(type(service), limit)
+        if getattr(service, limit) == usual:  # the URL says nothing
+            setattr(service, limit, max(usual, TIMEOUT_S))
+    return apprise.Apprise(service, asset=asset)
 
 
 class _Said(logging.Handler):
