@@ -46,7 +46,7 @@ def run(*, quick: bool = False, alerts: int = 200, rate: float = 100.0) -> None:
         "notify",
         ("milliseconds", "median", "p99", "max"),
         rows,
-        f"{alerts} alerts, one at every {BAD_EVERY}th step at {rate:.0f} steps/s; group_wait_s = 0.",
+        f"{alerts} alerts, at every {BAD_EVERY}th step, {rate:.0f} steps/s; group_wait_s = 0.",
         f"{STORM // 10 if quick else STORM} alerts as fast as one rank sends them: {num_messages} "
         f"messages, the last {took_s:.1f} s after the first record; group_wait_s = 1.",
     )

@@ -19,6 +19,8 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.documentation import between, fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.notify import documentation as targets
+from gradwatch_server.notify.settings import Target
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import SEQUENCED, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
@@ -58,6 +60,15 @@ def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
     assert page.count(TABLE) == 1
     assert between(page, TABLE, "\n" + table()) == page
     assert all(f"| `{budget.name}` | " in page for budget in BUDGETS)
+
+
+def test_the_table_of_targets_is_that_of_the_definitions() -> None:
+    """If not: scripts/docs writes it."""
+    page = _page("notifications.md")
+
+    assert page.count(targets.TABLE) == 1
+    assert between(page, targets.TABLE, "\n" + targets.table()) == page
+    assert all(f"| `{key}` | " in page for key in Target.model_fields)
 
 
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
@@ -105,6 +116,8 @@ def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> No
     ):
         if "[rules" in text:
             assert _settings_of(text, tmp_path).rules != Rules(), text
+        if "[notify" in text:
+            assert _settings_of(text, tmp_path).notify.root, text
         if "[budgets" in text:
             assert _settings_of(text, tmp_path).budgets != Budgets(), text
 
@@ -134,7 +147,7 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
 def test_every_setting_has_its_line_with_default_and_description(name: str) -> None:
     """In the table of docs/commands.md."""
     field = Settings.model_fields[name]
-    default = "" if name in ("budgets", "rules") else f"`{field.default}`"
+    default = "" if name in ("budgets", "rules", "notify") else f"`{field.default}`"
 
     assert re.search(
         rf"^\| `{name}` \| {re.escape(default)} ?\| {re.escape(field.description or '')} \|$",
