@@ -58,7 +58,7 @@ class _Session(socketserver.StreamRequestHandler):
             lines.append(line.removeprefix(b".") if line.startswith(b"..") else line)
         mail = message_from_bytes(b"".join(lines), policy=policy.default)
         server = cast("_Server", self.server)
-        server.mailbox.mails.append(cast("EmailMessage", mail))
+        server.mailbox.mails.append(mail)
 
     def _say(self, text: str) -> None:
         self.wfile.write(f"{text}\r\n".encode())

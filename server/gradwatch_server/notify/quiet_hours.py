@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final, Self
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 EXAMPLE: Final = "22:00-07:00"
 
@@ -25,10 +25,10 @@ class QuietHours:
 
     start: time
     end: time
-    timezone: ZoneInfo
+    timezone: tzinfo
 
     @classmethod
-    def parse(cls, text: str, timezone: ZoneInfo) -> Self:
+    def parse(cls, text: str, timezone: tzinfo) -> Self:
         """Read them as they are written.
 
         Raises:
@@ -60,3 +60,21 @@ class QuietHours:
         if over_midnight and clock >= self.start:
             day += timedelta(days=1)
         return datetime.combine(day, self.end, self.timezone).timestamp()
+
+
+def zone(name: str) -> tzinfo:
+    """Return a time zone; UTC is also there where the system has no others.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        msg = (
+            "should be a time zone of the IANA database, such as Europe/Berlin; a system without "
+            "that database has UTC alone, until it gets the package tzdata"
+        )
+        raise ValueError(msg) from None

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BaseModel,
@@ -25,7 +24,7 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.notifiers import NOTIFIERS
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.quiet_hours import QuietHours
+from gradwatch_server.notify.quiet_hours import QuietHours, zone
 from gradwatch_server.notify.secrets import url_from_environment, url_from_file
 from gradwatch_wire.health import Severity
 
@@ -101,18 +100,14 @@ class Target(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _known_timezone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            msg = "should be a time zone of the IANA database, such as Europe/Berlin"
-            raise ValueError(msg) from None
+        zone(value)
         return value
 
     @field_validator("quiet_hours")
     @classmethod
     def _two_times(cls, value: str | None) -> str | None:
         if value is not None:
-            QuietHours.parse(value, ZoneInfo("UTC"))
+            QuietHours.parse(value, zone("UTC"))
         return value
 
     @model_validator(mode="after")
@@ -151,7 +146,7 @@ class Target(BaseModel):
         """Return what the target wants, as its type is told it."""
         quiet_hours = None
         if self.quiet_hours is not None:
-            quiet_hours = QuietHours.parse(self.quiet_hours, ZoneInfo(self.timezone))
+            quiet_hours = QuietHours.parse(self.quiet_hours, zone(self.timezone))
         wanted = Policy(
             rules=self.rules,
             runs=self.runs,

@@ -153,9 +153,8 @@ def test_with_another_severity_the_one_before_is_over(alertmanager: Alertmanager
     risen = event(2, "rises", run="rises", raised_step=9, news=["severity"])
     send(alertmanager.url, risen, now_s=now_s())
 
-    (alert,) = wait_until(
-        lambda: (found := alertmanager.alerts(run="rises")) and len(found) == 1 and found
-    )
+    wait_until(lambda: len(alertmanager.alerts(run="rises")) == 1, "the one before is over")
+    (alert,) = alertmanager.alerts(run="rises")
     assert alert["labels"]["severity"] == "critical"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def mailbox() -> Iterator[Mailbox]:
     made.close()
 
 
-def notice(**changes: object) -> Notice:
+def notice(**changes: Any) -> Notice:
     plan = Plan(Policy(group_wait_s=0.0))
     stored = event(1, **changes)
     plan.take(stored, 100.0)

@@ -10,7 +10,7 @@ import pytest
 from gradwatch_server.notify.plan import FOLDED, MAX_MESSAGES, Batch, Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.quiet_hours import QuietHours
-from gradwatch_server.storage.deliveries import Progress
+from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress
 from tests.server.notify.alerts import event
 
 HOUR_S = 3_600.0
@@ -255,12 +255,15 @@ def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_
 def test_what_is_kept_gives_the_same_plan_again() -> None:
     """After each change; what could not be saved comes with the next one."""
     policy = Policy(group_wait_s=10.0)
-    plan, entries, groups = Plan(policy), {}, {}
+    plan = Plan(policy)
+    entries: dict[str, Entry] = {}
+    groups: dict[str, GroupTimes] = {}
     plan.take(event(1, "a"), NOON_S)
     plan.keep_changes(plan.changes(Progress(1), NOON_S))
     plan.take(event(2, "b"), NOON_S)
-    for then in (lambda: None, lambda: plan.settled(due(plan, NOON_S + 10), NOON_S + 10)):
-        then()
+    for is_sent in (False, True):
+        if is_sent:
+            tell(plan, NOON_S + 10)
         change = plan.changes(Progress(2), NOON_S + 10)
         entries |= {own.alert_id: own for own in change.entries}
         groups |= change.groups
