@@ -60,6 +60,16 @@ def latency(
 
 
 @app.command()
+def notify(
+    quick: Quick = False,
+    alerts: Annotated[int, typer.Option(min=10, help="Alerts to wait for.")] = 200,
+    rate: Annotated[float, typer.Option(min=1.0, help="Records per second.")] = 100.0,
+) -> None:
+    """Milliseconds from collect() to a webhook, also beside one that hangs; 1,000 at once."""
+    _run("notify", quick=quick, alerts=alerts, rate=rate)
+
+
+@app.command()
 def step(
     quick: Quick = False,
     steps: Annotated[int, typer.Option(min=2, help="Steps in one block.")] = 60,

@@ -8,7 +8,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -16,10 +16,10 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from gradwatch_server.addresses import split_address
+from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.acceptor import Acceptor
 from gradwatch_server.api.alert_stream import AlertStream
-from gradwatch_server.api.app import make_app
+from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.api.metrics.push import MetricsPush
@@ -36,12 +36,15 @@ from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import Tokens, read_keys
 from gradwatch_server.log_limits import LogLimits
+from gradwatch_server.notify.notifications import Notifications, make_notifiers
+from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.history import History
 from gradwatch_server.storage.inspection import Inspection, Library
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.inspection import inspect, library
 from gradwatch_server.storage.sqlite.store import SQLiteStore
@@ -152,6 +155,7 @@ def serve(
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
     push = _metrics_push(settings)
+    notifiers = make_notifiers(settings.notify)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
@@ -167,12 +171,19 @@ def serve(
         stack.callback(ingest.close)
 
         alert_stream = AlertStream(store.alert_events)
+        notifications = stack.enter_context(
+            _notifications(settings, notifiers, store, _page_url(settings, http_socket))
+        )
         failed: list[bool] = []
 
         def fail() -> None:
             failed.append(True)
             server.should_exit = True
             alert_stream.close()
+
+        def wake() -> None:
+            alert_stream.wake()
+            notifications.wake()
 
         engine = Engine(
             store,
@@ -181,7 +192,7 @@ def serve(
             clock=clock,
             window_steps=settings.window_steps,
             session_timeout_s=settings.session_timeout_s,
-            on_alerts=alert_stream.wake,
+            on_alerts=wake,
             on_failure=fail,
             retention=RetentionPolicy(
                 **{f.name: getattr(settings, f.name) for f in dataclasses.fields(RetentionPolicy)}
@@ -194,11 +205,14 @@ def serve(
             engine,
             store.alert_events,
             alert_stream,
-            stream_tokens,
-            limits,
-            settings.data,
-            push,
-            lambda: read_store(settings.data),
+            ApiParts(
+                stream_tokens=stream_tokens,
+                connection_limits=limits,
+                notifications=notifications,
+                data=settings.data,
+                push=push,
+                open_history=lambda: read_store(settings.data),
+            ),
         )
         policy = _access_policy(settings, keys.tokens if keys is not None else None, stream_tokens)
         config = _http_config(settings, SecurityMiddleware(app, policy), limits)
@@ -208,6 +222,8 @@ def serve(
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
+        notifications.start(engine.published.alert)
+        stack.callback(notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(settings):
             logger.warning("%s", warning)
@@ -234,6 +250,18 @@ def _metrics_push(settings: Settings) -> MetricsPush | None:
         msg = "otlp_endpoint needs OpenTelemetry's libraries; run: pip install 'gradwatch[otlp]'"
         raise GradwatchError(msg) from error
     return OtlpPush(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
+
+
+@contextlib.contextmanager
+def _notifications(
+    settings: Settings, notifiers: Mapping[str, Notifier], store: Store, page_url: str | None
+) -> Iterator[Notifications]:
+    """Open the delivery log where there are targets."""
+    if not notifiers:
+        yield Notifications()
+        return
+    with contextlib.closing(SQLiteDeliveryLog(settings.data)) as log:
+        yield Notifications.to(settings.notify, notifiers, store.alert_events, log, page_url)
 
 
 def _access_policy(
@@ -264,6 +292,13 @@ def _http_url(settings: Settings, bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     scheme = "http" if settings.http_tls_cert is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _page_url(settings: Settings, bound: socket.socket) -> str | None:
+    """Return where people open the page, None if nobody said so and others cannot know."""
+    if settings.public_url is not None:
+        return settings.public_url.rstrip("/")
+    return None if is_wildcard(bound.getsockname()[0]) else _http_url(settings, bound)
 
 
 def _bind(address: str) -> socket.socket:

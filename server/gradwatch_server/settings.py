@@ -20,6 +20,7 @@ from gradwatch_server.budgets import BUDGETS, Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.notify.settings import Target, Targets, shows_input
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
 
 DEFAULT_CONFIG = Path("gradwatch.toml")
@@ -50,6 +51,11 @@ class Settings(BaseSettings):
     )
     http_tls_cert: Path | None = Field(None, description="Certificate of the HTTP API, PEM.")
     http_tls_key: Path | None = Field(None, description="The key to it, PEM, not open to all.")
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$",
+        description="Where people open the page, for links in notifications.",
+    )
     window_steps: int = Field(
         WINDOW_STEPS, ge=8, le=65_536, description="Frames that a run's rolling window holds."
     )
@@ -111,6 +117,10 @@ class Settings(BaseSettings):
         default_factory=Budgets, description="What peers may use; see docs/operations.md."
     )
     rules: Rules = Field(default_factory=Rules, description="The rules; see docs/alerts.md.")
+    notify: Targets = Field(
+        default_factory=Targets,
+        description="Who is told of alerts; see docs/notifications.md.",
+    )
 
     @field_validator("alerts_max_age_s")
     @classmethod
@@ -126,6 +136,13 @@ class Settings(BaseSettings):
     @classmethod
     def _base_address(cls, value: str | None) -> str | None:
         return None if value is None else check_collector(value)
+
+    @field_validator("notify")
+    @classmethod
+    def _of_rules_there_are(cls, value: Targets, info: ValidationInfo) -> Targets:
+        if "rules" in info.data:
+            value.check_rules(info.data["rules"].root)
+        return value
 
     @field_validator("http")
     @classmethod
@@ -198,10 +215,13 @@ def _first(error: ValidationError) -> str:
         known: Collection[str] = Settings.model_fields
         if first["loc"][0] == "budgets":
             known = [budget.name for budget in BUDGETS]
+        elif first["loc"][0] == "notify":
+            known = Target.model_fields
         return f"setting {key!r} is not known; there are {', '.join(known)}"
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
-    if key in _NEVER_SHOWN:
+    is_secret = first["loc"][0] == "notify" and not shows_input(first["loc"][1:], first["input"])
+    if is_secret or key in _NEVER_SHOWN:
         return f"setting {key!r}: {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
+TARGET = '[notify.oncall]\nurl = "json://127.0.0.1:9"\n'
 LIMIT_5 = "[rules.exploding]\nlimit = 5\nclear = 5\nfor_steps = 1\n"
 
 
@@ -86,10 +87,10 @@ def test_rules_are_taken_over_and_outlive_a_restart(
 def test_what_needs_a_restart_is_said(serve: Any, config: Path) -> None:
     """In one line; the rules of the same file are taken over."""
     service = serve("--config", str(config))
-    config.write_text("window_steps = 128\nsession_timeout_s = 5\n" + LIMIT_5)
+    config.write_text("window_steps = 128\nsession_timeout_s = 5\n" + LIMIT_5 + TARGET)
     line = hang_up(service, "only rules are taken over")
 
-    assert line.endswith("restart for window_steps, session_timeout_s")
+    assert line.endswith("restart for window_steps, session_timeout_s, notify")
     wait_until(lambda: limit(service) == 5.0, "the rules are shown")
     assert service.errors.count("only rules are taken over") == 1
 

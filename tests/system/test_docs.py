@@ -22,6 +22,8 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.documentation import between, fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from gradwatch_server.notify import documentation as targets
+from gradwatch_server.notify.settings import Target
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import SEQUENCED, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
@@ -80,6 +82,15 @@ def test_the_table_of_metrics_is_that_of_the_definitions() -> None:
     assert between(page, metrics.TABLE, "\n" + metrics.table()) == page
 
 
+def test_the_table_of_targets_is_that_of_the_definitions() -> None:
+    """If not: scripts/docs writes it."""
+    page = _page("notifications.md")
+
+    assert page.count(targets.TABLE) == 1
+    assert between(page, targets.TABLE, "\n" + targets.table()) == page
+    assert all(f"| `{key}` | " in page for key in Target.model_fields)
+
+
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)
 def test_every_rule_has_its_section_with_every_key_and_default(rule: type[Rule]) -> None:
     """Those that every rule has stand above all of them."""
@@ -125,6 +136,8 @@ def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> No
     ):
         if "[rules" in text:
             assert _settings_of(text, tmp_path).rules != Rules(), text
+        if "[notify" in text:
+            assert _settings_of(text, tmp_path).notify.root, text
         if "[budgets" in text:
             assert _settings_of(text, tmp_path).budgets != Budgets(), text
 
@@ -154,7 +167,7 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
 def test_every_setting_has_its_line_with_default_and_description(name: str) -> None:
     """In the table of docs/commands.md."""
     field = Settings.model_fields[name]
-    default = "" if name in ("budgets", "rules") else f"`{field.default}`"
+    default = "" if name in ("budgets", "rules", "notify") else f"`{field.default}`"
 
     assert re.search(
         rf"^\| `{name}` \| {re.escape(default)} ?\| {re.escape(field.description or '')} \|$",

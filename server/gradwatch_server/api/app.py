@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -24,21 +25,39 @@ from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.history import History
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiParts:
+    """What the API uses beside the engine and the alert events, each as far as it is there.
+
+    Args:
+        stream_tokens: Makes the tokens that open a stream.
+        connection_limits: Those of the connections that it is served on.
+        notifications: What tells the targets of alerts.
+        data: The data directory, whose disk `/metrics` tells of.
+        push: Sends the metrics on by itself.
+        open_history: Opens the store beside the engine.
+    """
+
+    stream_tokens: StreamTokens = field(default_factory=StreamTokens)
+    connection_limits: ConnectionLimits | None = None
+    notifications: Notifications = field(default_factory=Notifications)
+    data: Path | None = None
+    push: MetricsPush | None = None
+    open_history: Callable[[], History] | None = None
+
+
 def make_app(
     engine: Engine,
     alert_events: AlertEventReader,
     alert_stream: AlertStream,
-    stream_tokens: StreamTokens | None = None,
-    connection_limits: ConnectionLimits | None = None,
-    data: Path | None = None,
-    push: MetricsPush | None = None,
-    open_history: Callable[[], History] | None = None,
+    parts: ApiParts | None = None,
 ) -> FastAPI:
     """Build the app over a running engine.
 
@@ -46,15 +65,13 @@ def make_app(
         engine: Publishes the snapshots.
         alert_events: The stored alert events.
         alert_stream: Follows them.
-        stream_tokens: Makes the tokens that open a stream.
-        connection_limits: Those of the connections that it is served on.
-        data: The data directory, whose disk `/metrics` tells of.
-        push: Sends the metrics on by itself.
-        open_history: Opens the store beside the engine, None where that cannot be.
+        parts: What it uses beside these.
     """
+    parts = parts or ApiParts()
+    limits, push = parts.connection_limits, parts.push
     summaries = Summaries(engine)
-    refused = connection_limits.refused if connection_limits is not None else {}
-    source = Source(engine, summaries, refused, data)
+    refused = limits.refused if limits is not None else {}
+    source = Source(engine, summaries, refused, parts.data, parts.notifications)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -83,12 +100,11 @@ def make_app(
         alert_stream=alert_stream,
         summaries=summaries,
         metrics=share_metrics(source, engine),
+        notifications=parts.notifications,
         curve_reads=CurveReads(engine.budget_use),
-        stream_tokens=stream_tokens or StreamTokens(),
-        stream_limit=StreamLimit(
-            engine.budget_use, None if connection_limits is None else connection_limits.most
-        ),
-        open_history=open_history,
+        stream_tokens=parts.stream_tokens,
+        stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
+        open_history=parts.open_history,
     )
     problems.install(app)
     for router in ROUTERS:

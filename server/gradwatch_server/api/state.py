@@ -26,6 +26,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.series.history import History
 from gradwatch_server.storage.history import History as StoredHistory
 from gradwatch_server.storage.store import AlertEventReader
@@ -47,6 +48,7 @@ class ApiState:
         alert_stream: Follows them.
         summaries: The runs in short.
         metrics: What the engine counts, for Prometheus.
+        notifications: What tells the targets of alerts.
         curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
@@ -58,6 +60,7 @@ class ApiState:
     alert_stream: AlertStream
     summaries: Summaries
     metrics: SharedAnswer[bytes]
+    notifications: Notifications
     curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit

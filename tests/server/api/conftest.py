@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gradwatch_server.api.alert_stream import AlertStream
-from gradwatch_server.api.app import make_app
+from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
@@ -48,7 +48,8 @@ def make_client(start: Any, clock: Clock) -> Iterator[Callable[..., TestClient]]
         alert_stream = AlertStream(running.store.alert_events)
         alert_stream.close()  # streams end at once: this client reads an answer to its end
         stream_tokens = StreamTokens(clock)
-        app = make_app(running.engine, running.store.alert_events, alert_stream, stream_tokens)
+        parts = ApiParts(stream_tokens=stream_tokens)
+        app = make_app(running.engine, running.store.alert_events, alert_stream, parts)
         # What the routes with a body will be: there is none yet.
         app.add_api_route("/echo", _echo, methods=["POST", "DELETE"])
         policy = AccessPolicy(Hosts(bound, more), tokens, stream_tokens)

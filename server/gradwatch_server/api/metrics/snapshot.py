@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gradwatch_server.api.summaries import Summary
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.notify.status import TargetStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Snapshot:
         data: The data directory, None where there is none.
         runs: All runs, the last one heard of first.
         labelled: Those that have numbers of their own.
+        targets: How each target of notifications is.
     """
 
     engine: Engine
@@ -27,6 +29,7 @@ class Snapshot:
     data: Path | None
     runs: Sequence[Summary]
     labelled: Sequence[Summary]
+    targets: Sequence[TargetStatus]
 
 
 def choose_labelled(runs: Sequence[Summary], most: int) -> Sequence[Summary]:

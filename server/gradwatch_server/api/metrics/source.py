@@ -8,6 +8,7 @@ from pathlib import Path
 from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.notify.notifications import Notifications
 
 
 class Source:
@@ -18,6 +19,7 @@ class Source:
         summaries: Its runs in short.
         refused: Kind to the number of requests that were none.
         data: The data directory, None where there is none.
+        notifications: What tells the targets of alerts.
     """
 
     def __init__(
@@ -26,11 +28,13 @@ class Source:
         summaries: Summaries,
         refused: Mapping[str, int],
         data: Path | None,
+        notifications: Notifications,
     ) -> None:
         self._engine = engine
         self._summaries = summaries
         self._refused = refused
         self._data = data
+        self._notifications = notifications
 
     async def look(self) -> Snapshot:
         """Return how all is, in the event loop of the summaries."""
@@ -38,4 +42,5 @@ class Source:
         use = self._engine.budget_use
         labelled = choose_labelled(runs, use.limits.metric_runs)
         use["metric_runs"].used = len(labelled)
-        return Snapshot(self._engine, self._refused, self._data, runs, labelled)
+        targets = self._notifications.statuses()
+        return Snapshot(self._engine, self._refused, self._data, runs, labelled, targets)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.api.metrics import aggregator, process, runs
+from gradwatch_server.api.metrics import aggregator, notifications, process, runs
 
-METRICS: Final = (*aggregator.METRICS, *runs.METRICS, *process.METRICS)
+METRICS: Final = (
+    *aggregator.METRICS,
+    *runs.METRICS,
+    *notifications.METRICS,
+    *process.METRICS,
+)
 """Every metric, in the order of the documentation."""
 
 TABLE: Final = "<!-- The table of metrics, written by scripts/docs. -->\n"

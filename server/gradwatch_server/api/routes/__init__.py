@@ -10,6 +10,7 @@ from gradwatch_server.api.routes import (
     frames,
     heatmap,
     layers,
+    notifiers,
     rows,
     rules,
     runs,
@@ -32,6 +33,7 @@ ROUTERS = (
     rules.router,
     alerts.router,
     silences.router,
+    notifiers.router,
     streams.router,
     stream_tokens.router,
     alert.router,  # after /alerts/stream, which is no id

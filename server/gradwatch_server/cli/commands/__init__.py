@@ -12,6 +12,7 @@ from gradwatch_server.cli.commands import (
     import_run,
     keys,
     layers,
+    notify,
     replay,
     rules,
     runs,
@@ -35,6 +36,7 @@ COMMANDS = (
     rules.rules,
     export.export,
     import_run.import_,
+    notify.notify,
     replay.replay,
     doctor.doctor,
 )

@@ -1,0 +1,40 @@
+"""What a notifier is given to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+from gradwatch_server.notify.plan import Batch
+from gradwatch_server.storage.deliveries import Entry
+
+Facts: TypeAlias = Mapping[str, Any]
+"""An alert as it is stored and as `GET /alerts` shows it."""
+
+Read: TypeAlias = Callable[[Entry], Facts | None]
+"""Returns the alert as it was at an entry's event, None if that is not kept any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message.
+
+    Args:
+        batch: The alerts that it is about.
+        read: Reads one of them; as many as are named, for each is a read of the store.
+        page_url: Where the page is, None if that is not known.
+        now_s: When it is sent, seconds since the epoch.
+    """
+
+    batch: Batch
+    read: Read
+    page_url: str | None
+    now_s: float
+
+    def link(self, entry: Entry) -> str | None:
+        """Return the address of an alert's page."""
+        if self.page_url is None:
+            return None
+        return f"{self.page_url}/?{urlencode({'run': entry.run, 'alert': entry.alert_id})}"

@@ -1,0 +1,84 @@
+"""All targets of an aggregator, each with a thread of its own: one that hangs delays no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
+
+from gradwatch_server.notify.notifiers.base import Notifier
+from gradwatch_server.notify.settings import Targets
+from gradwatch_server.notify.status import TargetStatus
+from gradwatch_server.notify.worker import Standing, TargetWorker
+from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.store import AlertEventReader
+
+STOP_S: Final = 1.0
+"""How long the end waits for messages on their way; what they were is kept."""
+
+
+class Notifications:
+    """Tells the targets of alert events, as they are stored. Threads of its own do the work."""
+
+    def __init__(self, workers: Sequence[TargetWorker] = ()) -> None:
+        self._workers = workers
+
+    @classmethod
+    def to(
+        cls,
+        targets: Targets,
+        notifiers: Mapping[str, Notifier],
+        events: AlertEventReader,
+        log: DeliveryLog,
+        page_url: str | None,
+    ) -> Self:
+        """Return those of some targets, not started.
+
+        Args:
+            targets: As they are set.
+            notifiers: What sends to each, by its name.
+            events: Where alert events are read.
+            log: Where it is kept what became of them.
+            page_url: Where the page is, for links; None if nobody knows.
+
+        Raises:
+            StorageError: If the log cannot be read or written.
+        """
+        log.keep_only(targets.root)
+        return cls(
+            [
+                TargetWorker(name, notifiers[name], target.policy(), events, log, page_url)
+                for name, target in targets.root.items()
+            ]
+        )
+
+    def start(self, standing: Standing) -> None:
+        """Begin; *standing* says how an alert is at this moment."""
+        for worker in self._workers:
+            worker.start(standing)
+
+    def wake(self) -> None:
+        """Say that events were stored; from any thread, and it never waits."""
+        for worker in self._workers:
+            worker.wake()
+
+    def stop(self) -> None:
+        """End it: what is not delivered goes out at the next start."""
+        for worker in self._workers:
+            worker.stop()
+        until_s = time.monotonic() + STOP_S
+        for worker in self._workers:
+            worker.join(max(until_s - time.monotonic(), 0.0))
+
+    def statuses(self) -> list[TargetStatus]:
+        """Return how each target is, in the order in which they are set."""
+        return [worker.status for worker in self._workers]
+
+
+def make_notifiers(targets: Targets) -> dict[str, Notifier]:
+    """Return what sends to each target, by its name.
+
+    Raises:
+        GradwatchError: If a URL is missing or wrong, or a library is.
+    """
+    return {name: target.notifier(name) for name, target in targets.root.items()}

@@ -1,0 +1,326 @@
+"""What is to be told to one target, and when: a pure function of events, of what was sent, of time.
+
+It has no clock and does no I/O. What it remembers is what the delivery log keeps of a target.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gradwatch_server.core.alerting.alert import News
+from gradwatch_server.notify.policy import Policy
+from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress, TargetChange
+from gradwatch_server.storage.store import AlertEvent
+from gradwatch_wire.health import AlertState
+
+MAX_ENTRIES: Final = 10_000
+"""Alerts that are remembered of one target. What comes then waits in the store; of those that were
+told, the oldest is forgotten, and nobody is told when it is over."""
+
+
+MAX_MESSAGES: Final = 10
+"""Groups that are told in messages of their own at one moment; more of them go in one together."""
+
+FOLDED: Final = "\x1e"
+"""Stands for the groups of a message of several, of which none is called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What goes out as one message.
+
+    Args:
+        groups: Its groups, mostly one.
+        entries: The alerts, oldest event first.
+        is_repeat: Whether they were told before and fire on.
+        is_again: Whether it may have arrived already: an answer did not come, or was not noted.
+    """
+
+    groups: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    is_repeat: bool = False
+    is_again: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the delivery log calls it while it is sent."""
+        return self.groups[0] if len(self.groups) == 1 else FOLDED
+
+
+class Plan:
+    """The alerts that one target is to be told of, or was told of."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        entries: Sequence[Entry] = (),
+        groups: Mapping[str, GroupTimes] | None = None,
+        max_entries: int = MAX_ENTRIES,
+    ) -> None:
+        """Go on from what was kept.
+
+        Args:
+            policy: What the target wants.
+            entries: Those that were kept, oldest cursor first.
+            groups: Their times.
+            max_entries: How many are remembered.
+        """
+        self._policy = policy
+        self._entries = {own.alert_id: own for own in entries}
+        self._groups = dict(groups or {})
+        self._max_entries = max_entries
+        self._members: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for own in entries:
+            self._members[own.group][own.alert_id] = None
+        self._changed: set[str] = set()  # ids and groups that are to be saved
+        self._changed_groups: set[str] = set()
+
+    @property
+    def num_pending(self) -> int:
+        """Events that are still to be told."""
+        return sum(own.is_pending for own in self._entries.values())
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """All that it remembers."""
+        return tuple(self._entries.values())
+
+    def has_room(self) -> bool:
+        """Make room for one more alert; return False if all of them still have to be told."""
+        if len(self._entries) < self._max_entries:
+            return True
+        oldest = next((own for own in self._entries.values() if not own.is_pending), None)
+        if oldest is not None:
+            self._forget(oldest)
+        return oldest is not None
+
+    def take(self, event: AlertEvent, now_s: float) -> None:
+        """Take an alert event; one that is not wanted changes nothing."""
+        alert = event.alert
+        known = self._entries.get(alert["id"])
+        if alert["state"] == AlertState.FIRING:
+            self._take_firing(event, known, now_s)
+        elif known is not None:
+            self._take_resolved(event, known, now_s)
+
+    def _take_firing(self, event: AlertEvent, known: Entry | None, now_s: float) -> None:
+        alert = event.alert
+        news = (alert.get("update") or {}).get("news", ())
+        has_risen = News.SEVERITY in news
+        is_muted = bool(alert.get("silenced")) or bool(alert.get("acknowledged"))
+        # Who knows of an alert does not know that it became worse.
+        is_told_now = self._policy.wants(alert) and (
+            not is_muted or (has_risen and not alert.get("silenced"))
+        )
+        if known is None or not known.is_told:
+            if is_told_now:
+                self._put(self._entry(event, is_muted=is_muted, is_pending=True), now_s)
+            elif known is not None:
+                self._forget(known)
+            return
+        is_pending = is_told_now and (has_risen or known.is_pending)
+        own = self._entry(event, is_muted=is_muted, is_pending=is_pending)
+        self._put(replace(own, is_told=True), now_s)
+
+    def _take_resolved(self, event: AlertEvent, known: Entry, now_s: float) -> None:
+        is_kept = self._policy.resolved if known.is_told else not event.alert.get("silenced")
+        if is_kept:
+            own = self._entry(event, is_muted=known.is_muted, is_pending=True)
+            self._put(replace(own, is_told=known.is_told, group=known.group), now_s)
+        else:
+            self._forget(known)
+
+    def _entry(self, event: AlertEvent, *, is_muted: bool, is_pending: bool) -> Entry:
+        alert = event.alert
+        return Entry(
+            alert_id=alert["id"],
+            group=self._policy.group_of(alert),
+            run=alert["run"],
+            rule=alert["rule"],
+            severity=alert["severity"],
+            state=alert["state"],
+            cursor=event.cursor,
+            is_pending=is_pending,
+            is_muted=is_muted,
+        )
+
+    def _put(self, entry: Entry, now_s: float) -> None:
+        before = self._entries.pop(entry.alert_id, None)
+        if before is not None and before.group != entry.group:
+            self._leave(before)
+        self._entries[entry.alert_id] = entry  # the newest last
+        self._members[entry.group][entry.alert_id] = None
+        self._changed.add(entry.alert_id)
+        times = self._times(entry.group)
+        if entry.is_pending and not times.since_s:
+            self._set_times(entry.group, replace(times, since_s=now_s))
+
+    def _forget(self, entry: Entry) -> None:
+        self._entries.pop(entry.alert_id, None)
+        self._changed.add(entry.alert_id)
+        self._leave(entry)
+
+    def _leave(self, entry: Entry) -> None:
+        members = self._members[entry.group]
+        members.pop(entry.alert_id, None)
+        if not any(self._entries[own].is_pending for own in members):
+            self._set_times(entry.group, replace(self._times(entry.group), since_s=0.0))
+
+    def _times(self, group: str) -> GroupTimes:
+        return self._groups.get(group, GroupTimes())
+
+    def _set_times(self, group: str, times: GroupTimes) -> None:
+        self._groups[group] = times
+        self._changed_groups.add(group)
+
+    def due(self, now_s: float, doubtful: str | None = None) -> Batch | None:
+        """Return the next message that is due, None if none is.
+
+        Args:
+            now_s: Seconds since the epoch.
+            doubtful: The key of a message of which it is not known whether it arrived.
+        """
+        is_quiet = self._policy.quiet_until_s(now_s) is not None
+        for is_repeat in (False, True):
+            due_s = self._repeat_due_s if is_repeat else self._ready_s
+            told = self._standing if is_repeat else self._pending
+            found = {
+                group: entries
+                for group in self._members
+                if now_s >= due_s(group, now_s) and (entries := told(group, is_quiet=is_quiet))
+            }
+            if found:
+                return _batch(found, doubtful, is_repeat=is_repeat)
+        return None
+
+    def next_s(self, now_s: float) -> float | None:
+        """Return when something may be due next, None if that takes an event."""
+        quiet_until_s = self._policy.quiet_until_s(now_s)
+        found: list[float] = []
+        for group in self._members:
+            is_quiet = quiet_until_s is not None
+            if self._pending(group, is_quiet=False):
+                waits = is_quiet and not self._pending(group, is_quiet=True)
+                found.append(self._ready_s(group, now_s))
+                if waits and quiet_until_s is not None:
+                    found[-1] = max(found[-1], quiet_until_s)
+            if self._standing(group, is_quiet=False):
+                waits = is_quiet and not self._standing(group, is_quiet=True)
+                found.append(self._repeat_due_s(group, now_s))
+                if waits and quiet_until_s is not None:
+                    found[-1] = max(found[-1], quiet_until_s)
+        return min(found, default=None)
+
+    def _ready_s(self, group: str, now_s: float) -> float:
+        """Return when the message of a group is due. A clock that was set back delays none."""
+        times, policy = self._times(group), self._policy
+        since_s, sent_s = min(times.since_s, now_s), min(times.sent_s, now_s)
+        return max(since_s + policy.group_wait_s, sent_s + policy.group_interval_s)
+
+    def _repeat_due_s(self, group: str, now_s: float) -> float:
+        return min(self._times(group).repeated_s, now_s) + self._policy.repeat_s
+
+    def _of(self, group: str) -> Iterator[Entry]:
+        return (self._entries[own] for own in self._members[group])
+
+    def _pending(self, group: str, *, is_quiet: bool) -> tuple[Entry, ...]:
+        found = (own for own in self._of(group) if own.is_pending)
+        return self._told_now(found, is_quiet=is_quiet)
+
+    def _standing(self, group: str, *, is_quiet: bool) -> tuple[Entry, ...]:
+        """Return what was told, fires on, and is to be told again at some time."""
+        if not self._policy.repeat_s:
+            return ()
+        found = (
+            own
+            for own in self._of(group)
+            if own.is_told
+            and own.state == AlertState.FIRING
+            and (self._policy.repeats_muted or not own.is_muted)
+        )
+        return self._told_now(found, is_quiet=is_quiet)
+
+    def _told_now(self, entries: Iterator[Entry], *, is_quiet: bool) -> tuple[Entry, ...]:
+        found = [own for own in entries if not is_quiet or self._policy.breaks_quiet(own)]
+        return tuple(sorted(found, key=lambda own: own.cursor))
+
+    def settled(self, batch: Batch, now_s: float) -> None:
+        """Note that a message was delivered, or a repeat is not to be told any more."""
+        for own in batch.entries:
+            self._settle(own)
+        for group in batch.groups:
+            times = self._times(group)
+            if batch.is_repeat:
+                times = replace(times, repeated_s=now_s)
+            else:
+                repeated_s = times.repeated_s or now_s
+                times = GroupTimes(self._since_s(group), sent_s=now_s, repeated_s=repeated_s)
+            self._set_times(group, times)
+
+    def _settle(self, told: Entry) -> None:
+        own = self._entries.get(told.alert_id)
+        if own is None:
+            return
+        if own.state != AlertState.FIRING and own.cursor == told.cursor:
+            self._forget(own)
+            return
+        is_pending = own.is_pending and own.cursor != told.cursor
+        self._entries[own.alert_id] = replace(own, is_told=True, is_pending=is_pending)
+        self._changed.add(own.alert_id)
+
+    def _since_s(self, group: str) -> float:
+        """Return since when something waits that is not told, 0 if nothing does."""
+        waits = any(own.is_pending for own in self._of(group))
+        return self._times(group).since_s if waits else 0.0
+
+    def drop(self, entries: Sequence[Entry]) -> None:
+        """Forget alerts: they were given up, or are not to be told any more."""
+        for told in entries:
+            own = self._entries.get(told.alert_id)
+            if own is not None:
+                self._forget(own)
+
+    def changes(self, progress: Progress, now_s: float) -> TargetChange:
+        """Return what is to be saved with how far the target is; it is not returned again."""
+        self._end_groups(now_s)
+        groups, entries = self._groups, self._entries
+        change = TargetChange(
+            progress,
+            entries=[entries[own] for own in self._changed if own in entries],
+            forgotten=[own for own in self._changed if own not in entries],
+            groups={own: groups[own] for own in self._changed_groups if own in groups},
+            ended=[own for own in self._changed_groups if own not in groups],
+        )
+        self._changed.clear()
+        self._changed_groups.clear()
+        return change
+
+    def keep_changes(self, change: TargetChange) -> None:
+        """Return changes again the next time: they could not be saved."""
+        self._changed.update(own.alert_id for own in change.entries)
+        self._changed.update(change.forgotten)
+        self._changed_groups.update(change.groups, change.ended)
+
+    def _end_groups(self, now_s: float) -> None:
+        """Forget the groups without alerts, once their next message need not wait any more."""
+        interval_s = self._policy.group_interval_s
+        for group, times in list(self._groups.items()):
+            if not self._members.get(group) and now_s >= times.sent_s + interval_s:
+                del self._groups[group]
+                self._members.pop(group, None)
+                self._changed_groups.add(group)
+
+
+def _batch(
+    found: Mapping[str, tuple[Entry, ...]], doubtful: str | None, *, is_repeat: bool
+) -> Batch:
+    """Return the first message of those that are due; all in one where they are many."""
+    groups = tuple(found)
+    if len(groups) <= MAX_MESSAGES:
+        groups = tuple(own for own in groups if own == doubtful) or groups[:1]
+    entries = sorted((own for group in groups for own in found[group]), key=lambda e: e.cursor)
+    batch = Batch(groups, tuple(entries), is_repeat)
+    return replace(batch, is_again=doubtful in (batch.key, FOLDED))

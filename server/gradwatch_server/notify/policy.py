@@ -1,0 +1,65 @@
+"""What a target wants to be told of, and when: the settings without what sends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gradwatch_server.core.alerting.rules.patterns import matches
+from gradwatch_server.notify.quiet_hours import QuietHours
+from gradwatch_server.storage.deliveries import Entry
+
+_SEPARATOR: Final = "\x1f"
+"""Between the values that a group is of: none of them has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a target wants.
+
+    Args:
+        rules: Patterns of names of rules; all without.
+        runs: Patterns of names of runs; all without.
+        severities: Those that are told.
+        resolved: Whether it is told when an alert is over.
+        group_by: Keys of an alert; alerts that have the same values go in one message.
+        group_wait_s: How long a message waits for more alerts of its group.
+        group_interval_s: Time between two messages of a group.
+        repeat_s: When what fires on is told again, 0 for never.
+        repeats_muted: Whether that goes for what a silence keeps or somebody knows of, too.
+        quiet_hours: When it is left alone, None for never.
+        quiet_except: Severities that are told in them all the same.
+    """
+
+    rules: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    severities: frozenset[str] = frozenset({"warning", "critical"})
+    resolved: bool = True
+    group_by: tuple[str, ...] = ("run",)
+    group_wait_s: float = 10.0
+    group_interval_s: float = 60.0
+    repeat_s: float = 14_400.0
+    repeats_muted: bool = False
+    quiet_hours: QuietHours | None = None
+    quiet_except: frozenset[str] = frozenset({"critical"})
+
+    def wants(self, alert: Mapping[str, Any]) -> bool:
+        """Tell whether an alert, as it is stored, is one of those that are told."""
+        return (
+            alert["severity"] in self.severities
+            and matches(self.rules, alert["rule"])
+            and matches(self.runs, alert["run"])
+        )
+
+    def group_of(self, alert: Mapping[str, Any]) -> str:
+        """Return the group whose messages an alert is told in."""
+        return _SEPARATOR.join(str(alert[key]) for key in self.group_by)
+
+    def quiet_until_s(self, now_s: float) -> float | None:
+        """Return when the quiet hours end that it is now, None outside them."""
+        return None if self.quiet_hours is None else self.quiet_hours.ends_s(now_s)
+
+    def breaks_quiet(self, entry: Entry) -> bool:
+        """Tell whether an alert is told in quiet hours, too."""
+        return entry.severity in self.quiet_except

@@ -1,0 +1,118 @@
+"""`gradwatch notify`: a test message to each target, and how each is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.aggregator import Aggregator
+from tests.support.command import Command, run_command
+from tests.support.receiver import SECRET, Receiver
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def gradwatch(tmp_path: Path) -> Command:
+    return partial(run_command, tmp_path)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def test_each_target_gets_a_test_and_a_line(
+    gradwatch: Command, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Exit 1 when one failed; the reason has no secret. One target can be asked for."""
+    file = tmp_path / "gradwatch.toml"
+    file.write_text(
+        f'public_url = "http://gw.corp/"\n[notify.right]\nurl = "{receiver.url}"\n'
+        f'[notify.gone]\nurl = "json://127.0.0.1:9/{SECRET}"\n'
+        '[notify.unset]\nurl_env = "NO_SUCH_VARIABLE"\n'
+    )
+    result = gradwatch("notify", "test", "--config", str(file))
+
+    assert result.returncode == 1
+    right, gone, unset = result.stdout.splitlines()
+    assert right == "right: ok"
+    assert gone.startswith("gone: failed: A Connection error occurred")
+    assert unset.startswith("unset: failed: setting 'notify.unset.url_env': the environment vari")
+    assert SECRET not in result.stdout + result.stderr
+    assert receiver.titles == ["gradwatch: a test"]
+    assert "http://gw.corp/" in receiver.text
+
+    result = gradwatch("notify", "test", "right", "--config", str(file))
+    assert (result.returncode, result.stdout) == (0, "right: ok\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "there are no targets; set one as [notify.NAME] in gradwatch.toml"),
+        ('[notify.oncall]\nurl = "json://x"\n', "no target 'nobody'; there are oncall"),
+        ("[notify.oncall]\n", "setting 'notify.oncall': should have one of url, url_env and"),
+    ],
+)
+def test_what_cannot_be_tested_is_one_line(
+    text: str, says: str, gradwatch: Command, tmp_path: Path
+) -> None:
+    """With what to do."""
+    (tmp_path / "gradwatch.toml").write_text(text)
+    result = gradwatch("notify", "test", "nobody", "--config", str(tmp_path / "gradwatch.toml"))
+
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_the_extra_the_line_to_install_it_is_named(
+    gradwatch: Command, tmp_path: Path
+) -> None:
+    """Python finds a module before the library that cannot be imported."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "apprise.py").write_text(
+        'raise ModuleNotFoundError("No module", name="apprise")\n'
+    )
+    (tmp_path / "gradwatch.toml").write_text('[notify.oncall]\nurl = "json://x"\n')
+    path = ":".join((str(tmp_path / "hidden"), *filter(None, sys.path)))
+    result = gradwatch(
+        "notify", "test", "--config", str(tmp_path / "gradwatch.toml"), PYTHONPATH=path
+    )
+
+    assert "oncall: failed: " in result.stdout
+    assert "pip install 'gradwatch[notify]'" in result.stdout
+
+
+def test_the_targets_of_an_aggregator_are_listed(
+    gradwatch: Command,
+    receiver: Receiver,
+    serve: Callable[..., Aggregator],
+    service: Aggregator,
+    tmp_path: Path,
+) -> None:
+    """Or that there are none."""
+    (tmp_path / "gradwatch.toml").write_text(f'[notify.oncall]\nurl = "{receiver.url}"\n')
+    own = serve("--config", str(tmp_path / "gradwatch.toml"))
+    listed = gradwatch("notify", "list", "--url", own.url)
+    item = json.loads(gradwatch("notify", "list", "--json", "--url", own.url).stdout)
+
+    assert listed.stdout.splitlines()[1].split() == [
+        "oncall",
+        "apprise",
+        "0",
+        "0",
+        "0",
+        "never",
+        "-",
+    ]
+    assert item["name"] == "oncall"
+    assert "no targets" in gradwatch("notify", "list", "--url", service.url).stdout

@@ -1,0 +1,188 @@
+"""Debian's Alertmanager, told by a real aggregator."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notifiers.alertmanager import (
+    MAX_LABEL,
+    RESEND_S,
+    TEST_ALERT,
+    VALID_S,
+    AlertmanagerNotifier,
+)
+from gradwatch_server.notify.notifiers.base import DeliveryError
+from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.policy import Policy
+from gradwatch_server.storage.store import AlertEvent
+from tests.server.notify.alerts import event
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
+from tests.support.ports import ReservedPort
+from tests.support.programs import program
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+NOTHING = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
+
+
+class Alertmanager:
+    """A process of it, on a port of its own."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        config = folder / "alertmanager.yml"
+        config.write_text(NOTHING)
+        self.port = ReservedPort()
+        self.url = f"http://127.0.0.1:{self.port.number}"
+        self.port.close()  # its listener allows no address reuse
+        self._log = (folder / "alertmanager.log").open("w")
+        self.process = subprocess.Popen(
+            [
+                command,
+                f"--config.file={config}",
+                f"--storage.path={folder / 'storage'}",
+                f"--web.listen-address=127.0.0.1:{self.port.number}",
+                "--cluster.listen-address=",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+        )
+        wait_until(self._answers, "Alertmanager answers")
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/-/ready", trust_env=False).is_success
+        except httpx.TransportError:
+            assert self.process.poll() is None
+            return False
+
+    def alerts(self, **labels: str) -> list[dict[str, Any]]:
+        """Return the alerts with these labels; it shows no more what is over."""
+        answer = httpx.get(f"{self.url}/api/v2/alerts", trust_env=False).raise_for_status()
+        return [own for own in answer.json() if labels.items() <= own["labels"].items()]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
+    command = program("prometheus-alertmanager", "prometheus-alertmanager")
+    made = Alertmanager(tmp_path_factory.mktemp("alertmanager"), command)
+    yield made
+    made.close()
+
+
+def send(url: str, *events: AlertEvent, now_s: float, is_repeat: bool = False) -> None:
+    """Send what a target would be told of these events."""
+    plan = Plan(AlertmanagerNotifier.schedule(Policy()))
+    stored = {own.cursor: own.alert for own in events}
+    for own in events:
+        plan.take(own, now_s)
+    batch = plan.due(now_s)
+    if is_repeat:
+        assert batch is not None
+        plan.settled(batch, now_s)
+        batch = plan.due(now_s + RESEND_S)
+    assert batch is not None
+    assert batch.is_repeat == is_repeat
+    notice = Notice(batch, lambda own: stored.get(own.cursor), "http://gw:8420", now_s)
+    AlertmanagerNotifier(url).send(notice)
+
+
+def test_an_alert_fires_there_and_is_over_when_it_is_over_here(
+    alertmanager: Alertmanager, notify: Callable[..., Aggregator], peers: NewPeer
+) -> None:
+    """With the same labels from the first event to the last, and a link to its page."""
+    service = notify(am=f'type = "alertmanager"\nurl = "{alertmanager.url}"\n')
+    peer = peers(service.ingest, run="live").attach()
+    peer.steps(3, 1.0, float("nan"))
+    (alert,) = wait_until(lambda: alertmanager.alerts(run="live", alertname="nonfinite"))
+    own = service.json("/runs/live/alerts")[0]
+
+    assert alert["labels"] == {
+        "alertname": "nonfinite",
+        "run": "live",
+        "attempt": "1",
+        "group": "all",
+        "severity": "critical",
+        "gradwatch_id": own["id"],
+    }
+    assert alert["annotations"]["description"] == own["message"]
+    assert alert["annotations"]["layer"] == "a"
+    assert alert["annotations"]["step"] == "4"
+    assert alert["generatorURL"] == f"{service.url}/?run=live&alert={own['id']}"
+    peer.steps(5, 1.0)
+    wait_until(lambda: not alertmanager.alerts(run="live", alertname="nonfinite"), "it is over")
+
+
+def now_s() -> float:
+    return time.time()
+
+
+def test_what_fires_on_is_sent_again_before_it_is_taken_for_over(
+    alertmanager: Alertmanager,
+) -> None:
+    """It is the same alert there, and ends later."""
+    first = event(1, "again", run="again")
+    send(alertmanager.url, first, now_s=now_s())
+    (before,) = alertmanager.alerts(run="again")
+    send(alertmanager.url, first, now_s=now_s() + RESEND_S, is_repeat=True)
+    (after,) = alertmanager.alerts(run="again")
+
+    assert after["fingerprint"] == before["fingerprint"]
+    assert after["endsAt"] > before["endsAt"]
+    assert VALID_S > 3 * RESEND_S
+
+
+def test_with_another_severity_the_one_before_is_over(alertmanager: Alertmanager) -> None:
+    """Or it would fire there twice."""
+    send(alertmanager.url, event(1, "rises", run="rises", severity="warning"), now_s=now_s())
+    assert len(alertmanager.alerts(run="rises", severity="warning")) == 1
+    risen = event(2, "rises", run="rises", raised_step=9, news=["severity"])
+    send(alertmanager.url, risen, now_s=now_s())
+
+    wait_until(lambda: len(alertmanager.alerts(run="rises")) == 1, "the one before is over")
+    (alert,) = alertmanager.alerts(run="rises")
+    assert alert["labels"]["severity"] == "critical"
+
+
+def test_hundreds_at_once_arrive_all_and_long_names_are_cut(alertmanager: Alertmanager) -> None:
+    """By several requests."""
+    events = [event(n, f"many{n}", run="many", group="g" * 5_000) for n in range(1, 301)]
+    send(alertmanager.url, *events, now_s=now_s())
+
+    alerts = alertmanager.alerts(run="many")
+    assert len(alerts) == 300
+    assert {len(own["labels"]["group"]) for own in alerts} == {MAX_LABEL}
+
+
+def test_a_test_alert_says_that_it_is_one(alertmanager: Alertmanager) -> None:
+    """And is over by itself."""
+    AlertmanagerNotifier(alertmanager.url + "/").test("http://gw:8420")
+
+    (alert,) = alertmanager.alerts(alertname=TEST_ALERT)
+    assert "test" in alert["annotations"]["summary"]
+
+
+def test_what_it_refuses_is_not_tried_again(alertmanager: Alertmanager) -> None:
+    """It says why; another path is one that it does not know."""
+    with pytest.raises(DeliveryError, match="it answers 404") as caught:
+        AlertmanagerNotifier(alertmanager.url + "/elsewhere").test(None)
+    assert caught.value.is_final
+
+    with pytest.raises(DeliveryError) as caught:
+        AlertmanagerNotifier("http://127.0.0.1:9").test(None)
+    assert caught.value.is_refused
+    assert not caught.value.is_final

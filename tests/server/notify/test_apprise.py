@@ -1,0 +1,80 @@
+"""By apprise: what arrives at a webhook and in a mailbox, and what is made of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notifiers.apprise import AppriseNotifier
+from gradwatch_server.notify.notifiers.base import DeliveryError
+from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.policy import Policy
+from tests.server.notify.alerts import event
+from tests.support.mailbox import Mailbox
+from tests.support.receiver import SECRET, Receiver
+
+Receive = Callable[..., Receiver]
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    made = Mailbox()
+    yield made
+    made.close()
+
+
+def notice(**changes: Any) -> Notice:
+    plan = Plan(Policy(group_wait_s=0.0))
+    stored = event(1, **changes)
+    plan.take(stored, 100.0)
+    batch = plan.due(100.0)
+    assert batch is not None
+    return Notice(batch, lambda _: stored.alert, "http://gw:8420", 100.0)
+
+
+def test_a_mail_has_the_message_as_it_is(mailbox: Mailbox) -> None:
+    """Line by line, and a name is no markup in it."""
+    url = f"mailto://127.0.0.1:{mailbox.port}/?mode=insecure&from=gw@example.org&to=ada@example.org"
+    origin = {"rank": 3, "num_ranks": 1, "layer": "<b>h", "value": "NaN", "threshold": None}
+    AppriseNotifier(url).send(notice(origin=origin))
+
+    (mail,) = mailbox.mails
+    assert mail["subject"] == "[critical] gpt: nonfinite at step 7, <b>h"
+    assert mail["to"] == "ada@example.org"
+    body = mail.get_body(("plain",))
+    assert body is not None
+    assert "run gpt, step 7, rank 3, <b>h, value NaN\n" in body.get_content().replace("\r\n", "\n")
+    html = mail.get_body(("html",))
+    assert html is None or "<b>h" not in html.get_content()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_final"), [(400, True), (404, True), (410, True), (429, False), (503, False)]
+)
+def test_what_a_webhook_answers_decides_whether_it_is_tried_again(
+    status: int, is_final: bool, receive: Receive
+) -> None:
+    """It was not taken in any case."""
+    receiver = receive()
+    receiver.status = status
+    with pytest.raises(DeliveryError, match=f"error={status}") as caught:
+        AppriseNotifier(receiver.url).send(notice())
+
+    assert (caught.value.is_refused, caught.value.is_final) == (True, is_final)
+    assert SECRET not in str(caught.value)
+
+
+def test_where_nobody_answers_nobody_knows_whether_it_arrived(
+    receive: Receive, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The connection is gone, or the receiver says nothing in time; apprise says nothing else."""
+    receiver = receive()
+    receiver.hang()
+    with pytest.raises(DeliveryError, match="Connection error") as caught:
+        AppriseNotifier(receiver.url + "?rto=0.2").send(notice())
+
+    assert not caught.value.is_refused
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,316 @@
+"""What is told to a target and when: a pure function, given events and times."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gradwatch_server.notify.plan import FOLDED, MAX_MESSAGES, Batch, Plan
+from gradwatch_server.notify.policy import Policy
+from gradwatch_server.notify.quiet_hours import QuietHours
+from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress
+from tests.server.notify.alerts import event
+
+HOUR_S = 3_600.0
+DAY_S = 86_400.0
+NOON_S = 20_000 * DAY_S + 12 * HOUR_S
+"""Some day, 12:00 UTC."""
+
+AT_ONCE: dict[str, Any] = {"group_wait_s": 0.0, "group_interval_s": 0.0}
+
+
+def due(plan: Plan, now_s: float, **settings: Any) -> Batch:
+    batch = plan.due(now_s, **settings)
+    assert batch is not None, plan.entries
+    return batch
+
+
+def ids(batch: Batch) -> list[str]:
+    return [own.alert_id for own in batch.entries]
+
+
+def tell(plan: Plan, now_s: float) -> list[str]:
+    """Deliver what is due, and return whom it was about."""
+    batch = due(plan, now_s)
+    plan.settled(batch, now_s)
+    return ids(batch)
+
+
+def test_alerts_of_a_run_that_come_together_are_one_message() -> None:
+    """Which waits for as long as it is said, from the first one on; another run has its own."""
+    plan = Plan(Policy(group_wait_s=10.0))
+    plan.take(event(1, "a"), NOON_S)
+    plan.take(event(2, "b"), NOON_S + 9.0)
+    plan.take(event(3, "c", run="other"), NOON_S + 9.0)
+
+    assert plan.due(NOON_S + 9.9) is None
+    assert plan.next_s(NOON_S) == NOON_S + 10.0
+    assert tell(plan, NOON_S + 10.0) == ["a", "b"]
+    assert plan.due(NOON_S + 18.9) is None
+    assert tell(plan, NOON_S + 19.0) == ["c"]
+
+
+def test_a_storm_is_few_messages() -> None:
+    """A thousand alerts in one run within an hour: one a minute at the most."""
+    plan = Plan(Policy(group_wait_s=10.0, group_interval_s=60.0))
+    told: list[str] = []
+    for number in range(1_000):
+        now_s = NOON_S + number * 0.1
+        plan.take(event(number + 1, f"a{number}"), now_s)
+        if (batch := plan.due(now_s)) is not None:
+            plan.settled(batch, now_s)
+            told.append(batch.key)
+    rest = due(plan, NOON_S + 200.0)
+
+    assert len(told) == 2
+    assert len(rest.entries) > 200
+
+
+def test_many_runs_at_once_are_one_message() -> None:
+    """A file system that fails stops all of them; nobody reads a message for each."""
+    plan = Plan(Policy(**AT_ONCE))
+    for number in range(MAX_MESSAGES + 1):
+        plan.take(event(number + 1, f"a{number}", run=f"run-{number}"), NOON_S)
+    batch = due(plan, NOON_S)
+
+    assert batch.key == FOLDED
+    assert len(batch.entries) == MAX_MESSAGES + 1
+    plan.settled(batch, NOON_S)
+    assert plan.due(NOON_S) is None
+
+
+@pytest.mark.parametrize(
+    ("group_by", "count"), [((), 1), (("run",), 2), (("run", "rule"), 3), (("rule",), 2)]
+)
+def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
+    """By any of the keys of an alert."""
+    plan = Plan(Policy(group_by=group_by, **AT_ONCE))
+    plan.take(event(1, "a"), NOON_S)
+    plan.take(event(2, "b", rule="spike"), NOON_S)
+    plan.take(event(3, "c", run="other"), NOON_S)
+    told = 0
+    while (batch := plan.due(NOON_S)) is not None:
+        plan.settled(batch, NOON_S)
+        told += 1
+
+    assert told == count
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"severity": "info"}, False),
+        ({"rule": "spike"}, False),
+        ({"run": "scratch-1"}, False),
+        ({"silenced": True}, False),
+    ],
+)
+def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> None:
+    """By severity, rule and run; a silence keeps it, too."""
+    plan = Plan(Policy(rules=("non*",), runs=("!scratch-*",), **AT_ONCE))
+    plan.take(event(1, **changes), NOON_S)
+
+    assert (plan.due(NOON_S) is not None) == is_told
+
+
+def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
+    """Silenced by then or not; to nobody else."""
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1, "a"), NOON_S)
+    plan.take(event(2, "b", severity="info"), NOON_S)
+    assert tell(plan, NOON_S) == ["a"]
+    plan.take(event(3, "a", "resolved", silenced=True), NOON_S + 1)
+    plan.take(event(4, "b", "resolved"), NOON_S + 1)
+
+    assert tell(plan, NOON_S + 1) == ["a"]
+    assert plan.entries == ()
+
+
+def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
+    """And nothing is remembered of it."""
+    plan = Plan(Policy(resolved=False, **AT_ONCE))
+    plan.take(event(1), NOON_S)
+    tell(plan, NOON_S)
+    plan.take(event(2, state="resolved"), NOON_S + 1)
+
+    assert plan.due(NOON_S + 1) is None
+    assert plan.entries == ()
+
+
+def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
+    """Nobody misses a NaN that lasted for a second."""
+    plan = Plan(Policy(group_wait_s=10.0))
+    plan.take(event(1), NOON_S)
+    plan.take(event(2, state="resolved"), NOON_S + 1)
+    batch = due(plan, NOON_S + 10.0)
+
+    assert [(own.state, own.is_told) for own in batch.entries] == [("resolved", False)]
+    plan.settled(batch, NOON_S + 10.0)
+    assert plan.next_s(NOON_S + 10.0) is None
+
+
+def test_news_are_told_where_it_became_worse() -> None:
+    """Not each layer that joins. Who knows of the alert does not know that."""
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1, severity="warning"), NOON_S)
+    tell(plan, NOON_S)
+    plan.take(event(2, severity="warning", news=["layers"]), NOON_S + 1)
+    assert plan.due(NOON_S + 1) is None
+    plan.take(
+        event(3, severity="warning", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S + 2
+    )
+    assert plan.due(NOON_S + 2) is None
+    plan.take(
+        event(4, severity="critical", news=["severity"], acknowledged={"by": "ada"}), NOON_S + 3
+    )
+
+    assert [own.severity for own in due(plan, NOON_S + 3).entries] == ["critical"]
+
+
+def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
+    """To a target that nobody told before."""
+    plan = Plan(Policy(severities=frozenset({"critical"}), **AT_ONCE))
+    plan.take(event(1, severity="warning"), NOON_S)
+    assert plan.due(NOON_S) is None
+    plan.take(event(2, severity="critical", news=["severity"]), NOON_S)
+
+    assert tell(plan, NOON_S) == ["a1"]
+
+
+def test_whoever_outlives_its_silence_is_told_then() -> None:
+    """As the stream does."""
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1, silenced=True), NOON_S)
+    plan.take(event(2, news=["silence_ended"]), NOON_S + 1)
+
+    assert tell(plan, NOON_S + 1) == ["a1"]
+
+
+@pytest.mark.parametrize("change", [{"silenced": True}, {"acknowledged": {"by": "ada"}}])
+def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any]) -> None:
+    """Nor is a silenced one."""
+    plan = Plan(Policy(group_wait_s=10.0))
+    plan.take(event(1), NOON_S)
+    plan.take(event(2, news=["layers"], **change), NOON_S + 1)
+
+    assert plan.due(NOON_S + 10.0) is None
+    assert plan.entries == ()
+
+
+def test_what_fires_on_is_repeated_until_somebody_knows_of_it() -> None:
+    """All of a group in one message; 0 is never."""
+    plan = Plan(Policy(repeat_s=4 * HOUR_S, **AT_ONCE))
+    never = Plan(Policy(repeat_s=0.0, **AT_ONCE))
+    for own in (plan, never):
+        own.take(event(1, "a"), NOON_S)
+        own.take(event(2, "b"), NOON_S)
+        tell(own, NOON_S)
+    assert plan.next_s(NOON_S) == NOON_S + 4 * HOUR_S
+    assert plan.due(NOON_S + 3.9 * HOUR_S) is None
+    batch = due(plan, NOON_S + 4 * HOUR_S)
+    assert batch.is_repeat
+    assert ids(batch) == ["a", "b"]
+    plan.settled(batch, NOON_S + 4 * HOUR_S)
+    plan.take(event(3, "a", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S)
+    assert tell(plan, NOON_S + 8 * HOUR_S) == ["b"]
+
+    assert never.due(NOON_S + 30 * DAY_S) is None
+
+
+def night() -> QuietHours:
+    return QuietHours.parse("22:00-07:00", ZoneInfo("UTC"))
+
+
+def test_quiet_hours_keep_all_but_what_breaks_them() -> None:
+    """In the morning what waited is one message."""
+    plan = Plan(Policy(quiet_hours=night(), repeat_s=4 * HOUR_S, **AT_ONCE))
+    at_night_s, morning_s = NOON_S + 11 * HOUR_S, NOON_S + 19 * HOUR_S
+    plan.take(event(1, "a", severity="warning"), at_night_s)
+    assert plan.due(at_night_s) is None
+    assert plan.next_s(at_night_s) == morning_s
+    plan.take(event(2, "b", severity="critical"), at_night_s)
+    assert tell(plan, at_night_s) == ["b"]
+    plan.take(event(3, "c", severity="warning"), at_night_s)
+    plan.take(event(4, "c", "resolved", severity="warning"), at_night_s + 1)
+
+    assert tell(plan, at_night_s + 4 * HOUR_S) == ["b"]  # it fires on
+    assert tell(plan, morning_s) == ["a", "c"]
+
+
+def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_so() -> None:
+    """After a crash, or where no answer came."""
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1, "a", run="first"), NOON_S)
+    plan.take(event(2, "b", run="second"), NOON_S)
+    batch = due(plan, NOON_S, doubtful="second")
+
+    assert ids(batch) == ["b"]
+    assert batch.is_again
+    assert not due(plan, NOON_S).is_again
+
+
+def test_what_is_kept_gives_the_same_plan_again() -> None:
+    """After each change; what could not be saved comes with the next one."""
+    policy = Policy(group_wait_s=10.0)
+    plan = Plan(policy)
+    entries: dict[str, Entry] = {}
+    groups: dict[str, GroupTimes] = {}
+    plan.take(event(1, "a"), NOON_S)
+    plan.keep_changes(plan.changes(Progress(1), NOON_S))
+    plan.take(event(2, "b"), NOON_S)
+    for is_sent in (False, True):
+        if is_sent:
+            tell(plan, NOON_S + 10)
+        change = plan.changes(Progress(2), NOON_S + 10)
+        entries |= {own.alert_id: own for own in change.entries}
+        groups |= change.groups
+        again = Plan(policy, sorted(entries.values(), key=lambda own: own.cursor), groups)
+        assert again.entries == plan.entries
+        assert again.due(NOON_S + 10) == plan.due(NOON_S + 10)
+        assert again.next_s(NOON_S + 10) == plan.next_s(NOON_S + 10)
+    assert not plan.changes(Progress(2), NOON_S + 10).entries
+
+    plan.take(event(3, "a", "resolved"), NOON_S + 20)
+    plan.take(event(4, "b", "resolved"), NOON_S + 20)
+    tell(plan, NOON_S + 80)
+    last = plan.changes(Progress(4), NOON_S + 80)
+    assert sorted(last.forgotten) == ["a", "b"]
+    assert not last.ended  # or an alert that comes and goes would be told each time
+    assert plan.changes(Progress(4), NOON_S + 140).ended == ["gpt"]
+
+
+def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
+    """It waits anew, and no longer than that."""
+    plan = Plan(Policy(group_wait_s=10.0))
+    plan.take(event(1), NOON_S)
+    earlier_s = NOON_S - DAY_S
+
+    assert plan.next_s(earlier_s) == earlier_s + 10.0
+
+
+def test_it_remembers_no_more_than_it_may() -> None:
+    """What was told goes first; what is still to be told stays, and nothing more is taken."""
+    plan = Plan(Policy(**AT_ONCE), max_entries=2)
+    plan.take(event(1, "a"), NOON_S)
+    tell(plan, NOON_S)
+    plan.take(event(2, "b"), NOON_S)
+    assert plan.has_room()
+    assert [own.alert_id for own in plan.entries] == ["b"]
+    plan.take(event(3, "c"), NOON_S)
+
+    assert not plan.has_room()
+    assert plan.num_pending == 2
+
+
+def test_what_is_given_up_is_told_when_it_has_news() -> None:
+    """The receiver may be right again by then."""
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1), NOON_S)
+    plan.drop(due(plan, NOON_S).entries)
+    assert plan.due(NOON_S) is None
+    plan.take(event(2, news=["layers"]), NOON_S + 1)
+
+    assert tell(plan, NOON_S + 1) == ["a1"]

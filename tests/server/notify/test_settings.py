@@ -1,0 +1,163 @@
+"""The `[notify]` tables: what is refused, in which words, and never with a secret in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.notify.secrets import redacted
+from gradwatch_server.settings import Settings, load_settings
+from tests.support.receiver import SECRET
+
+URL = f"json://ada:{SECRET}@127.0.0.1:9/hooks/{SECRET}"
+
+
+def settings_of(folder: Path, text: str) -> Settings:
+    (folder / "gradwatch.toml").write_text(text)
+    return load_settings(folder / "gradwatch.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            f'url = "{URL}"\nurll = "{URL}"',
+            "'notify.oncall.urll' is not known; there are type",
+        ),
+        (f'url = "{URL}"\ntype = "pager"', "'notify.oncall.type': Input should be one of apprise"),
+        (f'url = ["{URL}"]', "'notify.oncall.url': Input should be a valid string"),
+        (
+            f'url = "{URL}"\nurl_env = "X"',
+            "url_env and url_file, and has url and url_env",
+        ),
+        ('rules = ["spike"]', "'notify.oncall': should have one of url, url_env and url_file"),
+        (f'url = "{URL}"\nrules = ["nonfinit"]', "'notify.oncall.rules': 'nonfinit' fits no rule"),
+        (f'url = "{URL}"\nrules = "spike"', "'notify.oncall.rules': Input should be a list of"),
+        (f'url = "{URL}"\nseverities = ["bad"]', "'notify.oncall.severities.0': Input should be"),
+        (f'url = "{URL}"\nseverities = []', "'notify.oncall.severities': Tuple should have at"),
+        (f'url = "{URL}"\ngroup_by = ["layer"]', "'notify.oncall.group_by.0': Input should be"),
+        (f'url = "{URL}"\ngroup_wait_s = -1', "'notify.oncall.group_wait_s': Input should be gre"),
+        (f'url = "{URL}"\nrepeat_s = 5', "'notify.oncall.repeat_s': should be 0 for never, or 60"),
+        (f'url = "{URL}"\nquiet_hours = "night"', "'notify.oncall.quiet_hours': should be two"),
+        (f'url = "{URL}"\ntimezone = "Mars"', "'notify.oncall.timezone': should be a time zone"),
+        (f'url = "{URL}"\nquiet_except = ["x"]', "'notify.oncall.quiet_except.0': Input should be"),
+        (
+            'url = "http://127.0.0.1:9093"\ntype = "alertmanager"\nrepeat_s = 60',
+            "'notify.oncall.repeat_s': is for no target of type alertmanager, which does that by",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_and_no_secret_is(text: str, says: str, tmp_path: Path) -> None:
+    """The key, what is allowed, and what was given where that cannot be a URL."""
+    with pytest.raises(GradwatchError) as caught:
+        settings_of(tmp_path, f"[notify.oncall]\n{text}\n")
+
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f'notify = "{URL}"', "'notify': Input should be a valid dictionary"),
+        (f'[notify]\noncall = "{URL}"', "'notify.oncall': Input should be a valid dictionary"),
+        (f'[notify."on call"]\nurl = "{URL}"', "'notify.on call': the name of a target is up to"),
+        (f'[notify]\nurl = "{URL}"', "'notify.url': Input should be a valid dictionary"),
+        (
+            "".join(f'[notify.t{n}]\nurl = "{URL}"\n' for n in range(65)),
+            "'notify': Dictionary should have at most 64 items",
+        ),
+    ],
+)
+def test_tables_that_are_none_are_named(text: str, says: str, tmp_path: Path) -> None:
+    """Without what stands there."""
+    with pytest.raises(GradwatchError) as caught:
+        settings_of(tmp_path, text)
+
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_no_url_is_in_what_is_printed_of_settings(tmp_path: Path) -> None:
+    """In no form that a log line or a traceback would have."""
+    settings = settings_of(tmp_path, f'[notify.oncall]\nurl = "{URL}"\n')
+
+    assert settings.notify.root["oncall"].url is not None
+    for shown in (repr(settings), str(settings), settings.model_dump_json()):
+        assert SECRET not in shown
+
+
+def test_the_url_comes_from_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the settings can be shown to everybody."""
+    text = '[notify.a]\nurl_env = "HOOK"\n[notify.b]\nurl_file = "{file}"\n'
+    file = tmp_path / "url"
+    targets = settings_of(tmp_path, text.format(file=file)).notify.root
+    for name, says in (("a", "HOOK is not set"), ("b", f"cannot read {file}: No such file")):
+        with pytest.raises(GradwatchError, match=f"setting 'notify.{name}.*{says}"):
+            targets[name].notifier(name)
+    monkeypatch.setenv("HOOK", URL)
+    file.write_text(URL + "\n")
+
+    assert targets["a"].notifier("a").name == "apprise"
+    assert targets["b"].notifier("b").name == "apprise"
+
+    file.write_text(f"{URL} {URL}")
+    with pytest.raises(GradwatchError, match="should have one line") as caught:
+        targets["b"].notifier("b")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [f"jsn://{SECRET}@host", f"slack://{SECRET}", SECRET])
+def test_a_url_that_apprise_does_not_know_is_refused(
+    url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At the start, by name of the target."""
+    target = settings_of(tmp_path, f'[notify.oncall]\nurl = "{url}"\n').notify.root["oncall"]
+    with pytest.raises(GradwatchError, match="apprise does not take the URL") as caught:
+        target.notifier("oncall")
+
+    assert "'notify.oncall.url'" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("url", [f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"])
+def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -> None:
+    """With an example."""
+    text = f'[notify.am]\ntype = "alertmanager"\nurl = "{url}"\n'
+    target = settings_of(tmp_path, text).notify.root["am"]
+    with pytest.raises(GradwatchError, match=r"such as http://127\.0\.0\.1:9093") as caught:
+        target.notifier("am")
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"could not reach {URL}",
+        f"POST /hooks/{SECRET} failed",
+        f"bad token {SECRET}",
+        "user ada%40corp is not known",
+        "user ada@corp is not known",
+    ],
+)
+def test_nothing_of_a_url_is_left_in_a_text(text: str) -> None:
+    """As it is written, and decoded."""
+    found = redacted(text, f"json://ada%40corp:{SECRET}@127.0.0.1:9/hooks/{SECRET}?x={SECRET}")
+
+    assert SECRET not in found
+    assert "corp" not in found
+    assert "***" in found
+
+
+@pytest.mark.parametrize("url", ["gradwatch.corp", "ftp://x", "https://u:p@x", "https://x/?a=1"])
+def test_where_the_page_is_must_be_an_address(url: str) -> None:
+    """Without a secret in it: it is sent to everybody."""
+    with pytest.raises(GradwatchError, match="'public_url'"):
+        load_settings(None, public_url=url)

@@ -1,0 +1,105 @@
+"""What is kept of notifications: after a crash it is what was saved last."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradwatch_server.storage.deliveries import (
+    DeliveryLog,
+    Entry,
+    GroupTimes,
+    Progress,
+    SavedTarget,
+    TargetChange,
+)
+from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, SQLiteDeliveryLog
+from gradwatch_server.storage.store import StorageError
+
+ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
+
+PROGRESS = Progress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[DeliveryLog]:
+    made = SQLiteDeliveryLog(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_was_saved_is_found(log: DeliveryLog, tmp_path: Path) -> None:
+    """All of it, by another process too, while this one has not closed the file."""
+    second = replace(ENTRY, alert_id="b2", cursor=8, is_told=True, is_pending=False, is_muted=True)
+    times = {"gpt": GroupTimes(1.0, 2.0, 3.0)}
+    assert log.load("oncall") is None
+    log.save("oncall", TargetChange(PROGRESS, [second, ENTRY], groups=times))
+    log.save("other", TargetChange(Progress(1)))
+    found = SQLiteDeliveryLog(tmp_path)
+    try:
+        assert found.load("oncall") == SavedTarget(PROGRESS, [ENTRY, second], times)
+        assert found.load("other") == SavedTarget(Progress(1), [], {})
+    finally:
+        found.close()
+
+
+def test_a_change_replaces_and_forgets(log: DeliveryLog) -> None:
+    """Entries and groups, of that target alone."""
+    times = {"gpt": GroupTimes(1.0)}
+    for target in ("oncall", "other"):
+        log.save(target, TargetChange(PROGRESS, [ENTRY], groups=times))
+    told = replace(ENTRY, is_told=True)
+    log.save("oncall", TargetChange(Progress(8), [told]))
+    assert log.load("oncall") == SavedTarget(Progress(8), [told], times)
+    log.save("oncall", TargetChange(Progress(9), forgotten=["a1"], ended=["gpt"]))
+
+    assert log.load("oncall") == SavedTarget(Progress(9), [], {})
+    assert log.load("other") == SavedTarget(PROGRESS, [ENTRY], times)
+
+
+def test_a_target_that_is_not_set_any_more_is_forgotten(log: DeliveryLog) -> None:
+    """When it comes back it is new: nobody is told what happened meanwhile."""
+    for target in ("oncall", "other"):
+        log.save(target, TargetChange(PROGRESS, [ENTRY], groups={"gpt": GroupTimes()}))
+    log.keep_only(["other"])
+
+    assert log.load("oncall") is None
+    assert log.load("other") is not None
+
+
+def test_the_file_is_of_its_owner(log: DeliveryLog, tmp_path: Path) -> None:
+    """Names of runs and errors are in it."""
+    mode = (tmp_path / DELIVERIES_NAME).stat().st_mode
+
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says what that means."""
+    (tmp_path / DELIVERIES_NAME).write_bytes(b"SQLite format 3\0" + b"no database" * 500)
+    made = SQLiteDeliveryLog(tmp_path)
+    made.close()
+
+    assert "begins at the newest alert event" in caplog.text
+    assert list(tmp_path.glob(f"{DELIVERIES_NAME}.damaged-*"))
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    """One line says what to do."""
+    with sqlite3.connect(tmp_path / DELIVERIES_NAME) as connection:
+        connection.execute("PRAGMA user_version=2")
+    connection.close()
+
+    with pytest.raises(StorageError, match="it has version 2, this gradwatch reads 1; use the"):
+        SQLiteDeliveryLog(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
+    """With the path."""
+    with pytest.raises(StorageError, match=r"cannot open the delivery log .*missing"):
+        SQLiteDeliveryLog(tmp_path / "missing")
