@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command, run_command
 from tests.support.receiver import SECRET, Receiver
@@ -50,8 +52,8 @@ def test_each_target_gets_a_test_and_a_line(
     assert receiver.titles == ["gradwatch: a test"]
     assert "http://gw.corp/" in receiver.text
 
-    result = gradwatch("notify", "test", "right", "--config", str(file))
-    assert (result.returncode, result.stdout) == (0, "right: ok\n")
+    one = CliRunner().invoke(app, ["notify", "test", "right", "--config", str(file)])
+    assert (one.exit_code, one.stdout) == (0, "right: ok\n")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +64,13 @@ def test_each_target_gets_a_test_and_a_line(
         ("[notify.oncall]\n", "setting 'notify.oncall': should have one of url, url_env and"),
     ],
 )
-def test_what_cannot_be_tested_is_one_line(
-    text: str, says: str, gradwatch: Command, tmp_path: Path
-) -> None:
+def test_what_cannot_be_tested_is_one_line(text: str, says: str, tmp_path: Path) -> None:
     """With what to do."""
-    (tmp_path / "gradwatch.toml").write_text(text)
-    result = gradwatch("notify", "test", "nobody", "--config", str(tmp_path / "gradwatch.toml"))
+    file = tmp_path / "gradwatch.toml"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["notify", "test", "nobody", "--config", str(file)])
 
-    assert result.returncode == 1
+    assert result.exit_code == 1
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
 

@@ -109,7 +109,7 @@ def test_an_alert_fires_there_and_is_over_when_it_is_over_here(
     peer = peers(service.ingest, run="live").attach()
     peer.steps(3, 1.0, float("nan"))
     (alert,) = wait_until(lambda: alertmanager.alerts(run="live", alertname="nonfinite"))
-    own = service.json("/runs/live/alerts")[0]
+    own = wait_until(lambda: service.json("/runs/live/alerts"), "it is published")[0]
 
     assert alert["labels"] == {
         "alertname": "nonfinite",

@@ -72,7 +72,7 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
     delivered(service, "everything", 4)
 
     assert len(everything.messages) == 4
-    alert = service.json("/runs/gpt/alerts")[0]["id"]
+    alert = wait_until(lambda: service.json("/runs/gpt/alerts"), "it is published")[0]["id"]
     assert f"{service.url}/?run=gpt&alert={alert}\n" in everything.text
     assert len(other_run.messages) == 1
     assert not one_rule.messages
@@ -85,11 +85,14 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
     assert 'last_success_age_seconds{target="one_rule"}' not in shown
 
 
-def test_a_target_that_hangs_delays_no_other_and_not_the_end(
-    notify: Notify, receive: Receive, peers: NewPeer
+def test_a_target_that_hangs_delays_no_other_and_one_that_is_new_begins_now(
+    notify: Notify, receive: Receive, peers: NewPeer, tmp_path: Path
 ) -> None:
-    """After the next start it is told what it may not have got, and that this may be twice."""
-    hanging, working = receive(), receive()
+    """Nor the end. After the next start it is told what it may not have got, and says so.
+
+    Nobody tells a new one of a year of alerts. Where nobody listens at first, somebody may later.
+    """
+    hanging, working, port = receive(), receive(), ReservedPort()
     hanging.hang()
     service = notify(hanging=hanging.url, working=working.url)
     peer = peers(service.ingest).attach()
@@ -101,50 +104,48 @@ def test_a_target_that_hangs_delays_no_other_and_not_the_end(
     assert status(service, "hanging")["pending"] >= 1
     assert service.stop() == 0
     hanging.go_on()
+    later = f"json://127.0.0.1:{port.number}/{SECRET}"
+    write_config(tmp_path, hanging=hanging.url, working=working.url, later=later)
     service.start()
     hanging.has(DOUBT)
     hanging.has(told(5))
-
     assert told(3) in hanging.text
     assert DOUBT not in working.text
 
+    goes_wrong(peers(service.ingest, run="bert").attach(), 7)
+    working.has(told(7))
+    wait_until(lambda: status(service, "later")["messages"].get("failed"), "nobody listens")
+    port.close()
+    receiver = receive(port.number)
+    receiver.has(told(7))
+    assert told(5) not in receiver.text
 
-def test_a_receiver_that_refuses_is_told_of_once_and_loses_that_message_alone(
+
+def test_a_receiver_that_refuses_loses_that_message_and_one_in_trouble_none(
     notify: Notify, receive: Receive, peers: NewPeer
 ) -> None:
-    """A 404 does not become right by asking again; the next alert is tried."""
-    receiver = receive()
-    receiver.status = 404
-    service = notify(oncall=receiver.url)
+    """A 404 does not become right by asking again, a 503 does. Either is told once.
+
+    Both said that they did not take it: nobody has to wonder whether it comes twice.
+    """
+    refusing, troubled = receive(), receive()
+    refusing.status, troubled.status = 404, 503
+    service = notify(refusing=refusing.url, troubled=troubled.url)
     peer = peers(service.ingest).attach()
     peer.steps(1, float("nan"))
-    wait_until(lambda: status(service, "oncall")["messages"].get("given_up"), "it is given up")
-    assert "404" in status(service, "oncall")["error"]
-    receiver.status = 200
+    wait_until(lambda: status(service, "refusing")["messages"].get("given_up"), "it is given up")
+    assert "404" in status(service, "refusing")["error"]
+    troubled.asked(2)
+    refusing.status = troubled.status = 200
     peer.steps(2, 1.0, float("nan"))
-    receiver.has(told(3))
-    delivered(service, "oncall", 1)
-
-    assert told(1) not in receiver.text
-    assert status(service, "oncall")["error"] is None
-    assert service.errors.count("notifications to oncall fail (told once)") == 1
-    assert "notifications to oncall are delivered again" in service.errors
-
-
-def test_a_receiver_that_has_trouble_gets_the_message_once_it_is_well(
-    notify: Notify, receive: Receive, peers: NewPeer
-) -> None:
-    """It said that it did not take it: nobody has to wonder whether it comes twice."""
-    receiver = receive()
-    receiver.status = 503
-    service = notify(oncall=receiver.url)
-    goes_wrong(peers(service.ingest).attach(), 1)
-    receiver.asked(2)
-    assert status(service, "oncall")["messages"]["failed"] >= 1
-    receiver.status = 200
-    receiver.has(told(1))
-
-    assert DOUBT not in receiver.text
+    for receiver, name in ((refusing, "refusing"), (troubled, "troubled")):
+        receiver.has(told(3))
+        delivered(service, name, 1)
+        assert (told(1) in receiver.text) == (name == "troubled")
+        assert DOUBT not in receiver.text
+        assert status(service, name)["error"] is None
+        assert service.errors.count(f"notifications to {name} fail (told once)") == 1
+        assert f"notifications to {name} are delivered again" in service.errors
 
 
 def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
@@ -183,29 +184,6 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
 
     wait_until(is_told_again, "what may have arrived is told again")
     assert "Traceback" not in service.errors
-
-
-def test_a_target_that_is_new_begins_now_and_may_be_away(
-    notify: Notify, receive: Receive, peers: NewPeer, tmp_path: Path
-) -> None:
-    """Nobody is told of a year of alerts; nobody listens at first, and then somebody does."""
-    first = receive()
-    service = notify(oncall=first.url)
-    goes_wrong(peers(service.ingest).attach(), 1)
-    first.has(told(1))
-    assert service.stop() == 0
-    port = ReservedPort()
-    later = f'url = "json://127.0.0.1:{port.number}/{SECRET}"\n{RULES}{AT_ONCE}'
-    write_config(tmp_path, oncall=first.url, later=later)
-    service.start()
-    goes_wrong(peers(service.ingest, run="bert").attach(), 7)
-    first.has(told(7))
-    wait_until(lambda: status(service, "later")["messages"].get("failed"), "nobody listens")
-    port.close()
-    receiver = receive(port.number)
-    receiver.has(told(7))
-
-    assert told(1) not in receiver.text
 
 
 def test_no_answer_and_no_log_line_has_a_secret(
