@@ -34,7 +34,7 @@ def section(incident: Incident) -> str:
             f"## {case.title}",
             _filled(f"{_training(incident)} {_done(incident)}"),
             "What gradwatch said:",
-            "```text\n" + "\n".join(_told(incident)) + "\n```",
+            "\n".join(_told(incident)),
             _filled(f"{_when(incident)} {_loss(incident)} {case.lesson}"),
             f"![The page of this run: {case.title}](pictures/incident-{case.name}.png)",
         )
@@ -62,14 +62,16 @@ def _told(incident: Incident) -> list[str]:
     """Return the gravest alerts, of these the first ones, in the order in which they were told."""
     ranked = sorted(incident.findings, key=lambda each: (-RANKS.index(each.severity), each.step))
     shown = sorted(ranked[:NUM_SHOWN], key=lambda each: each.step)
-    lines = [f"step {each.step}: {each.severity} {each.rule}: {each.message}" for each in shown]
+    lines = [f"* step {each.step}, {each.severity} `{each.rule}`: {each.message}" for each in shown]
     if further := len(incident.findings) - len(shown):
-        lines.append(f"... and {further} more, as {' and '.join(_severities(ranked[NUM_SHOWN:]))}")
+        lines.append(
+            f"* ... and {further} more, as {' and '.join(_severities(ranked[NUM_SHOWN:]))}"
+        )
     return lines
 
 
 def _severities(findings: Iterable[Finding]) -> list[str]:
-    return sorted({str(each.severity) for each in findings})
+    return sorted({f"`{each.severity}`" for each in findings})
 
 
 def _when(incident: Incident) -> str:
