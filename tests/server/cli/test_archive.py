@@ -201,6 +201,17 @@ def test_one_that_was_interrupted_goes_on_to_the_same_end(
         Path(out).unlink()
 
 
+def test_a_file_of_another_kind_is_not_gone_on_with(source: Aggregator, tmp_path: Path) -> None:
+    """Nor is it cut off."""
+    part = tmp_path / "own.gradwatch.part"
+    part.write_bytes(b"somebody's own")
+    out = str(tmp_path / "own.gradwatch")
+    arguments = ["export", RUN, "--to", "archive", "--url", source.url, "--out", out, "--resume"]
+
+    assert "is no archive of gradwatch" in told(CliRunner().invoke(app, arguments))
+    assert part.read_bytes() == b"somebody's own"
+
+
 def test_a_live_run_is_refused(source: Aggregator, tmp_path: Path) -> None:
     """And one that nobody knows; nothing is left behind."""
     for run, why in (("stays-here", "is live"), ("nobody", "no run 'nobody'")):

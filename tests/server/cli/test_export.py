@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import resource
 import signal
 import subprocess
@@ -17,13 +17,15 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
+from gradwatch_server.cli.export.about import Choice
 from gradwatch_server.cli.export.formats import FORMATS
+from gradwatch_server.cli.export.job import InterruptedExportError, Job, Progress
+from gradwatch_server.cli.export.source import Source
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.series_compactor import Compactor
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Bye, Column, Stats
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
-from tests.support.command import run_command
 from tests.support.peer import Peer
 from tests.support.records import stats_of
 
@@ -93,6 +95,27 @@ def files_of(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path.name != "metadata.json"
     }
+
+
+def export_in_parts(
+    url: str,
+    form: str,
+    out: str,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    *,
+    resume: bool = False,
+) -> None:
+    """Export in pages of 7 steps, sealed every 200 rows."""
+    own = FORMATS[form]
+    with contextlib.closing(Source(url, RUN, 1, page_steps=7)) as source:
+        Job(
+            source=source,
+            format=own,
+            choice=Choice(columns=own.columns),
+            out=Path(out),
+            on_progress=on_progress,
+            seal_rows=200,
+        ).run(resume=resume)
 
 
 def leveldb_records(body: bytes, begin: int) -> Iterator[bytes]:
@@ -268,31 +291,19 @@ def test_one_that_was_killed_goes_on_to_the_same_end(
     """With parts of 200 rows: the killed process has sealed some, and written more."""
     kill = f"""
 import os, signal
-from pathlib import Path
-from gradwatch_server.cli.export.about import Choice
-from gradwatch_server.cli.export.formats import FORMATS
-from gradwatch_server.cli.export.job import Job
-from gradwatch_server.cli.export.source import Source
-form = FORMATS[{form!r}]
-def look(progress):
-    if progress.step >= KILL_AT:
+from tests.server.cli.test_export import export_in_parts
+def kill(progress):
+    if progress.step >= 40:
         os.kill(os.getpid(), signal.SIGKILL)
-source = Source({fed.url!r}, {RUN!r}, 1, page_steps=7)
-choice = Choice(columns=form.columns)
-job = Job(source=source, format=form, choice=choice, out=Path(OUT), on_progress=look, seal_rows=200)
-job.run(resume=True)
+export_in_parts({fed.url!r}, {form!r}, "again", kill)
 """
-
-    def run(kill_at: int, out: str) -> int:
-        text = f"KILL_AT, OUT = {kill_at}, {out!r}\n{kill}"
-        return subprocess.run([sys.executable, "-c", text], check=False, cwd=tmp_path).returncode
-
-    assert run(1_000, "whole") == 0
-    assert run(40, "again") == -signal.SIGKILL
+    export_in_parts(fed.url, form, "whole")
+    killed = subprocess.run([sys.executable, "-c", kill], check=False, cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / "again.part").is_dir()
     assert not (tmp_path / "again").exists()
 
-    assert run(1_000, "again") == 0
+    export_in_parts(fed.url, form, "again", resume=True)
 
     assert files_of(tmp_path / "again") == files_of(tmp_path / "whole")
     assert not (tmp_path / "again.part").exists()
@@ -328,22 +339,24 @@ def test_what_cannot_be_is_said_in_one_line(
     assert export(RUN, "--to", "csv", "--from", "9", "--to-step", "8").exit_code == 2
     monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
     assert "no aggregator answers" in told(export(RUN, "--to", "csv"))
-    assert not [path for path in Path().iterdir() if path.name.startswith("nobody")]
+    monkeypatch.setenv("GRADWATCH_URL", fed.url)
+    assert "cannot make" in told(export(RUN, "--to", "csv", "--out", "/proc/nowhere/x"))
+    assert list(Path().iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", sorted(FORMATS.keys() - {"csv"}))
 def test_a_library_that_is_missing_is_named_with_its_extra(
-    fed: Any, tmp_path: Path, form: str
+    export: Any, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """The command runs in a Python in which none of them can be imported."""
-    hidden = ("pyarrow", "tensorboardX", "wandb", "mlflow")
-    for name in hidden:
-        (tmp_path / f"{name}.py").write_text("raise ImportError")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = run_command(tmp_path, "export", RUN, "--to", form, "--url", fed.url, PYTHONPATH=path)
-    assert result.returncode == 1
-    assert f"pip install 'gradwatch[{form}]'" in result.stderr
+    """Before anything is asked or made."""
+    for name in ("pyarrow", "pyarrow.parquet", "tensorboardX", "tensorboardX.record_writer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("wandb", "mlflow", "mlflow.tracking"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
+
+    assert f"pip install 'gradwatch[{form}]'" in told(export(RUN, "--to", form))
+    assert list(Path().iterdir()) == []
 
 
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
@@ -366,7 +379,7 @@ def test_of_a_live_run_the_steps_that_were_closed_are_exported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_full_disk_keeps_what_there_is(fed: Any, tmp_path: Path, form: str) -> None:
+def test_a_full_disk_keeps_what_there_is(export: Any, fed: Any, tmp_path: Path, form: str) -> None:
     """A limit of the size of a file stands for it; with room it goes on to the same end."""
 
     def limited() -> None:
@@ -384,8 +397,8 @@ def test_a_full_disk_keeps_what_there_is(fed: Any, tmp_path: Path, form: str) ->
     assert "go on with --resume" in line
     assert not (tmp_path / "full").exists()
 
-    assert run_command(tmp_path, *command, "--resume").returncode == 0
-    assert run_command(tmp_path, *command[:-1], "whole").returncode == 0
+    done(export(*command[1:], "--resume"))
+    done(export(RUN, "--to", form, "--out", "whole"))
     assert files_of(tmp_path / "full") == files_of(tmp_path / "whole")
 
 
@@ -405,13 +418,19 @@ def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
     served.stop()
     _trim(served.directory)
 
-    told_gone = run_command(tmp_path, "export", "long", "--to", "csv", "--url", served.url)
-    assert told_gone.returncode == 1
     served.start()
-    made = run_command(tmp_path, "export", "long", "--to", "csv", "--url", served.url)
-    assert made.returncode == 0, made.stderr
-
     place = tmp_path / "long-csv"
+    source = Source(served.url, "long", 1, page_steps=64)
+    own = Job(source=source, format=FORMATS["csv"], choice=Choice(), out=place, seal_rows=300)
+    own.on_progress = lambda progress: served.stop() if progress.step > 600 else None
+    with pytest.raises(InterruptedExportError, match=r"no aggregator answers.*up to step [56]\d\d"):
+        own.run(resume=False)
+    assert not place.exists()
+    served.start()
+    own.on_progress = lambda _: None
+    own.run(resume=True)
+    source.close()
+
     kept = json.loads((place / "metadata.json").read_text())["kept"]
     assert [(own["first_step"], own["last_step"], own["steps_per_row"]) for own in kept] == [
         (0, 511, 16),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from gradwatch_server.api.routes.archive import MEDIA_TYPE, NEXT_HEADER
 from gradwatch_server.cli.client import not_an_aggregator, query_of, run_path
@@ -22,7 +22,6 @@ from gradwatch_server.storage.archive_frames import (
     FrameKind,
     encode_frame,
     read_frames,
-    read_magic,
 )
 
 NAME: Final = "archive"
@@ -87,38 +86,30 @@ def _hold(file: BinaryIO, part: Path) -> None:
         raise GradwatchError(msg) from error
 
 
-def _begin(file: Any, run: str, part: Path) -> tuple[str | None, int]:
+def _begin(file: BinaryIO, run: str, part: Path) -> tuple[str | None, int]:
     """Find the end of the last page that is complete, cut off the rest, and return the cursor.
 
     And how many frames there are. The cursor of the first page is an empty text.
     """
-    cursor, end, num_frames, found = "", len(MAGIC), 0, 0
     file.seek(0)
-    if _size_of(file) >= len(MAGIC):
-        try:
-            read_magic(file)
-            for kind, fields, at in read_frames(file, _NO_LIMIT):
-                if kind is FrameKind.MANIFEST and fields[0]["run"] != run:
-                    msg = f"cannot go on: {part} is of run {fields[0]['run']}; delete it"
-                    raise GradwatchError(msg)
-                if kind is FrameKind.NEXT:
-                    cursor, end, num_frames = str(fields[0]), at, found
-                else:
-                    found += 1
-        except BadArchiveError as error:
-            if not num_frames and file.tell() > len(MAGIC) and "no archive" in str(error):
-                msg = f"cannot go on: {part}: {error}; delete it"
-                raise GradwatchError(msg) from error
-    file.truncate(end if num_frames else 0)
+    start = file.read(len(MAGIC))
+    if not MAGIC.startswith(start):
+        msg = f"cannot go on: {part} is no archive of gradwatch; delete it"
+        raise GradwatchError(msg)
+    cursor, end, num_frames, found = "", 0, 0, 0
+    with contextlib.suppress(BadArchiveError):  # what was written last may be cut off
+        for kind, fields, at in read_frames(file, _NO_LIMIT) if start == MAGIC else ():
+            if kind is FrameKind.MANIFEST and fields[0]["run"] != run:
+                msg = f"cannot go on: {part} is of run {fields[0]['run']}; delete it"
+                raise GradwatchError(msg)
+            found += kind is not FrameKind.NEXT
+            if kind is FrameKind.NEXT:
+                cursor, end, num_frames = str(fields[0]), at, found
+    file.truncate(end)
     file.seek(0, os.SEEK_END)
-    if not num_frames:
+    if not end:
         file.write(MAGIC)
-        cursor = ""
     return cursor, num_frames
-
-
-def _size_of(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
 
 
 def _count(body: bytes, url: str) -> int:

@@ -87,8 +87,8 @@ class Job:
             choice=self.choice,
             facts=manifest.facts,
         )
-        telling = telling_what_is_kept(part, lambda: _kept(manifest))
-        with telling if self.format.resumable else leaving_nothing(part), held(part):
+        telling = telling_what_is_kept(part, lambda: _kept(part))
+        with held(part), telling if self.format.resumable else leaving_nothing(part):
             manifest.write(part)
             self._write(manifest, about, part)
             metadata = _metadata(manifest, about)
@@ -219,8 +219,13 @@ def leaving_nothing(part: Path) -> Iterator[None]:
         raise InterruptedExportError(msg) from error
 
 
-def _kept(manifest: Manifest) -> str:
-    return f"up to step {manifest.kept[-1][2]}" if manifest.kept else "nothing yet"
+def _kept(part: Path) -> str:
+    """Say up to where what was written is sealed: the rest is written again."""
+    try:
+        kept = Manifest.read(part).kept
+    except GradwatchError:  # the disk was full before it could be written
+        kept = []
+    return f"up to step {kept[-1][2]}" if kept else "nothing yet"
 
 
 def _metadata(manifest: Manifest, about: About) -> dict[str, Any]:

@@ -130,10 +130,14 @@ def held(directory: Path) -> Iterator[None]:
     """Keep other exports out of a directory, which is made if it is missing.
 
     Raises:
-        GradwatchError: If one has it.
+        GradwatchError: If one has it, or it cannot be made.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        msg = f"cannot make {directory}: {error.strerror}"
+        raise GradwatchError(msg) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
