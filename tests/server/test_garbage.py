@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradwatch_server.garbage import GROWN_BYTES, GarbageCollector, resident_bytes
+from gradwatch_server.garbage import GROWN_BYTES, GarbageCollector
 
 
 class Node:

@@ -6,11 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
-from gradwatch_server.api.notification_metrics import NotificationCollector
 from gradwatch_server.notify import backoff, deadline, message, plan
-from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.notifiers import alertmanager, base
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.settings import load_settings
@@ -37,21 +34,6 @@ def test_the_keys_of_a_target_are_all_explained() -> None:
     keys = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
 
     assert keys == set(TargetStatus("a", "apprise").to_dict())
-
-
-def test_the_metrics_are_all_explained() -> None:
-    """As `/metrics` has them."""
-
-    class Stub(Notifications):
-        def statuses(self) -> list[TargetStatus]:
-            return [TargetStatus("a", "apprise", succeeded_s=1.0)]
-
-    registry = CollectorRegistry()
-    registry.register(NotificationCollector(Stub()))
-    text = generate_latest(registry).decode()
-    shown = set(re.findall(r"^(\w+)\{", text, re.MULTILINE))
-
-    assert shown == set(re.findall(r"^\| `(gradwatch_notifications\w+)` \|", PAGE, re.MULTILINE))
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
