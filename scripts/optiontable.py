@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from typer.main import get_command
 
 from gradwatch_server.cli.app import app
-from gradwatch_server.core.alerting.rules.documentation import between
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "commands.md"
 BEGIN: Final = "<!-- All options, written by scripts/docs. -->\n"
 
 HEAD: Final = "| option | of | what it is |\n| --- | --- | --- |\n"
-
-
-def main() -> None:
-    """Write the table."""
-    PAGE.write_text(page(), "utf-8")
-
-
-def page() -> str:
-    """Return the page with the table as it has to be."""
-    return between(PAGE.read_text("utf-8"), BEGIN, "\n" + table())
 
 
 def table() -> str:
@@ -59,7 +46,3 @@ def _help(option: Any) -> str:
     text = " ".join((option.help or "").split()).replace("|", r"\|")
     shown = isinstance(option.default, str | int | float) and option.default not in (False, "")
     return f"{text} Default: `{option.default}`." if shown else text
-
-
-if __name__ == "__main__":
-    main()
