@@ -217,10 +217,11 @@ class TargetWorker:
         now_s = time.time()
         since_s = self._progress.failing_since_s or now_s
         num_attempts = self._progress.num_attempts + 1
+        is_doubtful = batch.is_again or not error.is_refused
         gives_up = error.is_final or now_s - since_s > PATIENCE_S
         self._progress = replace(
             self._progress,
-            sending=None if error.is_refused or gives_up else batch.key,
+            sending=batch.key if is_doubtful and not gives_up else None,
             failing_since_s=since_s,
             num_attempts=num_attempts,
             error=str(error),

@@ -212,6 +212,8 @@ def test_no_answer_and_no_log_line_has_a_secret(
     port.close()
 
     assert service.errors.count("fail (told once)") == 4
+    assert service.errors.count("JSON") == 2  # nothing that apprise logs by itself
+    assert "HTTP Request" not in service.errors  # nor httpx
     for text in (*answers, service.errors):
         assert SECRET not in text
     assert SECRET.encode() not in b"".join(

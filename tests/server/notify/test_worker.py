@@ -101,6 +101,24 @@ def test_events_that_are_stored_while_nobody_wakes_it_are_found(
     receiver.has("3 alerts (3 nonfinite)")
 
 
+def test_a_doubt_outlives_a_refusal(
+    store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
+) -> None:
+    """What refuses now may have taken the message before, when it did not answer in time."""
+    receiver = receive()
+    receiver.hang()
+    worker = work(f"{receiver.url}?rto=0.1", group_wait_s=0.0)
+    add(store, 0, 1)
+    worker.wake()
+    wait_until(lambda: worker.status.num_attempts >= 1)
+    receiver.status = 503
+    receiver.go_on()
+    wait_until(lambda: "503" in (worker.status.error or ""))
+    receiver.status = 200
+
+    receiver.has("This may have been sent before")
+
+
 def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
     store: SQLiteStore,
     log: SQLiteDeliveryLog,
