@@ -20,6 +20,7 @@ from gradwatch_server.settings import load_settings
 from tests.support.aggregator import GRADWATCH
 from tests.support.collector import Collector
 from tests.support.ports import ReservedPort
+from tests.support.waiting import PATIENCE_S
 
 SECRET = "Bearer%20s3cr3t-t0ken"
 
@@ -182,6 +183,7 @@ def _refused(folder: Path, environ: dict[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
