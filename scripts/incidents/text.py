@@ -64,9 +64,8 @@ def _told(incident: Incident) -> list[str]:
     shown = sorted(ranked[:NUM_SHOWN], key=lambda each: each.step)
     lines = [f"* step {each.step}, {each.severity} `{each.rule}`: {each.message}" for each in shown]
     if further := len(incident.findings) - len(shown):
-        lines.append(
-            f"* ... and {further} more, as {' and '.join(_severities(ranked[NUM_SHOWN:]))}"
-        )
+        severities = " and ".join(_severities(ranked[NUM_SHOWN:]))
+        lines.append(f"* {further} more, as {severities}")
     return lines
 
 
@@ -78,7 +77,11 @@ def _when(incident: Incident) -> str:
     woke = incident.woke()
     if woke is None:
         return "No warning came."
-    text = f"The first warning came {_steps_after(woke.step - incident.step)}"
+    if woke.origin_step is not None and woke.origin_step < incident.step:
+        when = "before that step did"
+    else:
+        when = _steps_after(woke.step - incident.step)
+    text = f"The first warning came {when}"
     if incident.num_before:
         text += f"; in the {incident.step} healthy steps before there were {incident.num_before}"
         text += " alerts" if incident.num_before > 1 else " alert"
