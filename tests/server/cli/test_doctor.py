@@ -66,7 +66,9 @@ class Report:
 
     def _check(self, name: str) -> dict[str, Any]:
         """Return what a check found: one of the training's side, if both sides have it."""
-        return {check["name"]: check for check in self.document["checks"]}[name]
+        found: dict[str, dict[str, Any]]
+        found = {check["name"]: check for check in self.document["checks"]}
+        return found[name]
 
 
 def doctor(*arguments: object) -> Report:

@@ -9,7 +9,7 @@ from gradwatch_server.cli.doctor.check import Check
 from gradwatch_server.cli.doctor.client import CLIENT_CHECKS
 from gradwatch_server.cli.doctor.server import SERVER_CHECKS
 
-TABLES: Final = {
+TABLES: Final[dict[str, Iterable[Check[Any]]]] = {
     "<!-- The checks of an aggregator's machine, written by scripts/docs. -->\n": SERVER_CHECKS,
     "<!-- The checks from a training's side, written by scripts/docs. -->\n": CLIENT_CHECKS,
 }
