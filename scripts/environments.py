@@ -40,7 +40,7 @@ for _ in range(3):
     model(torch.randn(3, 4)).sum().backward()
     optimizer.step()
 watch.close()
-assert watch.stats()["collections"] == 3, watch.stats()
+assert watch.stats()["collected"] == 3, watch.stats()
 print(f"torch {torch.__version__}: 3 steps were watched")
 """
 

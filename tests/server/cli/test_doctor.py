@@ -66,8 +66,9 @@ class Report:
 
     def _check(self, name: str) -> dict[str, Any]:
         """Return what a check found: one of the training's side, if both sides have it."""
-        found: dict[str, Any] = {check["name"]: check for check in self.document["checks"]}[name]
-        return found
+        found: dict[str, dict[str, Any]]
+        found = {check["name"]: check for check in self.document["checks"]}
+        return found[name]
 
 
 def doctor(*arguments: object) -> Report:

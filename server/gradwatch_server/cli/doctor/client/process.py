@@ -15,8 +15,8 @@ from gradwatch_server.cli.doctor.packages import complaints, of_extra, requireme
 from gradwatch_wire import __version__
 from gradwatch_wire.session.switch import is_disabled
 
-DRIVER: Final = Path("/proc/driver/nvidia/version")
-"""There is one where the kernel has the driver of an NVIDIA device."""
+DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
+"""One of them is there where this process may use an NVIDIA device."""
 
 LEAST_FREE_BYTES: Final = 1 << 30
 """Room for the spill files of four ranks."""
@@ -52,7 +52,7 @@ def look_at_device(_subject: ClientSide) -> Finding:
     torch = version_of("torch")
     if torch is None:
         return skipped("torch is not installed here")
-    if not DRIVER.exists():
+    if not any(driver.exists() for driver in DRIVERS):
         return skipped(f"torch {torch}; no NVIDIA driver here")
     if torch.endswith("+cpu"):
         says = f"there is an NVIDIA driver, and torch {torch} is a build without CUDA"
