@@ -14,9 +14,9 @@ from gradwatch_server.cli.options import AsJson
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.service import open_store
 from gradwatch_server.storage.archive_frames import BadArchiveError, read_frames, read_magic
 from gradwatch_server.storage.archive_import import ArchiveImport, ImportedRun
+from gradwatch_server.stores import open_store
 
 MAX_BYTES: Final = 16 << 30
 

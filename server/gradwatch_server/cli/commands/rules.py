@@ -23,9 +23,9 @@ from gradwatch_server.cli.rendering import coloured, console, plain
 from gradwatch_server.core.alerting.comparison import Compared, Incident
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.printable import printable
-from gradwatch_server.service import read_store
 from gradwatch_server.settings import load_settings
 from gradwatch_server.storage.retrial import JudgedAttempt, Retrial, judge_again
+from gradwatch_server.stores import read_store
 
 COMMON: Final = ("enabled", "for_steps", "clear_steps", "severity", "runs", "layers", "groups")
 """Settings that have a column of their own, or are shown only where they limit."""

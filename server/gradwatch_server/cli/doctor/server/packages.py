@@ -10,7 +10,7 @@ import zmq
 from gradwatch_server.cli.doctor.finding import Finding, error, ok, skipped, warning
 from gradwatch_server.cli.doctor.packages import complaints, of_extra, requirements, version_of
 from gradwatch_server.cli.doctor.server.subject import ServerSide
-from gradwatch_server.service import store_library
+from gradwatch_server.stores import store_library
 from gradwatch_wire import __version__
 
 EXTRAS: Final = ("notify", "otlp", "parquet", "tensorboard", "wandb", "mlflow")

@@ -10,9 +10,9 @@ from typing import Any
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.cli.doctor.http_probe import Answer, ask
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.service import inspect_store
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_server.storage.inspection import Inspection
+from gradwatch_server.stores import inspect_store
 
 
 class ServerSide:

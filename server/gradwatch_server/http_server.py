@@ -1,0 +1,142 @@
+"""The HTTP server: uvicorn, with our acceptor and our limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import socket
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gradwatch_server.addresses import is_wildcard, split_address
+from gradwatch_server.api.acceptor import Acceptor
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.connections import Connection
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.garbage import GarbageCollector
+from gradwatch_server.log_limits import LogLimits
+from gradwatch_server.settings import Settings
+
+LATER_S: Final = 5
+"""uvicorn ends what is idle so much later than the limits do, which count it."""
+
+GRACE_S: Final = 1
+"""How long open requests may take to end at shutdown; the streams end by themselves."""
+
+
+class HttpServer(uvicorn.Server):
+    """Ends the alert streams first: uvicorn waits for open responses before anything else."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        alert_stream: AlertStream,
+        limits: ConnectionLimits,
+        log_limits: LogLimits,
+        collector: GarbageCollector,
+    ) -> None:
+        super().__init__(config)
+        self._acceptors: list[Acceptor] = []
+        self._collector = collector
+        self._alert_stream = alert_stream
+        self._limits = limits
+        self._log_limits = log_limits
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections as the limits allow."""
+        await super().startup(sockets=[])  # it would accept all that wait at once
+        self._acceptors = [
+            Acceptor(listening, self._limits, self._connection, self.config.ssl)
+            for listening in sockets or ()
+        ]
+        self._limits.start(self._look)
+
+    def _connection(self) -> Connection:
+        made = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return cast("Connection", made)
+
+    def _look(self) -> None:
+        self._log_limits.tell()
+        self._collector.look()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, then end what is open."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the streams, and then the rest."""
+        self._alert_stream.close()
+        super().handle_exit(sig, frame)
+
+
+def http_config(settings: Settings, app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
+    """Return how an app is served on limited connections."""
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=Connection.under(limits),
+        ws="none",
+        timeout_keep_alive=math.ceil(limits.idle_s) + LATER_S,
+        ssl_certfile=settings.http_tls_cert,
+        ssl_keyfile=settings.http_tls_key,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+    )
+
+
+def http_url(settings: Settings, bound: socket.socket) -> str:
+    """Return where the API answers: port 0 has become a number."""
+    host, port = bound.getsockname()[:2]
+    scheme = "http" if settings.http_tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def page_url(settings: Settings, bound: socket.socket) -> str | None:
+    """Return where people open the page, None if nobody said so and others cannot know."""
+    if settings.public_url is not None:
+        return settings.public_url.rstrip("/")
+    return None if is_wildcard(bound.getsockname()[0]) else http_url(settings, bound)
+
+
+def bind(address: str) -> socket.socket:
+    """Listen on a host and port.
+
+    Raises:
+        GradwatchError: If that cannot be.
+    """
+    host, port = split_address(address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like that
+        why = getattr(error, "strerror", None) or error
+        msg = f"cannot bind the HTTP address {address}: {why}; give a free one with --http"
+        raise GradwatchError(msg) from error
+
+
+@contextlib.contextmanager
+def quiet_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Make the signals harmless that uvicorn raises again once it has stopped."""
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        """Stop: this one may have come before the server listens to signals."""
+        server.should_exit = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,63 @@
+"""Which store it is: the one place that names one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.history import History
+from gradwatch_server.storage.inspection import Inspection, Library
+from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
+from gradwatch_server.storage.sqlite.history import SQLiteHistory
+from gradwatch_server.storage.sqlite.inspection import inspect, library
+from gradwatch_server.storage.sqlite.store import SQLiteStore
+from gradwatch_server.storage.store import Store
+
+
+def open_store(
+    directory: Path, clock: Clock | None = None, *, allow_network_fs: bool = False
+) -> Store:
+    """Open or create the store of a data directory for writing.
+
+    Args:
+        directory: The data directory, made if missing.
+        clock: Tells the time; None for one of its own.
+        allow_network_fs: Whether it may be on a network file system.
+
+    Raises:
+        StorageError: If it cannot be used, or an aggregator has it.
+    """
+    return SQLiteStore.open(directory, clock or Clock(), allow_network_fs=allow_network_fs)
+
+
+def open_delivery_log(directory: Path) -> DeliveryLog:
+    """Open or create what is kept of notifications in a data directory that is open.
+
+    Raises:
+        StorageError: If it cannot be used.
+    """
+    return SQLiteDeliveryLog(directory)
+
+
+def read_store(directory: Path) -> History:
+    """Open what a data directory holds for reading, also beside the aggregator that serves it.
+
+    Raises:
+        StorageError: If there is nothing, or it cannot be read.
+    """
+    return SQLiteHistory(directory)
+
+
+def inspect_store(directory: Path) -> Inspection:
+    """Look at a data directory from outside, also beside the aggregator that serves it.
+
+    Raises:
+        OSError: If it may not be looked at.
+    """
+    return inspect(directory)
+
+
+def store_library() -> Library:
+    """Return the version of what stores the data, and what is known of it."""
+    return library()
