@@ -191,6 +191,8 @@ class Chunk:
         if column == L2:
             return l2, present
         values = self._values(column, own)
+        if column not in self.columns and column not in NONFINITE_COUNTS:
+            return values, np.zeros_like(present)  # as it is where it is stored: no such table
         unknown = np.isnan(values)
         if column in NONFINITE_COUNTS:  # sent only where the norm shows that there are some
             values = np.where(unknown & np.isfinite(l2), 0.0, values)

@@ -58,6 +58,14 @@ def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
     assert (np.diff(found.times_ns) >= 0).all()
 
 
+def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) -> None:
+    """Also where the norm is NaN: the rows of the newest epoch are not stored yet."""
+    newest = page(service, run, epoch=1)
+
+    assert math.isnan(newest.rows["l2"].values[2, 1])
+    assert not newest.rows["l1"].known.any()
+
+
 def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
     """Of any size, and of the steps that are asked for."""
     whole = page(service, run, epoch=0)
