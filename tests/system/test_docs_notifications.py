@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.notify import backoff, deadline, message, plan
+from gradwatch_server.notify import backoff, batch, deadline, message, plan
 from gradwatch_server.notify.notifiers import alertmanager, base
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.settings import load_settings
@@ -39,8 +39,8 @@ def test_the_keys_of_a_target_are_all_explained() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     """Each as the page has it."""
     assert message.MAX_NAMED == 10
-    assert plan.MAX_MESSAGES == 10
-    assert f"more than {plan.MAX_MESSAGES} groups" in PAGE
+    assert batch.MAX_MESSAGES == 10
+    assert f"more than {batch.MAX_MESSAGES} groups" in PAGE
     assert f"{plan.MAX_ENTRIES:,} alerts of each target" in PAGE
     assert backoff.FIRST_S == 1.0
     assert f"{backoff.MOST_S / 60:g} minutes at the most" in PAGE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-from gradwatch_server.notify.plan import Batch
+from gradwatch_server.notify.batch import Batch
 from gradwatch_server.storage.deliveries import Entry
 
 Facts: TypeAlias = Mapping[str, Any]

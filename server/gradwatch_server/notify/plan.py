@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import News
+from gradwatch_server.notify.batch import Batch, first_batch
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress, TargetChange
 from gradwatch_server.storage.store import AlertEvent
@@ -19,35 +20,6 @@ from gradwatch_wire.health import AlertState
 MAX_ENTRIES: Final = 10_000
 """Alerts that are remembered of one target. What comes then waits in the store; of those that were
 told, the oldest is forgotten, and nobody is told when it is over."""
-
-
-MAX_MESSAGES: Final = 10
-"""Groups that are told in messages of their own at one moment; more of them go in one together."""
-
-FOLDED: Final = "\x1e"
-"""Stands for the groups of a message of several, of which none is called so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What goes out as one message.
-
-    Args:
-        groups: Its groups, mostly one.
-        entries: The alerts, oldest event first.
-        is_repeat: Whether they were told before and fire on.
-        is_again: Whether it may have arrived already: an answer did not come, or was not noted.
-    """
-
-    groups: tuple[str, ...]
-    entries: tuple[Entry, ...]
-    is_repeat: bool = False
-    is_again: bool = False
-
-    @property
-    def key(self) -> str:
-        """What the delivery log calls it while it is sent."""
-        return self.groups[0] if len(self.groups) == 1 else FOLDED
 
 
 class Plan:
@@ -193,7 +165,7 @@ class Plan:
                 if now_s >= due_s(group, now_s) and (entries := told(group, is_quiet=is_quiet))
             }
             if found:
-                return _batch(found, doubtful, is_repeat=is_repeat)
+                return first_batch(found, doubtful, is_repeat=is_repeat)
         return None
 
     def next_s(self, now_s: float) -> float | None:
@@ -312,15 +284,3 @@ class Plan:
                 del self._groups[group]
                 self._members.pop(group, None)
                 self._changed_groups.add(group)
-
-
-def _batch(
-    found: Mapping[str, tuple[Entry, ...]], doubtful: str | None, *, is_repeat: bool
-) -> Batch:
-    """Return the first message of those that are due; all in one where they are many."""
-    groups = tuple(found)
-    if len(groups) <= MAX_MESSAGES:
-        groups = tuple(own for own in groups if own == doubtful) or groups[:1]
-    entries = sorted((own for group in groups for own in found[group]), key=lambda e: e.cursor)
-    batch = Batch(groups, tuple(entries), is_repeat)
-    return replace(batch, is_again=doubtful in (batch.key, FOLDED))

@@ -14,10 +14,11 @@ from typing import Final, TypeAlias
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.backoff import backoff_s
+from gradwatch_server.notify.batch import Batch
 from gradwatch_server.notify.deadline import Deadline
 from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
@@ -77,12 +78,8 @@ class TargetWorker:
         self._events = events
         self._log = log
         self._page_url = page_url
-        newest = events.newest()
-        saved = log.load(name) or SavedTarget(Progress(newest))
+        saved = _resumed(log.load(name), events.newest())
         self._progress = saved.progress
-        if self._progress.cursor > newest:  # of another log, whose events are all gone
-            saved = SavedTarget(replace(self._progress, cursor=0, sending=None))
-            self._progress = saved.progress
         self._plan = Plan(policy, saved.entries, saved.groups)
         log.save(name, self._plan.changes(self._progress, time.time()))
         self._deadline = Deadline(f"gradwatch-notify-{name}-send")
@@ -271,3 +268,12 @@ class TargetWorker:
             next_s=None if next_s is None else max(next_s, self._retry_s),
             messages=dict(self._messages),
         )
+
+
+def _resumed(saved: SavedTarget | None, newest: int) -> SavedTarget:
+    """Return where a target goes on, given the cursor of the newest event."""
+    if saved is None:
+        return SavedTarget(Progress(newest))
+    if saved.progress.cursor > newest:  # of another log: the events of this one are all new
+        return SavedTarget(replace(saved.progress, cursor=0, sending=None))
+    return saved

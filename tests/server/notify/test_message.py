@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradwatch_server.notify.batch import Batch
 from gradwatch_server.notify.message import MAX_NAMED, Message, compose
 from gradwatch_server.notify.notice import Facts, Notice
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import Entry
 from gradwatch_server.storage.store import AlertEvent

@@ -7,7 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gradwatch_server.notify.plan import FOLDED, MAX_MESSAGES, Batch, Plan
+from gradwatch_server.notify.batch import FOLDED, MAX_MESSAGES, Batch
+from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.quiet_hours import QuietHours
 from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress
