@@ -8,7 +8,7 @@ from gradwatch_server.cli.commands import (
     alerts,
     export,
     health,
-    import_run,
+    import_,
     keys,
     layers,
     replay,
@@ -33,6 +33,6 @@ COMMANDS = (
     silence.silence,
     rules.rules,
     export.export,
-    import_run.import_,
+    import_.import_,
     replay.replay,
 )
