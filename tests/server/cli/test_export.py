@@ -261,6 +261,18 @@ def test_mlflow_reads_the_numbers_of_the_run_and_its_alerts(
     assert len([key for key in found.data.metrics if "/layer/" in key]) == 1
 
 
+def test_a_tracker_that_cannot_be_used_is_told_in_one_line(
+    export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left behind: the next export begins anew."""
+    pytest.importorskip("mlflow.tracking")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://user:secret@nowhere")
+    line = told(export(RUN, "--to", "mlflow"))
+    assert "not complete: MLflow cannot begin a run" in line
+    assert "secret" not in line
+    assert list(Path().iterdir()) == []
+
+
 @pytest.mark.slow
 def test_wandb_keeps_it_offline_when_told_to(export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read back from its own file: every step, NaN, and the alerts as a table."""

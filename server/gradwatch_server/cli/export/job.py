@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from gradwatch_wire import __version__
 
 SEAL_ROWS: Final = 1_000_000
 """Rows of layers after which what is written is sealed: an interruption costs no more."""
+
+
+_SECRETS: Final = re.compile(r"//[^/@\s]*@")
+"""Who somebody is, and the password, in an address."""
 
 
 class InterruptedExportError(GradwatchError):
@@ -212,9 +217,10 @@ def leaving_nothing(part: Path) -> Iterator[None]:
     """Delete what an export has that ends early and cannot go on, and say so."""
     try:
         yield
-    except (GradwatchError, OSError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # a tracker raises what it likes
         shutil.rmtree(part, ignore_errors=True)
-        what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+        text = _SECRETS.sub("//", " ".join(str(error).split()))
+        what = "stopped" if isinstance(error, KeyboardInterrupt) else text
         msg = f"not complete: {what}; this format cannot go on: export again"
         raise InterruptedExportError(msg) from error
 

@@ -61,7 +61,7 @@ class MLflowWriter:
             self._client = library("mlflow.tracking", "mlflow").MlflowClient(uri)
             self._id = self._begin()
         except errors.MlflowException as error:
-            msg = f"MLflow cannot begin a run at {_without_secrets(uri)}: {error}"
+            msg = f"MLflow cannot begin a run at {uri}: {error}"
             raise GradwatchError(msg) from error
         self._batch: list[Any] = []
         self._ended = False
@@ -130,7 +130,3 @@ def _local_store(directory: Path) -> str:
 def _key(tag: str) -> str:
     """Return a tag in the characters that MLflow allows."""
     return re.sub(r"[^\w.\-/ :]", "_", tag)
-
-
-def _without_secrets(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", uri)
