@@ -78,7 +78,10 @@ def test_every_counter_has_its_line() -> None:
 
 def test_every_environment_variable_of_the_client_has_its_line() -> None:
     """Read off the sources."""
-    sources = (ROOT / "client" / "gradwatch").rglob("*.py")
+    sources = [
+        *(ROOT / "client" / "gradwatch").rglob("*.py"),
+        *(ROOT / "shared" / "gradwatch_wire").rglob("*.py"),
+    ]
     used = {
         name
         for source in sources

@@ -553,6 +553,7 @@ ADDRESSES = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @example(endpoint="tcp://[:5", url="A://[", keys="\n", data="a\nb", http="[::1:8420")
+@example(endpoint="tcp://x:1", url="http://\x0b.a", keys="", data="", http="")
 @given(endpoint=ADDRESSES, url=ADDRESSES, keys=TEXTS, data=TEXTS, http=ADDRESSES)
 def test_whatever_it_is_given_it_finds_something_and_no_check_fails(
     endpoint: str, url: str, keys: str, data: str, http: str

@@ -63,7 +63,7 @@ def ask(
     began_s = time.monotonic()
     try:
         connection = _connection(url, trusted)
-    except ValueError as fault:
+    except (ValueError, http.client.InvalidURL) as fault:
         msg = f"{url!r} is not a URL like http://127.0.0.1:8420"
         raise GradwatchError(msg) from fault
     try:
