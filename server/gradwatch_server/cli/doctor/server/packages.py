@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import zmq
@@ -10,14 +11,18 @@ import zmq
 from gradwatch_server.cli.doctor.finding import Finding, error, ok, skipped, warning
 from gradwatch_server.cli.doctor.packages import complaints, of_extra, requirements, version_of
 from gradwatch_server.cli.doctor.server.subject import ServerSide
+from gradwatch_server.settings import Settings
 from gradwatch_server.stores import store_library
 from gradwatch_wire import __version__
 
 EXTRAS: Final = ("notify", "otlp", "parquet", "tensorboard", "wandb", "mlflow")
 """Extras of which the aggregator's settings, or commands beside it, may need one."""
 
-NEEDED_BY: Final = {"notify": "notify", "otlp": "otlp"}
-"""Setting to the extra that it needs, where that setting is known and is set."""
+NEEDED: Final[Mapping[str, tuple[str, Callable[[Settings], bool]]]] = {
+    "notify": ("notify", lambda own: any(o.type == "apprise" for o in own.notify.root.values())),
+    "otlp": ("otlp_endpoint", lambda own: own.otlp_endpoint is not None),
+}
+"""Extra to the setting that may need it, and whether it does."""
 
 _SAFE_LIBZMQ: Final = (4, 3, 3)
 
@@ -39,10 +44,8 @@ def look_at_extras(subject: ServerSide) -> Finding:
     """Say which extras are installed, and whether the settings need another one."""
     known = requirements()
     lacking = {extra: complaints(of_extra(extra, known)) for extra in EXTRAS}
-    is_set = {name for name in NEEDED_BY if getattr(subject.settings, name, None)}
-    for name in sorted(is_set):
-        extra = NEEDED_BY[name]
-        if lacking[extra]:
+    for extra, (name, is_needed) in NEEDED.items():
+        if is_needed(subject.settings) and lacking[extra]:
             detail = f"the setting {name!r} needs an extra: {'; '.join(lacking[extra])}"
             return error(detail, f"run: pip install 'gradwatch[{extra}]'")
     there = [extra for extra in EXTRAS if known and not lacking[extra]]
