@@ -187,10 +187,10 @@ class Gains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something discrete: a skipped step, a mark of the user.
+    """Something discrete: a skipped step, a link, a mark of the user.
 
     Args:
-        name: What happened, such as `skipped_step`.
+        name: What happened: `skipped_step`, `link`, or any other, which is counted.
         step: The step it belongs to.
         data: Details, flat.
     """

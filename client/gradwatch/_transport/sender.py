@@ -209,7 +209,8 @@ class Sender(threading.Thread):
             num_lost, collected = taken
             # Each has a number, so that it is declared lost in its place.
             self.session.source.skip(num_lost)
-            self._driver.stepped(collected.step, time.monotonic())
+            if collected.step is not None:
+                self._driver.stepped(collected.step, time.monotonic())
             self._append(collected)
 
     def _append(self, collected: Collected) -> None:

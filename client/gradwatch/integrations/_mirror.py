@@ -33,7 +33,16 @@ CLOSE_S: Final = 10.0
 
 
 class Tracker(Protocol):
-    """What is asked of a tracker; called in the mirror's thread, and may raise."""
+    """What is asked of a tracker; called in the mirror's thread, and may raise.
+
+    Attributes:
+        name: What people call it.
+    """
+
+    name: str
+
+    def url(self) -> str | None:
+        """Return where its run is seen; None if that is not known."""
 
     def link(self, run: str, url: str) -> None:
         """Note where the run's page is."""
@@ -69,6 +78,7 @@ class Mirror:
         self._alerts: queue.Queue[dict[str, Any] | None] = queue.Queue(MAX_ALERTS)
         self._watch: Watch | NullWatch | None = None
         self._series: SeriesReader | None = None
+        self._is_linked = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="gradwatch-mirror", daemon=True)
         self._thread.start()
@@ -80,8 +90,10 @@ class Mirror:
             self._alerts.put_nowait(alert)
 
     def follow(self, watch: Watch | NullWatch) -> None:
-        """Mirror the series of this watch, too, and link the tracker's run to it."""
+        """Mirror the series of this watch, too, and link the two runs to one another."""
         self._watch = watch
+        with contextlib.suppress(queue.Full):  # then the thread sees it before long
+            self._alerts.put_nowait(None)
 
     def close(self) -> None:
         """Mirror what is left and end, in 10 s whatever the tracker does.
@@ -111,10 +123,11 @@ class Mirror:
     def _work(self) -> None:
         next_s = time.monotonic()
         while not self._is_closed:
-            next_s = max(next_s, time.monotonic())
             self._mirror_alerts(until_s=next_s)
+            self._link_tracker()
             self._mirror_series()
-            next_s += min(self._every_s, LINK_EVERY_S) if self._series is None else self._every_s
+            wait_s = min(self._every_s, LINK_EVERY_S) if self._series is None else self._every_s
+            next_s = time.monotonic() + wait_s
         time.sleep(SETTLE_S)
         self._mirror_alerts(until_s=time.monotonic())
         self._mirror_series()
@@ -122,17 +135,29 @@ class Mirror:
             self._tracker.flush()
 
     def _mirror_alerts(self, until_s: float) -> None:
-        """Mirror alerts as they come, until a time or until the mirror is closed."""
+        """Mirror alerts as they come, until a time, or until something else is to be done."""
         while True:
             try:
                 wait_s = until_s - time.monotonic()
                 alert = self._alerts.get(timeout=wait_s) if wait_s > 0 else self._alerts.get(False)
             except queue.Empty:
                 return
-            if alert is None:
-                return
+            if alert is None:  # it is to look around: what else waits is taken, no more awaited
+                until_s = 0.0
+                continue
             with self._faults.noting("mirror"):
                 self._tracker.alert(alert)
+
+    def _link_tracker(self) -> None:
+        """Tell gradwatch, once, where the tracker's run is seen."""
+        watch = self._watch
+        if watch is None or self._is_linked:
+            return
+        with self._faults.noting("mirror"):
+            url = self._tracker.url()
+            self._is_linked = True
+            if url is not None:
+                watch.link(self._tracker.name, url)
 
     def _mirror_series(self) -> None:
         """Mirror the steps that are new; where the run is seen is known once it was answered."""

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 try:
     from mlflow import MlflowClient
@@ -42,7 +43,8 @@ class MlflowMirror(Mirror):
 
     Series are metrics at gradwatch's steps. The tags `gradwatch.run` and `gradwatch.url` have
     its name and the address of its page, the last alert in `gradwatch.alert`, the last 1,000 in the
-    artifact `gradwatch/alerts.txt`.
+    artifact `gradwatch/alerts.txt`. With a tracking server the run of gradwatch gets a link to that
+    of MLflow.
 
     Args:
         run_id: Id of the run in MLflow, on the tracking server that is set where this is made.
@@ -57,10 +59,19 @@ class MlflowMirror(Mirror):
 
 
 class _Tracker:
+    name = "MLflow"
+
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client = client
         self._run_id = run_id
         self._alerts: deque[str] = deque(maxlen=MAX_ALERTS)
+
+    def url(self) -> str | None:
+        server = _page_of(self._client.tracking_uri)
+        if server is None:
+            return None
+        experiment = self._client.get_run(self._run_id).info.experiment_id
+        return f"{server}/#/experiments/{experiment}/runs/{self._run_id}"
 
     def link(self, run: str, url: str) -> None:
         self._client.set_tag(self._run_id, "gradwatch.run", run)
@@ -84,3 +95,12 @@ class _Tracker:
 
     def flush(self) -> None:
         """MLflow writes at once."""
+
+
+def _page_of(tracking_uri: str) -> str | None:
+    """Return where a tracking server shows its pages, without a password; None if there is none."""
+    parts = urlsplit(tracking_uri)
+    if parts.scheme not in ("http", "https"):
+        return None
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"

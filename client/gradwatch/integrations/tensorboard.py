@@ -41,18 +41,26 @@ class TensorBoardMirror(Mirror):
     Args:
         writer: A `SummaryWriter`; it is used from another thread, which it allows.
         every_s: How often series are read, seconds.
+        url: Where TensorBoard shows them, for a link from gradwatch's run. None: no link, since
+            event files do not say.
 
     Raises:
         ValueError: If `every_s` is not above 0.
     """
 
-    def __init__(self, writer: Writer, *, every_s: float = 10.0) -> None:
-        super().__init__(_Tracker(writer), every_s=every_s)
+    def __init__(self, writer: Writer, *, every_s: float = 10.0, url: str | None = None) -> None:
+        super().__init__(_Tracker(writer, url), every_s=every_s)
 
 
 class _Tracker:
-    def __init__(self, writer: Writer) -> None:
+    name = "TensorBoard"
+
+    def __init__(self, writer: Writer, url: str | None) -> None:
         self._writer = writer
+        self._url = url
+
+    def url(self) -> str | None:
+        return self._url
 
     def link(self, run: str, url: str) -> None:
         self._writer.add_text("gradwatch/run", f"{run}: {url}", 0)

@@ -31,8 +31,9 @@ class WandbMirror(Mirror):
 
     Alerts become W&B's own, by which it notifies people as they have set it: of one rule once a
     minute. The address of the run's page is put into the config, as `gradwatch_url`, its name as
-    `gradwatch_run`. The newest step goes into the row that the training logs next: W&B counts
-    rows, and rows of others would be in the way of it.
+    `gradwatch_run`; gradwatch's run gets a link to that of W&B, unless it is offline. The newest
+    step goes into the row that the training logs next: W&B counts rows, and rows of others would be
+    in the way of it.
 
     Args:
         run: What `wandb.init` returned.
@@ -47,8 +48,15 @@ class WandbMirror(Mirror):
 
 
 class _Tracker:
+    name = "W&B"
+
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
+
+    def url(self) -> str | None:
+        if self._run.offline or self._run.disabled:  # it would warn of that
+            return None
+        return (self._run.url or "").partition("?")[0] or None  # older ones put API keys after it
 
     def link(self, run: str, url: str) -> None:
         own = {"gradwatch_run": run, "gradwatch_url": url}

@@ -34,6 +34,10 @@ SHARDS = st.sampled_from(["", "0/2", "1/2", "Shard(0) 0/2", "Shard(0) 1/2", "x 0
 SCALARS = st.sampled_from(
     ["loss", "local_probe", "lr", "batch_size", "loss_scale", "first_nonfinite_step"]
 )
+LINKS = st.dictionaries(
+    st.sampled_from(["name", "url"]),
+    st.text() | st.sampled_from(["W&B", "https://h/1", "javascript:alert(1)"]) | st.integers(),
+)
 
 
 @st.composite
@@ -101,6 +105,7 @@ RECORDS = st.one_of(
     stats(),
     stats(),
     st.builds(Event, name=NAMES | st.just("skipped_step"), step=STEPS),
+    st.builds(Event, name=st.just("link"), step=STEPS, data=LINKS),
     gains(),
 )
 RANKS = st.integers(0, 1)

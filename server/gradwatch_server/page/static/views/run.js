@@ -173,6 +173,7 @@ export function runPage(page, state) {
       if (error.isGone) throw error;
     }
     controls.showAttempts(found.facts);
+    verdict.showLinks(found.facts?.links ?? []);
   }
 
   async function loadAlerts() {
