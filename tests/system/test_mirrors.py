@@ -162,6 +162,12 @@ def test_wandb_has_the_newest_steps_and_the_alerts(mirrored: Mirrored) -> None:
     ]
 
 
+def test_nothing_is_linked_to_that_has_no_address(mirrored: Mirrored) -> None:
+    """Offline, files, and a store of local files have none."""
+    for tracker in ("wandb", "tensorboard", "mlflow"):
+        assert mirrored.aggregator.json(f"/runs/mirror-{tracker}")["links"] == []
+
+
 def test_each_example_has_a_link() -> None:
     """From the page of its tracker."""
     page = (EXAMPLES.parent / "trackers.md").read_text("utf-8")

@@ -13,6 +13,7 @@ from torch import nn
 import gradwatch
 from gradwatch.integrations import _mirror
 from gradwatch.integrations._mirror import Mirror, title_of
+from gradwatch_wire import Event
 from tests.support.waiting import wait_until
 
 ALERT = {"state": "firing", "severity": "warning", "rule": "spike", "run": "gpt"}
@@ -21,12 +22,18 @@ ALERT = {"state": "firing", "severity": "warning", "rule": "spike", "run": "gpt"
 class Noting:
     """A tracker that notes what it is given; one that fails raises, one that hangs waits."""
 
-    def __init__(self, *, fails: bool = False, hangs: bool = False) -> None:
+    name = "Noting"
+
+    def __init__(self, *, fails: bool = False, hangs: bool = False, url: str | None = None) -> None:
         self.alerts: list[Mapping[str, Any]] = []
         self.flushed = threading.Event()
         self.going_on = threading.Event()
         self._fails = fails
         self._hangs = hangs
+        self._url = url
+
+    def url(self) -> str | None:
+        return self._url
 
     def link(self, run: str, url: str) -> None: ...
 
@@ -97,6 +104,34 @@ def test_a_watch_without_an_aggregator_is_followed_in_vain() -> None:
         own.collect()
 
     assert tracker.flushed.is_set()
+
+
+def test_the_run_links_to_that_of_the_tracker_while_it_trains(aggregator: Any, attach: Any) -> None:
+    """Once, though the aggregator never says where the run's own page is; alerts come as well."""
+    url = "https://tracker.example/runs/1"
+    tracker = Noting(url=url)
+    with Mirror(tracker, every_s=0.01) as mirror:
+        watch = attach(nn.Linear(2, 2), on_alert=mirror)
+        mirror.follow(watch)
+        mirror(ALERT)
+        wait_until(lambda: aggregator.of(Event) and tracker.alerts, "the link and the alert")
+        watch.close()
+
+    assert [own.data for own in aggregator.of(Event)] == [{"name": "Noting", "url": url}]
+    assert tracker.alerts == [ALERT]
+
+
+def test_a_tracker_without_an_address_is_not_linked_to(aggregator: Any, attach: Any) -> None:
+    tracker = Noting()
+    with Mirror(tracker, every_s=0.01) as mirror:
+        watch = attach(nn.Linear(2, 2), on_alert=mirror)
+        mirror.follow(watch)
+        mirror(ALERT)
+        wait_until(lambda: tracker.alerts, "the mirror has looked around")
+        watch.close()
+
+    assert aggregator.of(Event) == []
+    assert watch.stats()["faults"] == 0
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])
