@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from torch import nn
 
+import gradwatch
 from gradwatch.integrations._series import SeriesError, SeriesReader
+from gradwatch.integrations.tensorboard import TensorBoardMirror
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
+from tests.support.waiting import wait_until
 from tests.support.wandb_file import read_records
 
 pytestmark = pytest.mark.slow
@@ -166,6 +170,29 @@ def test_nothing_is_linked_to_that_has_no_address(mirrored: Mirrored) -> None:
     """Offline, files, and a store of local files have none."""
     for tracker in ("wandb", "tensorboard", "mlflow"):
         assert mirrored.aggregator.json(f"/runs/mirror-{tracker}")["links"] == []
+
+
+def runs(service: Aggregator) -> list[str]:
+    """Return the names of all runs."""
+    return [own["run"] for own in service.json("/runs")]
+
+
+def test_a_run_links_to_that_of_its_tracker(mirrored: Mirrored, tmp_path: Path) -> None:
+    """While it trains, before its first step."""
+    writers = pytest.importorskip("tensorboardX")
+    service = mirrored.aggregator
+    link = {"name": "TensorBoard", "url": "http://127.0.0.1:6006/#timeseries"}
+    with (
+        writers.SummaryWriter(str(tmp_path)) as writer,
+        TensorBoardMirror(writer, url=link["url"]) as mirror,
+        gradwatch.attach(
+            nn.Linear(2, 2), run="linked", endpoint=service.ingest, on_alert=mirror
+        ) as watch,
+    ):
+        mirror.follow(watch)
+        wait_until(lambda: "linked" in runs(service), "the run")
+        wait_until(lambda: service.json("/runs/linked")["links"] == [link], "the link")
+        assert service.json("/runs/linked")["step"] is None
 
 
 def test_each_example_has_a_link() -> None:
