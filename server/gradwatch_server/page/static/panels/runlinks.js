@@ -2,8 +2,6 @@
 
 import { element, fill, nameOf } from "../element.js";
 
-const SCHEMES = new Set(["http:", "https:"]);
-
 /** A line of links. */
 export class RunLinks {
   constructor() {
@@ -34,7 +32,7 @@ export class RunLinks {
 // The aggregator lets nothing else through; a script as an address would be worth a second look.
 function isWeb(url) {
   try {
-    return SCHEMES.has(new URL(url).protocol);
+    return /^https?:$/.test(new URL(url).protocol);
   } catch {
     return false;
   }
