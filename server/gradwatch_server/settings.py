@@ -221,7 +221,7 @@ def _first(error: ValidationError) -> str:
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
     is_secret = first["loc"][0] == "notify" and not shows_input(first["loc"][1:], first["input"])
-    if is_secret or key in _NEVER_SHOWN:
+    if is_secret or key in _NEVER_SHOWN or first["input"] is None:
         return f"setting {key!r}: {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 

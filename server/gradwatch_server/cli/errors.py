@@ -26,5 +26,11 @@ def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
         except GradwatchError as error:
             print(f"gradwatch: {printable(str(error))}", file=sys.stderr)
             raise typer.Exit(1) from error
+        except OSError as error:
+            if error.filename is None:  # not about a path that somebody gave
+                raise
+            says = f"{error.filename}: {error.strerror}"
+            print(f"gradwatch: {printable(says)}", file=sys.stderr)
+            raise typer.Exit(1) from error
 
     return wrapped

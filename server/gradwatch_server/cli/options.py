@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,6 +24,14 @@ Comment = Annotated[str, typer.Option(help="Why.")]
 AsJson = Annotated[
     bool, typer.Option("--json", metavar=FLAG, help="Print JSON, one document a line.")
 ]
+
+
+def check_name(place: Path | None, option: str) -> None:
+    """Refuse a path that names nothing that could be made, such as `.` or `/`."""
+    if place is not None and not place.name:
+        raise typer.BadParameter(
+            "the path of what is made, with a name at its end", param_hint=option
+        )
 
 
 def setting(name: str, *flags: str) -> Any:

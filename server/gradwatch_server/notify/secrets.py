@@ -16,6 +16,9 @@ MAX_FILE_BYTES: Final = 16_384
 
 _PARTS: Final = re.compile(r"[/:@?&=,#;+]+")
 
+_ANY_URL: Final = re.compile(r"\S+://\S+")
+"""A URL as a library writes it, with the first and the last letter of each secret in it."""
+
 _MIN_SECRET: Final = 3
 """Characters from which on a part of a URL is taken for something that can be a secret."""
 
@@ -53,7 +56,7 @@ def url_from_file(path: Path) -> str:
 
 
 def redacted(text: str, url: str) -> str:
-    """Return a text without anything of a URL but its scheme, as written or decoded."""
+    """Return a text without anything of a URL, as written, decoded or shortened."""
     _, _, rest = url.partition("://")
     written = _PARTS.split(rest)
     parts = {own for part in written for own in (part, unquote(part), unquote_plus(part))}
@@ -61,4 +64,4 @@ def redacted(text: str, url: str) -> str:
     for own in sorted(hidden, key=len, reverse=True):
         if own:
             text = text.replace(own, HIDDEN)
-    return text
+    return _ANY_URL.sub(HIDDEN, text)

@@ -181,7 +181,7 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(service: Aggregator
     other = doctor(*same, "--data", "other")
     for name in ("http-address", "ingest-address"):
         assert other.level(name) == "error"
-        assert "but none has other" in other.says(name)[0]
+        assert "no process has the data directory other" in other.says(name)[0]
 
 
 @pytest.mark.slow

@@ -471,3 +471,12 @@ def _trim(directory: Path) -> None:
         assert store.series.trim("long", 1, 0, 8) > 0
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(("out", "code"), [("", 2), (".", 2), ("/", 2), ("x" * 300, 1)])
+def test_a_place_that_cannot_be_made_is_one_line(export: Any, out: str, code: int) -> None:
+    """A name that is none, or too long."""
+    done = export(RUN, "--to", "csv", "--out", out)
+
+    assert done.exit_code == code
+    assert code == 2 or "File name too long" in told(done)

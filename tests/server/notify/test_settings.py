@@ -126,6 +126,17 @@ def test_a_url_that_apprise_does_not_know_is_refused(
     assert SECRET not in capfd.readouterr().err
 
 
+def test_nothing_but_the_scheme_of_a_url_is_shown(tmp_path: Path) -> None:
+    """Neither a host nor the first and the last letter of a password, as apprise would."""
+    target = settings_of(
+        tmp_path, '[notify.oncall]\nurl = "ftp://bob:hunter2pass@corp.example/p"\n'
+    ).notify.root["oncall"]
+    with pytest.raises(GradwatchError, match="which begins with ftp://;") as caught:
+        target.notifier("oncall")
+
+    assert not any(part in str(caught.value) for part in ("bob", "h...s", "corp", "example/p"))
+
+
 @pytest.mark.parametrize("url", [f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"])
 def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -> None:
     """With an example."""

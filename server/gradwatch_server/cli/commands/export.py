@@ -23,7 +23,7 @@ from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
 from gradwatch_server.cli.export.part import begun_attempt
 from gradwatch_server.cli.export.source import Source
-from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
+from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url, check_name
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.printable import printable
 
@@ -60,6 +60,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write what is kept of a run into files that others read, or into one to import elsewhere."""
+    check_name(out, "--out")
     if to == ARCHIVE:
         given = {"--attempt": attempt, "--to-step": to_step, "--layers": layers}
         _refuse({"--from": from_ or None, "--column": column, **given})

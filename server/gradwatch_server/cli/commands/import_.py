@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gradwatch_server.cli.options import AsJson
+from gradwatch_server.cli.options import AsJson, check_name
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
@@ -30,6 +31,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Make a data directory of an archive; `gradwatch serve --data` shows the run then."""
+    check_name(data, "--data")
     if data.exists() or data.is_symlink():
         msg = f"{data} is there already; an archive needs a directory of its own"
         raise GradwatchError(msg)
@@ -53,7 +55,7 @@ def import_(
     else:
         attempts = "1 attempt" if len(found.attempts) == 1 else f"{len(found.attempts)} attempts"
         told = f"{data}: run {found.run}, {attempts}; look at it with"
-        print(printable(f"{told}: gradwatch serve --data {data}"))
+        print(printable(f"{told}: gradwatch serve --data {shlex.quote(str(data))}"))
 
 
 def _import(file: Path, part: Path, max_bytes: int) -> ImportedRun:

@@ -79,6 +79,11 @@ class Choice:
     layers: str | None = "*"
     columns: Sequence[str] = FRAME_COLUMNS
 
+    @property
+    def is_all(self) -> bool:
+        """Whether all steps are wanted."""
+        return self.first == 0 and self.last is None
+
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {

@@ -106,7 +106,8 @@ class Job:
         page = self.source.first_page(self.choice)
         epochs = [own for own in map(self._within, page.facts["epochs"]) if own is not None]
         if not epochs:
-            msg = f"run {self.source.run} has no closed step to export"
+            where = "" if self.choice.is_all else " among the steps that are asked for"
+            msg = f"run {self.source.run} has no closed step to export{where}"
             raise GradwatchError(msg)
         facts = {
             "gradwatch": __version__,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _STATUS: Final = re.compile(r"\berror=(\d{3})\b")
 """How apprise's plugins write the status of an answer into their log."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
+
 _UNHEARD: Final = logging.NullHandler()
 """Without any handler Python writes warnings to stderr."""
 
@@ -48,11 +50,12 @@ class AppriseNotifier(Notifier):
     def __init__(self, url: str) -> None:
         """Let apprise read the URL."""
         self._url = url
-        with _Said() as said:
+        with _Said():  # what it says of a URL that it refuses has parts of it
             self._sender = _sender(url)
         if self._sender is None:
-            why = f": {self._shown(said.last)}" if said.last else ""
-            msg = f"apprise does not take the URL{why}; its forms are in apprise's documentation"
+            scheme = _SCHEME.match(url)
+            which = f", which begins with {scheme[0]}" if scheme else ""
+            msg = f"apprise does not take the URL{which}; its forms are in apprise's documentation"
             raise GradwatchError(msg)
 
     def send(self, notice: Notice) -> None:

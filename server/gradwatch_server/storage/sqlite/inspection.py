@@ -81,6 +81,8 @@ def _lock_of(path: Path) -> tuple[str | None, bool]:
 
 
 def _schema_of(path: Path) -> int | None:
+    """Return the version in the head of a file; None if there is none yet: it may be in the WAL."""
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
-    return int.from_bytes(header[60:64], "big") if header.startswith(MAGIC) else None
+    version = int.from_bytes(header[60:64], "big") if header.startswith(MAGIC) else 0
+    return version or None

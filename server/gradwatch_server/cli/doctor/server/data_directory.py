@@ -90,6 +90,8 @@ def look_at_database(subject: ServerSide) -> Finding:
     store, directory = subject.store, subject.settings.data
     if store.written_ns is None:
         return skipped("there is none yet")
+    if store.schema is None and store.is_ours:
+        return ok(f"its schema version is not in the file yet; {_size(store.used_bytes)}")
     if store.schema is None:
         return _foreign(directory)
     says = f"schema version {store.schema}, this gradwatch reads up to {store.newest_schema}"

@@ -83,8 +83,10 @@ def _taken(subject: ServerSide, address: str, version: str, option: str) -> Find
     """Say of an address that an aggregator has whether it is that of this data directory."""
     which = f"an aggregator{f' ({version})' if version else ''}"
     if subject.store.holder is not None:
-        return ok(f"{address} is taken by {which}, and one has this data directory (it runs)")
-    says = f"{address} is taken by {which}, but none has {subject.settings.data}"
+        says = f"{address} is taken by {which}, and a process has this data directory"
+        return ok(f"{says}; whether it is the same one is not known")
+    says = f"{address} is taken by {which}, but no process has the data directory"
+    says = f"{says} {subject.settings.data}"
     return error(says, f"stop that one, or give a free address with {option}")
 
 
