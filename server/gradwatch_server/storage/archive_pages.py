@@ -55,10 +55,6 @@ class NotSavedYetError(StorageError):
     """The saved state does not have all of the run yet; it will in a while."""
 
 
-class StillLiveError(StorageError):
-    """The run is not over."""
-
-
 class _Section:
     STATE, WINDOWS, CURVES, ALERTS, LOG, END = range(6)
 
@@ -80,19 +76,21 @@ class ArchivePages:
         run: Name of the run.
 
     Raises:
-        StorageError: If it cannot be read; `NotSavedYetError`, `StillLiveError`.
+        StorageError: If it cannot be read; `NotSavedYetError` where its end is not in it yet.
     """
 
     def __init__(self, history: History, run: str) -> None:
         self._history, self._run = history, run
         position = load_position(history.state)
         found = load_run(history.state, run)
-        if position is None or found is None or run in position.behind:
+        if (
+            position is None
+            or found is None
+            or run in position.behind
+            or any(own.lives for own in found.attempts)
+        ):
             msg = f"not all of run {run} is saved yet; ask again in a minute (see checkpoint_s)"
             raise NotSavedYetError(msg)
-        if any(own.lives for own in found.attempts):
-            msg = f"run {run} is live: an archive is of a run that is over"
-            raise StillLiveError(msg)
         self._offset = position.offset
         self._found: Run = found
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -30,6 +32,7 @@ from tests.page.feeding import POISONED, feed
 from tests.support.aggregator import Aggregator
 from tests.support.peer import Peer
 from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 RUN = "to-send"
 CHANGING = ("boot", "now", "revision", "last_seen_s", "imported_at", "cursor")
@@ -221,6 +224,28 @@ def test_a_live_run_is_refused(source: Aggregator, tmp_path: Path) -> None:
         )
         assert why in told(result)
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_one_whose_end_is_not_saved_yet_is_not_called_live(
+    source: Aggregator, peers: Callable[..., Peer]
+) -> None:
+    """What was saved while it lived says nothing of now."""
+    peer = peers(source.ingest, run="over").attach()
+    peer.steps(0, 1.0)
+    time.sleep(3.0)  # for at least one save
+    assert source.get("/runs/over/archive").status_code == httpx.codes.CONFLICT
+    peer.send(Bye(reason="done"))
+    source.health_of_ended("over")
+
+    answers: list[int] = []
+
+    def is_there() -> bool:
+        answers.append(source.get("/runs/over/archive").status_code)
+        return answers[-1] == httpx.codes.OK
+
+    wait_until(is_there)
+    assert set(answers) <= {httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE}
 
 
 def test_what_is_there_is_not_imported_over(archive: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from gradwatch_server.storage.archive_pages import (
     ArchivePages,
     Cursor,
     NotSavedYetError,
-    StillLiveError,
     decode_cursor,
     encode_cursor,
 )
@@ -42,12 +41,14 @@ class Archive(Response):
 
 @router.get("/runs/{run}/archive", summary="All that is stored of a run", response_class=Archive)
 async def archive(run: str, api: Api, cursor: From = None) -> Response:
-    name = api.run(run).name
+    view = api.run(run)
+    if any(own.is_live for own in (view, *view.others)):
+        raise HTTPException(409, f"run {view.name} is live: an archive is of a run that is over")
     try:
         begin = START if cursor is None else decode_cursor(cursor)
     except ValueError as error:
         raise HTTPException(422, f"query cursor: {error}") from error
-    body, after = await api.curve_reads.run(lambda: _page(api, name, begin))
+    body, after = await api.curve_reads.run(lambda: _page(api, view.name, begin))
     headers = {} if after is None else {NEXT_HEADER: encode_cursor(after)}
     return Archive(body, headers=headers)
 
@@ -58,8 +59,6 @@ def _page(api: ApiState, run: str, cursor: Cursor) -> tuple[bytes, Cursor | None
     try:
         with closing(api.open_history()) as history:
             return ArchivePages(history, run).page(cursor)
-    except StillLiveError as error:
-        raise HTTPException(409, str(error)) from error
     except NotSavedYetError as error:
         raise HTTPException(503, str(error), {"Retry-After": str(RETRY_AFTER_S)}) from error
     except StorageError as error:

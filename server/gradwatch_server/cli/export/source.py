@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -24,6 +25,7 @@ from gradwatch_server.cli.credentials import credentials
 from gradwatch_server.cli.export.about import Choice, Layer
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.cli.ingest_port import IngestPortCheck
+from gradwatch_server.core.printable import printable
 
 READ_TIMEOUT: Final = httpx.Timeout(60.0, connect=3.0)
 """A page is read from the disk, and waits for others that read."""
@@ -55,10 +57,12 @@ class Pages:
         Raises:
             GradwatchError: If there is none, or it answers with an error.
         """
-        for _ in range(BUSY_ROUNDS):
+        for number in range(BUSY_ROUNDS):
             answer = self._ask(path)
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                 break
+            if number == 0:
+                print(f"waiting: {printable(_detail(answer))}", file=sys.stderr)
             time.sleep(float(answer.headers.get("Retry-After", "1")))
         check(answer)
         if answer.headers.get("content-type", "") != media_type:
@@ -71,6 +75,13 @@ class Pages:
             return self._client.get(self._url.rstrip("/") + path, extensions=extensions)
         except UNREACHABLE as error:
             raise no_answer(self._url, error) from error
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, LookupError, TypeError):
+        return f"HTTP {answer.status_code}"
 
 
 class Source:
