@@ -91,13 +91,19 @@ def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: 
     assert found.epoch == 1
     assert found.places.tolist() == [0, 1]
     assert set(found.rows) == {RUN, "linf"}
-    nothing = page(service, run, layer="nobody")
+    nothing = page(service, run, layer="-")
     assert (nothing.places.tolist(), set(nothing.rows)) == ([], {RUN})
 
 
 def test_what_cannot_be_is_refused(service: Any, run: str) -> None:
     """With what is allowed."""
-    for wrong in ({"from": 9, "to": 8}, {"column": "l3"}, {"limit": 0}, {"epoch": -1}):
+    for wrong in (
+        {"from": 9, "to": 8},
+        {"column": "l3"},
+        {"limit": 0},
+        {"epoch": -1},
+        {"layer": "nobody"},
+    ):
         answer = service.get(f"/runs/{run}/rows", params=wrong)
         assert answer.status_code == 422
         assert "query" in json.loads(answer.content)["detail"]

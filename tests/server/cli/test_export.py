@@ -346,6 +346,7 @@ def test_what_cannot_be_is_said_in_one_line(
     assert "no run 'nobody'" in told(export("nobody", "--to", "csv"))
     assert "no attempt 7" in told(export(RUN, "--to", "csv", "--attempt", "7"))
     assert "no closed step" in told(export(RUN, "--to", "csv", "--from", "1000"))
+    assert "no layer of run" in told(export(RUN, "--to", "csv", "--layers", "nothing*"))
     for wrong in (("--to", "xls"), ("--to", "csv", "--column", "l3")):
         assert export(RUN, *wrong).exit_code == 2
     assert export(RUN, "--to", "csv", "--from", "9", "--to-step", "8").exit_code == 2

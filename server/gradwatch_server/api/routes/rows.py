@@ -24,11 +24,16 @@ router = APIRouter()
 
 _ALL: Final = "*"
 
+NO_LAYER: Final = "-"
+
 Column = Annotated[
     list[Literal[FRAME_COLUMNS]] | None,  # type: ignore[valid-type]  # the names are a constant
     Query(max_length=len(FRAME_COLUMNS), description="Columns of the layers; all without."),
 ]
-Layer = Annotated[str | None, Query(max_length=600, description="Layers that fit a pattern.")]
+Layer = Annotated[
+    str,
+    Query(max_length=600, description=f"Layers that fit a pattern; `{NO_LAYER}` for none."),
+]
 Step = Annotated[int, Query(ge=0, le=MAX_STEP)]
 Limit = Annotated[int, Query(ge=1, le=MAX_STEPS, description="Steps at most.")]
 
@@ -52,9 +57,7 @@ async def rows(
         raise HTTPException(422, f"query from: a step up to `to`, {to}, got {from_}")
     columns = list(dict.fromkeys(column or FRAME_COLUMNS))
     asked = AskedSteps(epoch, from_)
-    return await api.curve_reads.run(
-        lambda: _answer(view, api, asked, to, layer or "", columns, limit)
-    )
+    return await api.curve_reads.run(lambda: _answer(view, api, asked, to, layer, columns, limit))
 
 
 def _answer(
@@ -70,6 +73,8 @@ def _answer(
         own = _until(find_range(view, api, history, asked), to)
         known = layers_of(view, history.layers)
         places = _places(known, pattern)
+        if pattern != NO_LAYER and len(known) and not len(places):
+            raise HTTPException(422, f"query layer: no layer of run {view.name} fits {pattern!a}")
         facts = own.numbers | {
             "epochs": [[one.epoch, one.first, one.last] for one in history.spans()],
             "run_columns": RUN_COLUMNS,
@@ -89,6 +94,8 @@ def _until(own: Range, last: int) -> Range:
 
 
 def _places(known: KnownLayers, pattern: str) -> IndexArray:
+    if pattern == NO_LAYER:
+        return np.zeros(0, dtype=np.int64)
     if pattern == _ALL:
         return np.arange(len(known), dtype=np.int64)
     return known.matching(pattern)

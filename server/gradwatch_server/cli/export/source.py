@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from gradwatch_server.api.routes.rows import NO_LAYER
 from gradwatch_server.api.safetensors import MEDIA_TYPE
 from gradwatch_server.cli.client import (
     UNREACHABLE,
@@ -126,12 +127,13 @@ class Source:
 
     def first_page(self, choice: Choice) -> Page:
         """Return a page of one step: it says which epochs there are."""
-        return self._page(("layer", ""), ("limit", 1), ("from", choice.first))
+        layer = "layer", choice.layers or NO_LAYER
+        return self._page(layer, ("limit", 1), ("from", choice.first))
 
     def page(self, choice: Choice, epoch: int, first: int, last: int) -> Page:
         """Return the page of an epoch that begins at a step."""
         columns = [("column", name) for name in choice.columns]
-        layer = "layer", choice.layers or "-"
+        layer = "layer", choice.layers or NO_LAYER
         steps = ("epoch", epoch), ("from", first), ("to", last)
         return self._page(layer, *steps, self._limit, *columns)
 
