@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from gradwatch_wire import Bye, Column, Stats
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
 from tests.support.peer import Peer
 from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 RUN = "sent-away"
 INF_STEP = STEPS
@@ -281,12 +283,18 @@ def test_wandb_keeps_it_offline_when_told_to(export: Any, monkeypatch: pytest.Mo
     place = done(export(RUN, "--to", "wandb", "--json"))
 
     (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-    rows = []
-    for data in leveldb_records(file.read_bytes()[WANDB_HEADER_BYTES:], WANDB_HEADER_BYTES):
-        record = records.Record.FromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            rows.append({"/".join(own.nested_key) or own.key: own.value_json for own in items})
+
+    def read() -> list[dict[str, str]]:
+        rows = []
+        for data in leveldb_records(file.read_bytes()[WANDB_HEADER_BYTES:], WANDB_HEADER_BYTES):
+            record = records.Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                rows.append({"/".join(own.nested_key) or own.key: own.value_json for own in items})
+        return rows
+
+    wait_until(lambda: sum("gradwatch/norm" in row for row in read()) > STEPS)  # another writes it
+    rows = read()
     with_norm = [row for row in rows if "gradwatch/norm" in row]
     norms = {int(row["gradwatch/step"]): row["gradwatch/norm"] for row in with_norm}
     assert sorted(norms) == [*range(STEPS + 1)]
@@ -310,7 +318,8 @@ def kill(progress):
 export_in_parts({fed.url!r}, {form!r}, "again", kill)
 """
     export_in_parts(fed.url, form, "whole")
-    killed = subprocess.run([sys.executable, "-c", kill], check=False, cwd=tmp_path)
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    killed = subprocess.run([sys.executable, "-c", kill], check=False, cwd=tmp_path, env=environ)
     assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / "again.part").is_dir()
     assert not (tmp_path / "again").exists()
