@@ -108,7 +108,7 @@ def _check_private(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         msg = f"key file {path}: not a plain file"
         raise ValueError(msg)
-    is_handed_out = status.st_uid == 0 != os.geteuid()
+    is_handed_out = status.st_uid == 0 and os.geteuid() != 0
     if mode & ~(HANDED_OUT if is_handed_out else PRIVATE) & 0o777:
         msg = f"key file {path}: mode {mode:04o} is open to others; run: chmod 600 {path}"
         raise ValueError(msg)

@@ -32,7 +32,8 @@ class Inspection:
         last_holder: The process that had it last, None if that is not known.
         used_bytes: Size of the database with the files beside it.
         is_unclean: Whether the last that had it did not end by itself.
-        schema: Version of the database, None without one, or if the file is of another kind.
+        schema: Version of the database; None without one, if the file is of another kind, or while
+            it stands in the write-ahead log only.
         newest_schema: The newest version that can be read.
         is_ours: Whether the database is one that gradwatch wrote, as far as its head tells.
         written_ns: When it was last written, nanoseconds since the epoch; None without one.

@@ -176,6 +176,8 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(service: Aggregator
     assert f"(pid {service.process.pid})" in found.says("lock")[0]
     for name in ("http-address", "ingest-address"):
         assert "is taken by an aggregator" in found.says(name)[0]
+        assert "whether it is the same one is not known" in found.says(name)[0]
+    assert "schema version 0" not in found.says("database")[0]  # a new one has its head in the WAL
     assert found.says("aggregator")[0] == f"version {__version__} runs, and takes records in"
 
     other = doctor(*same, "--data", "other")
