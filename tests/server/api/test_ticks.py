@@ -106,6 +106,7 @@ def test_without_ticks_a_stream_is_what_it_was(service: Any, peers: Any, read: A
     """Whoever reads it with curl sees alerts alone; a run that does not move is in no tick."""
     peer = peers(service.ingest, run="quiet").attach()
     other = peers(service.ingest, run="other").attach()
+    wait_until(lambda: service.json("/runs/quiet"))
     plain, of_quiet = read("/alerts/stream"), read("/runs/quiet/alerts/stream?ticks=1")
     wait_until(lambda: of_quiet.of("hello"))
     other.steps(0, 1.0, 2.0)

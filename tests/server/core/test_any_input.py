@@ -36,7 +36,9 @@ SCALARS = st.sampled_from(
 )
 LINKS = st.dictionaries(
     st.sampled_from(["name", "url"]),
-    st.text() | st.sampled_from(["W&B", "https://h/1", "javascript:alert(1)"]) | st.integers(),
+    st.text()
+    | st.sampled_from(["W&B", "https://h/1", "javascript:alert(1)"])
+    | st.integers(-(1 << 63), (1 << 64) - 1),  # what msgpack can carry
 )
 
 
