@@ -1,0 +1,1 @@
+"""NATS JetStream: the replicated log of a cluster."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: the ledger of a cluster: alert events, saved state, curves, all fenced by an epoch."""
