@@ -51,17 +51,23 @@ def run(*, quick: bool = False, steps: int = 10_000, layers: int = 1_000, only: 
             [
                 name,
                 f"{own.seconds:.1f}",
-                f"{rows / own.seconds:,.0f}",
-                f"{own.num_bytes / rows:.1f}",
+                *_of_rows(name, rows, own),
                 f"{own.num_bytes / 1e6:,.1f}",
                 f"{own.peak_bytes / 1e6:,.0f}",
             ]
             for name, own in costs.items()
         ],
         f"{made.steps:,} steps x {layers:,} layers: {rows:,} rows, each with what a format writes "
-        "if nothing is said; wandb and mlflow have the numbers of the run only.",
+        "if nothing is said; for wandb and mlflow that is the numbers of the run, and no layers.",
         "The whole command, with the start of its process; memory is that of the command alone.",
     )
+
+
+def _of_rows(name: str, rows: int, cost: Cost) -> tuple[str, str]:
+    """Return rows a second and bytes a row, of a format that writes rows of layers."""
+    if name in FORMATS and FORMATS[name].layers == "none":
+        return "", ""
+    return f"{rows / cost.seconds:,.0f}", f"{cost.num_bytes / rows:.1f}"
 
 
 def _export(service: Aggregator, name: str, directory: Path) -> Cost:

@@ -60,7 +60,7 @@ class Intake:
         self._on_beat = on_beat
         self._admission = Admission(ingest, state, budget_use)
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
-        self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
+        self._missing: dict[bytes, Dropped] = {}  # session -> the last that is to come again
         self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to
 
     def next_round(self, now_ns: int, batch: Batch) -> list[bytes]:
@@ -92,7 +92,7 @@ class Intake:
 
     def _miss(self, session: bytes, missing: Dropped) -> None:
         known = self._missing.get(session)
-        if known is None or missing.seq < known.seq:
+        if known is None or missing.seq > known.seq:
             self._missing[session] = missing
 
     def _may_ask(self, session: bytes, peer: bytes, now_ns: int) -> bool:

@@ -47,8 +47,8 @@ class Inbox(ABC):
         """Begin with nothing heard and nothing waiting."""
         self.refused: Counter[str] = Counter()
         self.dropped: dict[bytes, Dropped] = {}
-        """Session to the first of its records for which there was no room, until somebody takes it
-        from here."""
+        """Session to the last of its records for which there was no room, until somebody takes it
+        from here: the first may be a copy of one that was taken."""
         self._throttle = Throttle()
         self._use = budget_use
         limits = budget_use.limits
@@ -107,7 +107,7 @@ class Inbox(ABC):
             session, seq = place_of(b"".join(frames[1:2]))
             known = self.dropped.get(session)
             if seq and (len(self.dropped) < MAX_DROPPED or known is not None):
-                seq = seq if known is None else min(seq, known.seq)
+                seq = seq if known is None else max(seq, known.seq)
                 self.dropped[session] = Dropped(whose, seq)
         return num_bytes
 

@@ -146,15 +146,23 @@ def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) 
     running.shows(stored=59, lost=0)
 
 
-def test_what_was_dropped_last_is_asked_for_without_another_record(start: Any, peers: Any) -> None:
-    """The client would notice only after a while."""
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_what_was_dropped_last_is_asked_for_without_another_record(
+    start: Any, peers: Any, comes_again: bool
+) -> None:
+    """The client would notice only after a while; also if a copy that nobody needs went with it."""
     running = start(budgets=Budgets(queue_bytes=4 * MIB, queue_bytes_per_peer=4 * MIB))
     peer = peers(running.endpoint).attach()
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
     for step in range(60):
         peer.send(large(step, 120_000))
-    wait_until(lambda: running.engine.budget_use["queue_bytes_per_peer"].num_refused)
+    use = running.engine.budget_use["queue_bytes_per_peer"]
+    wait_until(lambda: use.num_refused)
+    if comes_again:
+        num_refused = use.num_refused
+        peer.send_as(2, 1, large(2, 120_000))
+        wait_until(lambda: use.num_refused > num_refused)
     db.execute("PRAGMA max_page_count=1000000")
 
     answer = peer.receive()

@@ -96,8 +96,8 @@ class TopApp(App[None]):
 
     async def _look(self, client: AsyncClient) -> bool:
         """Show what is there now; return whether it could be read."""
-        screen = self.screen
-        if not isinstance(screen, LiveScreen) or not screen.is_mounted:
+        screen = self._live_screen()
+        if screen is None:
             return True
         try:
             snapshot = await screen.read(client)
@@ -106,7 +106,7 @@ class TopApp(App[None]):
             self._age()
             return False
         self._freshness.looked()
-        if screen.is_current:
+        if self.is_running and screen.is_current:
             screen.show(snapshot, self._freshness)
         return True
 
@@ -122,8 +122,13 @@ class TopApp(App[None]):
         self.look()
 
     def _age(self) -> None:
-        if isinstance(self.screen, LiveScreen) and self.screen.is_mounted:
-            self.screen.age(self._freshness)
+        if (screen := self._live_screen()) is not None:
+            screen.age(self._freshness)
+
+    def _live_screen(self) -> LiveScreen | None:
+        """Return the screen if it can be drawn on: when the view ends it loses its parts first."""
+        screen = self.screen if self.is_running else None
+        return screen if isinstance(screen, LiveScreen) and screen.is_mounted else None
 
 
 async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
