@@ -137,7 +137,13 @@ def test_nothing_but_the_scheme_of_a_url_is_shown(tmp_path: Path) -> None:
     assert not any(part in str(caught.value) for part in ("bob", "h...s", "corp", "example/p"))
 
 
-@pytest.mark.parametrize("url", [f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"),
+        *(f"http://{SECRET}:{port}" for port in (0, -1, 99_999)),
+    ],
+)
 def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -> None:
     """With an example."""
     text = f'[notify.am]\ntype = "alertmanager"\nurl = "{url}"\n'
