@@ -50,6 +50,4 @@ class Standing:
             return True
         is_newest = alert.attempt == max(line.number for line in whole.attempts)
         ended_well = states == {RankState.ENDED}
-        return (
-            is_newest and not ended_well and now_s - attempt.updated_ns / 1e9 < AFTER_END_S
-        )
+        return is_newest and not ended_well and now_s - attempt.updated_ns / 1e9 < AFTER_END_S
