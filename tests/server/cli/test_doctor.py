@@ -270,6 +270,10 @@ def test_a_directory_that_is_none_or_cannot_be_made_is_an_error() -> None:
 
     found = of_server("--data", "data/below")
     assert "cannot be made in" in found.says("directory")[0]
+    if Path("/proc/self").exists():  # where nothing can be made, although root may write
+        found = of_server("--data", "/proc/nope")
+        assert found.says("directory")[0] == "/proc/nope cannot be made in /proc"
+        assert "cannot be written by" in of_server("--data", "/proc").says("directory")[0]
 
 
 @contextlib.contextmanager
