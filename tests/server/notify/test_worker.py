@@ -106,6 +106,7 @@ def test_events_that_are_stored_while_nobody_wakes_it_are_found(
     receiver.has("3 alerts (3 nonfinite)")
 
 
+@pytest.mark.slow
 def test_what_stands_at_the_end_of_a_run_is_not_repeated(
     store: SQLiteStore, log: DeliveryLog, receive: Callable[..., Receiver]
 ) -> None:
