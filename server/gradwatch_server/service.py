@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.metrics.push import make_push
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
-from gradwatch_server.api.tls import check_tls
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
@@ -30,16 +29,18 @@ from gradwatch_server.http_server import (
     quiet_signals,
 )
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.keys import read_keys
 from gradwatch_server.log_limits import LogLimits
-from gradwatch_server.notify.notifications import Notifications, make_notifiers
+from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit
+from gradwatch_server.preparation import prepare
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import Store
 from gradwatch_server.stores import open_delivery_log, open_store, read_store
+from gradwatch_wire.limits import BOOT_ID_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +60,8 @@ def serve(
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
-    keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
-    check_tls(settings.http_tls_cert, settings.http_tls_key)
-    push = make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
-    notifiers = make_notifiers(settings.notify)
+    made = prepare(settings)
+    boot_id = os.urandom(BOOT_ID_BYTES)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
@@ -71,15 +70,20 @@ def serve(
         log_limits = LogLimits(budget_use)
         stack.enter_context(log_limits.guarding())
         limits = ConnectionLimits(budget_use)
-        store = open_store(settings.data, clock, allow_network_fs=settings.allow_network_fs)
+        store = open_store(
+            settings.data,
+            clock,
+            allow_network_fs=settings.allow_network_fs,
+            boot=boot_id.hex(),
+        )
         stack.callback(store.close)
         http_socket = stack.enter_context(bind(settings.http))
-        ingest = Ingest(settings.ingest, keys, budget_use)
+        ingest = Ingest(settings.ingest, made.keys, budget_use)
         stack.callback(ingest.close)
 
         alert_stream = AlertStream(store.alert_events)
         notifications = stack.enter_context(
-            _notifications(settings, notifiers, store, page_url(settings, http_socket))
+            _notifications(settings, made.notifiers, store, page_url(settings, http_socket))
         )
         ending = _Ending(alert_stream)
 
@@ -98,19 +102,20 @@ def serve(
             on_failure=ending.fail,
             retention=_retention(settings),
             budget_use=budget_use,
+            boot_id=boot_id,
             http_url=http_url(settings, http_socket),
         )
         parts = ApiParts(
             connection_limits=limits,
             notifications=notifications,
             data=settings.data,
-            push=push,
+            push=made.push,
             open_history=lambda: read_store(settings.data),
         )
         app = make_app(engine, store.alert_events, alert_stream, parts)
         policy = AccessPolicy(
             Hosts(split_address(settings.http)[0], settings.http_hosts),
-            keys.tokens if keys is not None else None,
+            made.keys.tokens if made.keys is not None else None,
             parts.stream_tokens,
         )
         config = http_config(settings, SecurityMiddleware(app, policy), limits)
@@ -121,7 +126,7 @@ def serve(
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        notifications.start(engine.published.alert)
+        notifications.start(Standing(lambda: engine.published.runs))
         stack.callback(notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(settings):

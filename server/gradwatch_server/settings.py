@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,11 +206,26 @@ _NEVER_SHOWN: Final = ("otlp_endpoint",)
 """Settings that a secret may stand in."""
 
 
+_ALLOWED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table of settings"),
+    **dict.fromkeys(("tuple_type", "list_type"), 'a list, such as ["one", "two"]'),
+    **dict.fromkeys(("string_type", "path_type"), 'a text in quotes, such as "one"'),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+}
+"""What pydantic calls an error of the type, and the type in words of a settings file."""
+
+
 def _first(error: ValidationError) -> str:
     """Return the first of what is wrong: the key, what is allowed, and what was given."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     says = first["msg"].removeprefix("Value error, ")
+    if first["type"] in _ALLOWED:
+        says = f"should be {_ALLOWED[first['type']]}"
+    elif first["type"] == "too_short":
+        says = "should not be empty"
     if first["type"] == "extra_forbidden":
         known: Collection[str] = Settings.model_fields
         if first["loc"][0] == "budgets":

@@ -44,7 +44,7 @@ def test_thirty_thousand_layers_with_long_names_are_read(
         wait_until(lambda: not watch.stats()["pending"], "all is acknowledged")
 
     assert watch.stats()["oversize"] == watch.stats()["faults"] == 0
-    health = wait_until(lambda: ended(f"{watch.url}/health"), "the run has ended")
+    health = wait_until(lambda: ended(f"{watch.http_url}/runs/large/health"), "the run has ended")
     assert (health["step"], health["layers"]["total"]) == (2, NUM_LAYERS)
     assert health["window"]["coverage"] == 1.0
     assert health["gradient_norm"]["last"] == "NaN"

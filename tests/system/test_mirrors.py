@@ -209,7 +209,7 @@ def test_a_reader_gets_each_step_once_and_begins_again_with_an_attempt(
     """Also the numbers of a second attempt at the same steps."""
     service = mirrored.aggregator
     peer = peers(service.ingest, run="again").attach()
-    reader = SeriesReader(f"{service.url}/runs/again")
+    reader = SeriesReader(service.url, "again")
     assert reader.read() == {}
     first: dict[int, Any] = {}
 
@@ -241,10 +241,9 @@ def test_an_aggregator_with_tokens_is_asked_with_one(
     token = read_keys(tmp_path / "keys").tokens.read
     service = Aggregator(tmp_path / "data", "--keys-dir", str(tmp_path / "keys"))
     service.start()
-    url = f"{service.url}/runs/unknown"
     with pytest.raises(SeriesError, match="set GRADWATCH_TOKEN to its read token"):
-        SeriesReader(url).read()
+        SeriesReader(service.url, "unknown").read()
     monkeypatch.setenv("GRADWATCH_TOKEN", token)
     with pytest.raises(SeriesError, match="404"):
-        SeriesReader(url).read()
+        SeriesReader(service.url, "unknown").read()
     service.close()

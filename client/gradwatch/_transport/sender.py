@@ -98,17 +98,21 @@ class Sender(threading.Thread):
         self.wait_closed()
 
     def describe_undelivered(self) -> str:
-        """Say how many records were not delivered, and why; empty if all were. After `close`."""
+        """Say how many records were not delivered, and why; empty if all were. After `close`.
+
+        The number is that of `pending` in the statistics, with the record that says the end; where
+        that one alone is missing nothing is.
+        """
         session = self.session
-        count = session.source.pending - self._has_said_bye
-        if count <= 0:
+        count = session.source.pending
+        if count <= self._has_said_bye:
             return ""
         kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
         if session.phase is Phase.REFUSED:
             why = f"the aggregator refused: {session.refused!a}"
         else:
             why = self._counterpart.describe(time.monotonic())
-        return f"{count} records were not delivered to {self.endpoint}: {why}{kept}"
+        return f"{count} pending records were not delivered to {self.endpoint}: {why}{kept}"
 
     def describe_aggregator(self) -> str:
         """Say whether the aggregator answers; any thread may ask."""

@@ -20,6 +20,11 @@ class NullWatch:
         """None: nothing is to be seen."""
         return
 
+    @property
+    def http_url(self) -> None:
+        """None: no aggregator is asked."""
+        return
+
     def collect(
         self,
         *,

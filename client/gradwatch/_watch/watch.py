@@ -17,12 +17,13 @@ from gradwatch._recording.recorder import Recorder
 from gradwatch._transport.sender import JOIN_S, Sender
 from gradwatch._watch import lifecycle
 from gradwatch._watch.arguments import checked_loss, checked_size, checked_step
+from gradwatch._watch.http_url import find_http_url
 from gradwatch._watch.identity import Identity
 from gradwatch._watch.notebook import html_table
 from gradwatch._watch.null import NullWatch
-from gradwatch._watch.run_url import find_url
 from gradwatch_wire.links import NAME, URL, checked_link
 from gradwatch_wire.names import Scalar
+from gradwatch_wire.run_page import run_page
 
 T = TypeVar("T")
 
@@ -54,12 +55,18 @@ class Watch:
 
     @property
     def url(self) -> str | None:
-        """Where the run is seen over HTTP; None until the aggregator has answered.
+        """Where the page shows the run, for a browser; None until the aggregator has answered.
 
         Also None where that cannot be known: the aggregator answers HTTP on the loopback address of
         another machine, or is too old to say where.
         """
-        return find_url(self._sender.session.http, self._sender.endpoint, self.run)
+        base = self.http_url
+        return None if base is None else run_page(base, self.run)
+
+    @property
+    def http_url(self) -> str | None:
+        """Where the aggregator answers HTTP, such as `http://127.0.0.1:8420`; None as `url` is."""
+        return find_http_url(self._sender.session.http, self._sender.endpoint)
 
     def collect(
         self,

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, Self
 from gradwatch import NullWatch, Watch
 from gradwatch._faults import Faults
 from gradwatch.integrations._series import SeriesReader
+from gradwatch_wire.run_page import run_page
 
 MAX_ALERTS: Final = 1_000
 """Alerts that wait for a tracker that is slow; more of them are dropped and counted as a fault."""
@@ -163,10 +164,9 @@ class Mirror:
         """Mirror the steps that are new; where the run is seen is known once it was answered."""
         watch = self._watch
         with self._faults.noting("mirror"):
-            if self._series is None and watch is not None and (url := watch.url) is not None:
-                self._series = SeriesReader(url)
-                page = f"{url.removesuffix(f'/runs/{watch.run}')}/?run={watch.run}"
-                self._tracker.link(watch.run, page)
+            if self._series is None and watch is not None and (url := watch.http_url) is not None:
+                self._series = SeriesReader(url, watch.run)
+                self._tracker.link(watch.run, run_page(url, watch.run))
             if self._series is not None and (steps := self._series.read()):
                 self._tracker.log(steps)
 

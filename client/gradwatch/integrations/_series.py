@@ -32,13 +32,14 @@ class SeriesReader:
     """Reads the steps that are new.
 
     Args:
-        url: Where the run is seen, such as `http://127.0.0.1:8420/runs/gpt2`.
+        url: Where the aggregator answers HTTP, such as `http://127.0.0.1:8420`.
+        run: Name of the run.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, run: str) -> None:
         parts = urlsplit(url)
         self._netloc = parts.netloc
-        self._path = parts.path
+        self._path = f"{parts.path}/runs/{run}"
         self._connection_type = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._token = os.environ.get("GRADWATCH_TOKEN", "")
         self._place: tuple[int, int] | None = None  # attempt and epoch

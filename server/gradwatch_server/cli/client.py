@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import httpx
 import httpx_sse
@@ -15,6 +15,7 @@ import httpx_sse
 from gradwatch_server.cli.credentials import credentials
 from gradwatch_server.cli.ingest_port import IngestPortCheck
 from gradwatch_server.errors import GradwatchError
+from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
 RECONNECT_S: Final = 1.0
 
@@ -33,9 +34,25 @@ class NoAnswerError(GradwatchError):
     """Nobody answers: it may come back."""
 
 
+def named(run: str) -> str:
+    """Return the name of a run.
+
+    Raises:
+        GradwatchError: If no run can have it.
+    """
+    if not is_run_name(run):
+        msg = f"run name {run[:80]!a} is not {RUN_NAME_RULE}"
+        raise GradwatchError(msg)
+    return run
+
+
 def run_path(run: str, rest: str) -> str:
-    """Return the path of something below a run, whatever its name would mean in a URL."""
-    return f"/runs/{quote(run, safe='')}/{rest}"
+    """Return the path of something below a run.
+
+    Raises:
+        GradwatchError: If no run can have that name.
+    """
+    return f"/runs/{named(run)}/{rest}"
 
 
 def query_of(*parameters: tuple[str, object]) -> str:
@@ -88,9 +105,10 @@ def past_events(url: str, run: str | None, after: int = 0) -> Iterator[dict[str,
     """Yield the alert events that are kept after a cursor, of one run or of all, oldest first.
 
     Raises:
-        GradwatchError: If the aggregator cannot be reached, or answers with an error.
+        GradwatchError: If the aggregator cannot be reached, or answers with an error; or if no run
+            can have that name.
     """
-    query = "" if run is None else f"&run={quote(run, safe='')}"
+    query = "" if run is None else f"&run={named(run)}"
     seen = after
     while page := get(url, f"/alerts?after={seen}&limit={_PAGE_EVENTS}{query}"):
         yield from page
@@ -109,7 +127,7 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
         GradwatchError: If it cannot be reached at the beginning, or answers with an error; or if
             no event has had the cursor *after* yet.
     """
-    query = "" if run is None else f"?run={quote(run, safe='')}"
+    query = "" if run is None else f"?run={named(run)}"
     address = f"{url.rstrip('/')}/alerts/stream{query}"
     newest = _newest(url) if after != 0 else 0
     if after is not None and after > newest:

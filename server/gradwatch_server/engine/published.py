@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.state import State
@@ -53,12 +52,6 @@ class PublishedState:
     cursor: int = 0
     num_duplicates: int = 0
     num_apply_errors: int = 0
-
-    def alert(self, run: str, alert_id: str) -> Alert | None:
-        """Return an alert as it stands, None if it is not in memory; for any thread."""
-        view = self.runs.get(run)
-        alerts = () if view is None else view.alerts
-        return next((own for own in alerts if own.id == alert_id), None)
 
 
 class Publisher:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import urlencode
 
 from gradwatch_server.notify.batch import Batch
 from gradwatch_server.storage.deliveries import Entry
+from gradwatch_wire.run_page import run_page
 
 Facts: TypeAlias = Mapping[str, Any]
 """An alert as it is stored and as `GET /alerts` shows it."""
@@ -37,4 +37,4 @@ class Notice:
         """Return the address of an alert's page."""
         if self.page_url is None:
             return None
-        return f"{self.page_url}/?{urlencode({'run': entry.run, 'alert': entry.alert_id})}"
+        return run_page(self.page_url, entry.run, alert=entry.alert_id)

@@ -8,8 +8,9 @@ from typing import Final, Self
 
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.settings import Targets
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
-from gradwatch_server.notify.worker import Standing, TargetWorker
+from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.store import AlertEventReader
 
@@ -53,7 +54,7 @@ class Notifications:
         )
 
     def start(self, standing: Standing) -> None:
-        """Begin; *standing* says how an alert is at this moment."""
+        """Begin; *standing* says how alerts are at this moment."""
         for worker in self._workers:
             worker.start(standing)
 

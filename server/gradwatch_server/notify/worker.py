@@ -6,12 +6,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.backoff import backoff_s
 from gradwatch_server.notify.batch import Batch
@@ -20,6 +18,7 @@ from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
 from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
 from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError
@@ -35,9 +34,6 @@ PAUSE_S: Final = 0.05
 
 PATIENCE_S: Final = 86_400.0
 """How long a message is tried anew. A target that has failed for longer gets each message once."""
-
-Standing: TypeAlias = Callable[[str, str], Alert | None]
-"""Returns the alert of a run and an id as it stands now, None if that is not in memory."""
 
 
 class Outcome(StrEnum):
@@ -89,7 +85,7 @@ class TargetWorker:
         self._messages: Counter[str] = Counter()
         self._has_told = False  # of the failure that lasts
         self._has_told_storage = False
-        self._standing: Standing = lambda _run, _alert: None
+        self._standing = Standing(dict)
         self._thread = threading.Thread(
             target=self._run, name=f"gradwatch-notify-{name}", daemon=True
         )
@@ -180,17 +176,17 @@ class TargetWorker:
 
     def _still_wanted(self, batch: Batch, now_s: float) -> Batch:
         """Leave out what is silenced, known or over by now, as far as that is known."""
-        wanted = tuple(own for own in batch.entries if self._is_wanted(own, batch))
+        wanted = tuple(own for own in batch.entries if self._is_wanted(own, batch, now_s))
         if batch.is_repeat and not wanted:
             self._plan.settled(replace(batch, entries=()), now_s)
         elif not batch.is_repeat and len(wanted) < len(batch.entries):
             self._plan.drop([own for own in batch.entries if own not in wanted])
         return replace(batch, entries=wanted)
 
-    def _is_wanted(self, entry: Entry, batch: Batch) -> bool:
-        alert = self._standing(entry.run, entry.alert_id)
+    def _is_wanted(self, entry: Entry, batch: Batch, now_s: float) -> bool:
         if batch.is_repeat:  # of an alert that is not in memory nobody knows that it fires
-            return alert is not None and alert.state is AlertState.FIRING
+            return self._standing.is_repeated(entry.run, entry.alert_id, now_s)
+        alert = self._standing.find(entry.run, entry.alert_id)
         if alert is None or entry.state != AlertState.FIRING or entry.is_told:
             return True
         return not (alert.silenced or alert.acknowledged)

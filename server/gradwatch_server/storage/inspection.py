@@ -29,6 +29,8 @@ class Inspection:
     Args:
         network_type: The network file system that it is on, None if it is on another one.
         holder: The process that has it, by what its lock says; None if none has.
+        boot: Which start of an aggregator has it, as its `/healthz` says; None if none has, or one
+            of an earlier version.
         last_holder: The process that had it last, None if that is not known.
         used_bytes: Size of the database with the files beside it.
         is_unclean: Whether the last that had it did not end by itself.
@@ -41,6 +43,7 @@ class Inspection:
 
     network_type: str | None
     holder: str | None
+    boot: str | None
     last_holder: str | None
     used_bytes: int
     is_unclean: bool

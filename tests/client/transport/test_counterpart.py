@@ -197,7 +197,7 @@ def test_it_is_told_once_by_the_end_at_the_latest(
     before = lines[:-1]  # where ZeroMQ saw it at once
     assert len(before) <= bool(told)
     assert all(line.startswith("gradwatch: " + told.format(endpoint)) for line in before)
-    assert lines[-1].startswith(f"gradwatch: 2 records were not delivered to {endpoint}: ")
+    assert lines[-1].startswith(f"gradwatch: 3 pending records were not delivered to {endpoint}: ")
     assert at_the_end in lines[-1]
     assert "start one there" not in " ".join(lines)
     assert not any("\n" in line for line in lines)
@@ -253,7 +253,7 @@ def test_an_answer_that_is_none_is_named_at_the_end(
     context.term()
 
     assert caplog.records[-1].getMessage() == (
-        f"gradwatch: 2 records were not delivered to {endpoint}: what answers there is no "
+        f"gradwatch: 3 pending records were not delivered to {endpoint}: what answers there is no "
         "aggregator (expected 2 frames, got 1, at message); set attach(endpoint=...) or "
         "GRADWATCH_ENDPOINT to where gradwatch serve takes records"
     )
@@ -272,8 +272,8 @@ def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
     watch.close()
 
     line = caplog.records[-1].getMessage()
-    said = f"gradwatch: 1 records were not delivered to {aggregator.endpoint}: the aggregator "
-    assert line.startswith(said + "stopped answering ")
+    said = f"gradwatch: 2 pending records were not delivered to {aggregator.endpoint}: the "
+    assert line.startswith(said + "aggregator stopped answering ")
     assert line.endswith(" s ago")
 
 

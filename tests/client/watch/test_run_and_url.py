@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gradwatch
-from gradwatch._watch.run_url import find_url
+from gradwatch._watch.http_url import find_http_url
 
 NOWHERE = "tcp://127.0.0.1:9"
 
@@ -20,19 +20,19 @@ NOWHERE = "tcp://127.0.0.1:9"
     ("bound", "endpoint", "url"),
     [
         ("", "tcp://127.0.0.1:5555", None),
-        ("http://127.0.0.1:8420", "tcp://127.0.0.1:5555", "http://127.0.0.1:8420/runs/a"),
-        ("http://127.0.0.1:8420", "ipc:///tmp/gw", "http://127.0.0.1:8420/runs/a"),
-        ("http://127.0.0.1:8420", "tcp://localhost:5555", "http://127.0.0.1:8420/runs/a"),
-        ("http://[::1]:8420", "tcp://[::1]:5555", "http://[::1]:8420/runs/a"),
+        ("http://127.0.0.1:8420", "tcp://127.0.0.1:5555", "http://127.0.0.1:8420"),
+        ("http://127.0.0.1:8420", "ipc:///tmp/gw", "http://127.0.0.1:8420"),
+        ("http://127.0.0.1:8420", "tcp://localhost:5555", "http://127.0.0.1:8420"),
+        ("http://[::1]:8420", "tcp://[::1]:5555", "http://[::1]:8420"),
         # Loopback of another machine: not to be reached from here.
         ("http://127.0.0.1:8420", "tcp://node-7:5555", None),
         ("http://127.0.0.1:8420", "tcp://10.0.0.7:5555", None),
         # Every address of the aggregator's machine: by that which records go to.
-        ("http://0.0.0.0:8420", "tcp://node-7:5555", "http://node-7:8420/runs/a"),
-        ("https://[::]:8420", "tcp://10.0.0.2:0;10.0.0.7:5555", "https://10.0.0.7:8420/runs/a"),
-        ("http://0.0.0.0:8420", "ipc:///tmp/gw", "http://127.0.0.1:8420/runs/a"),
+        ("http://0.0.0.0:8420", "tcp://node-7:5555", "http://node-7:8420"),
+        ("https://[::]:8420", "tcp://10.0.0.2:0;10.0.0.7:5555", "https://10.0.0.7:8420"),
+        ("http://0.0.0.0:8420", "ipc:///tmp/gw", "http://127.0.0.1:8420"),
         # One address: that one.
-        ("http://10.0.0.7:8420", "tcp://node-7:5555", "http://10.0.0.7:8420/runs/a"),
+        ("http://10.0.0.7:8420", "tcp://node-7:5555", "http://10.0.0.7:8420"),
         # What an aggregator would not say.
         ("javascript:alert(1)", "tcp://127.0.0.1:5555", None),
         ("http://a:1/\nb", "tcp://127.0.0.1:5555", None),
@@ -42,7 +42,7 @@ def test_the_url_is_one_that_can_be_reached_from_here(
     bound: str, endpoint: str, url: str | None
 ) -> None:
     """Or None: a URL that leads elsewhere is worse."""
-    assert find_url(bound, endpoint, "a") == url
+    assert find_http_url(bound, endpoint) == url
 
 
 def test_the_url_is_known_once_the_aggregator_has_answered(
@@ -52,8 +52,10 @@ def test_the_url_is_known_once_the_aggregator_has_answered(
     aggregator.welcome["http"] = "http://0.0.0.0:8420"
     watch = attach(nn.Linear(2, 2), run="gpt2-small")
 
-    assert wait_until(lambda: watch.url, "WELCOME") == "http://127.0.0.1:8420/runs/gpt2-small"
-    assert gradwatch.attach(nn.Linear(2, 2), endpoint=NOWHERE).url is None
+    assert wait_until(lambda: watch.url, "WELCOME") == "http://127.0.0.1:8420/?run=gpt2-small"
+    assert watch.http_url == "http://127.0.0.1:8420"
+    alone = gradwatch.attach(nn.Linear(2, 2), endpoint=NOWHERE)
+    assert (alone.url, alone.http_url) == (None, None)
 
 
 def test_a_generated_name_is_seen_and_a_given_one_is_not_told(
@@ -99,4 +101,5 @@ def test_a_watch_that_does_nothing_has_them_too(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GRADWATCH_DISABLED", "1")
     watch = gradwatch.attach(nn.Linear(2, 2), run="gpt2-small")
 
-    assert (watch.run, watch.url, repr(watch)) == ("", None, "<gradwatch.NullWatch>")
+    assert (watch.run, repr(watch)) == ("", "<gradwatch.NullWatch>")
+    assert (watch.url, watch.http_url) == (None, None)

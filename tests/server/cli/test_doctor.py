@@ -29,11 +29,13 @@ from gradwatch_server.cli.doctor.finding import Finding, Level, error, ok
 from gradwatch_server.cli.doctor.packages import Requirement, complaints, of_extra
 from gradwatch_server.cli.doctor.server import SERVER_CHECKS
 from gradwatch_server.keys import add_client, make_keys
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import __version__
 from tests.support.aggregator import GRADWATCH, Aggregator
 from tests.support.certificate import make_certificate
 from tests.support.command import run_command
+from tests.support.waiting import wait_until
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
@@ -125,6 +127,33 @@ def test_settings_that_serve_refuses_are_an_error_and_nothing_else_is_made_up() 
     assert found.level("sqlite") == "ok"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '[notify.oncall]\nurl = "http://127.0.0.1:99999"\ntype = "alertmanager"\n',
+            "setting 'notify.oncall.url': should be the URL of an Alertmanager",
+        ),
+        (
+            '[notify.oncall]\nurl_env = "NO_SUCH_VARIABLE"\n',
+            "setting 'notify.oncall.url_env': the environment variable NO_SUCH_VARIABLE is not set",
+        ),
+    ],
+)
+def test_what_serve_would_not_start_with_is_an_error(text: str, says: str, tmp_path: Path) -> None:
+    """Both say the same of it, and doctor opens nothing either."""
+    Path("gradwatch.toml").write_text(text)
+    found = of_server()
+
+    assert (found.code, found.level("settings"), found.level("preparation")) == (1, "ok", "error")
+    assert found.says("preparation")[0].startswith(says)
+    refused = CliRunner().invoke(app, ["serve", *ANY_PORTS, "--data", "data"])
+    assert refused.exit_code == 1
+    assert found.says("preparation")[0] in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert not Path("data").exists()
+
+
 def test_a_port_that_something_else_has_is_an_error() -> None:
     """Of both kinds, with the option that gives another."""
     with (
@@ -167,8 +196,13 @@ def test_a_free_unix_socket_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_aggregator_that_runs_with_this_data_is_no_error(service: Aggregator) -> None:
-    """It has the ports and the directory; another directory beside it cannot have them."""
+def test_the_aggregator_that_runs_with_this_data_is_no_error(
+    service: Aggregator, serve: Callable[..., Aggregator], tmp_path: Path
+) -> None:
+    """It has the ports and the directory; another directory beside it cannot have them.
+
+    Nor can one that another aggregator has: which of them answers is known by its start.
+    """
     same = ("--http", service.url.partition("//")[2], "--ingest", service.ingest)
     found = doctor(*same, "--data", service.directory)
 
@@ -176,7 +210,7 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(service: Aggregator
     assert f"(pid {service.process.pid})" in found.says("lock")[0]
     for name in ("http-address", "ingest-address"):
         assert "is taken by an aggregator" in found.says(name)[0]
-        assert "whether it is the same one is not known" in found.says(name)[0]
+        assert "the one that has this data directory" in found.says(name)[0]
     assert "schema version 0" not in found.says("database")[0]  # a new one has its head in the WAL
     assert found.says("aggregator")[0] == f"version {__version__} runs, and takes records in"
 
@@ -184,6 +218,21 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(service: Aggregator
     for name in ("http-address", "ingest-address"):
         assert other.level(name) == "error"
         assert "no process has the data directory other" in other.says(name)[0]
+
+    second = serve("--data", str(tmp_path / "second"))
+    crossed = doctor(*same, "--data", tmp_path / "second")
+    assert f"(pid {second.process.pid})" in crossed.says("lock")[0]
+    for name in ("http-address", "ingest-address"):
+        assert crossed.level(name) == "error"
+        assert f"of other data; the one that has {tmp_path / 'second'}" in crossed.says(name)[0]
+    assert crossed.level("aggregator") == "skipped"
+    # One of an earlier version has noted nothing but its pid.
+    lock = tmp_path / "second" / LOCK_NAME
+    wait_until(lambda: "log 1" in lock.read_text(), "it writes nothing more into it")
+    lock.write_text(f"{second.process.pid}\n")
+    crossed = doctor(*same, "--data", tmp_path / "second")
+    for name in ("http-address", "ingest-address"):
+        assert "whether it is the same one is not known" in crossed.says(name)[0]
 
 
 @pytest.mark.slow
@@ -221,6 +270,10 @@ def test_a_directory_that_is_none_or_cannot_be_made_is_an_error() -> None:
 
     found = of_server("--data", "data/below")
     assert "cannot be made in" in found.says("directory")[0]
+    if Path("/proc/self").exists():  # where nothing can be made, although root may write
+        found = of_server("--data", "/proc/nope")
+        assert found.says("directory")[0] == "/proc/nope cannot be made in /proc"
+        assert "cannot be written by" in of_server("--data", "/proc").says("directory")[0]
 
 
 @contextlib.contextmanager
@@ -444,10 +497,27 @@ def test_what_attach_refuses_is_an_error(endpoint: str) -> None:
 
 
 def test_an_http_server_at_the_endpoint_is_named(other: str) -> None:
+    """As what it is: that of an aggregator, or any other."""
     found = doctor("--endpoint", other.replace("http:", "tcp:"))
-
     assert (found.code, found.level("peer")) == (1, "error")
+    assert "is where an aggregator answers HTTP" in found.says("peer")[0]
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = doctor("--endpoint", f"tcp://127.0.0.1:{server.server_port}")
+        server.shutdown()
     assert "there is an HTTP server" in found.says("peer")[0]
+
+
+@pytest.mark.slow
+def test_at_the_http_port_of_an_aggregator_the_one_for_records_is_named(
+    service: Aggregator,
+) -> None:
+    """The two are easily taken for one another."""
+    found = doctor("--endpoint", service.url.replace("http:", "tcp:"))
+
+    assert found.level("peer") == "error"
+    assert found.says("peer")[1].endswith(service.ingest)
 
 
 def test_something_deaf_is_given_up(deaf: int) -> None:

@@ -359,6 +359,10 @@ def test_what_cannot_be_is_said_in_one_line(
     for wrong in (("--to", "xls"), ("--to", "csv", "--column", "l3")):
         assert export(RUN, *wrong).exit_code == 2
     assert export(RUN, "--to", "csv", "--from", "9", "--to-step", "8").exit_code == 2
+    for option in ("--from", "--to-step"):
+        huge = export(RUN, "--to", "csv", option, str(1 << 53))
+        assert (huge.exit_code, f"'{option}'" in huge.stderr) == (2, True)
+    assert "run name 'we/ird' is not 1 to 128" in told(export("we/ird", "--to", "csv"))
     monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
     assert "no aggregator answers" in told(export(RUN, "--to", "csv"))
     monkeypatch.setenv("GRADWATCH_URL", fed.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command, run_command
+from tests.support.peer import NewPeer
 from tests.support.receiver import SECRET, Receiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -94,13 +97,25 @@ def test_without_the_extra_the_line_to_install_it_is_named(
 
 
 def test_the_targets_of_an_aggregator_are_listed(
-    receiver: Receiver, serve: Callable[..., Aggregator], tmp_path: Path
+    receiver: Receiver, serve: Callable[..., Aggregator], peers: NewPeer, tmp_path: Path
 ) -> None:
-    """With what waits, what was delivered and the last error."""
-    (tmp_path / "gradwatch.toml").write_text(f'[notify.oncall]\nurl = "{receiver.url}"\n')
-    url = serve("--config", str(tmp_path / "gradwatch.toml")).url
-    listed = CliRunner().invoke(app, ["notify", "list", "--url", url]).stdout
-    plain = CliRunner().invoke(app, ["notify", "list", "--json", "--url", url]).stdout
+    """With what waits, what was delivered and the whole of the last error, however narrow it is."""
+    receiver.status = 404
+    table = f'url = "{receiver.url}"\ngroup_wait_s = 0\n'
+    (tmp_path / "gradwatch.toml").write_text(f"[notify.oncall]\n{table}")
+    service = serve("--config", str(tmp_path / "gradwatch.toml"))
 
-    assert listed.splitlines()[1].split() == ["oncall", "apprise", "0", "0", "0", "never", "-"]
-    assert json.loads(plain)["name"] == "oncall"
+    def listed(*options: str) -> str:
+        command = ["notify", "list", "--url", service.url, *options]
+        return CliRunner().invoke(app, command, env={"COLUMNS": "40"}).stdout
+
+    assert listed() == "oncall (apprise): 0 wait, 0 delivered, up to event 0\n"
+    peers(service.ingest).attach().steps(1, float("nan"))
+    wait_until(lambda: "given up" in listed(), "it is refused")
+
+    line, error = listed().splitlines()
+    assert re.match(r"oncall \(apprise\): 0 wait, 0 delivered, [0-9]+ given up, up to ev", line)
+    (item,) = map(json.loads, listed("--json").splitlines())
+    assert item["name"] == "oncall"
+    assert re.fullmatch(r"    failed (once|\d+ times) in a row: .*404.*", error)
+    assert error.endswith(item["error"])

@@ -27,7 +27,17 @@ def settings_of(folder: Path, text: str) -> Settings:
             "'notify.oncall.urll' is not known; there are type",
         ),
         (f'url = "{URL}"\ntype = "pager"', "'notify.oncall.type': Input should be one of apprise"),
-        (f'url = ["{URL}"]', "'notify.oncall.url': Input should be a valid string"),
+        (f'url = ["{URL}"]', "'notify.oncall.url': should be a text in quotes, such as"),
+        (f'url = "{URL}"\nurl_env = 5', "'notify.oncall.url_env': should be a text in quotes, suc"),
+        (
+            f'url = "{URL}"\nresolved = 7',
+            "'notify.oncall.resolved': should be true or false, got 7",
+        ),
+        (f'url = "{URL}"\nrepeat_s = "x"', "'notify.oncall.repeat_s': should be a number, got 'x'"),
+        (
+            f'url = "{URL}"\nseverities = "critical"',
+            '\'notify.oncall.severities\': should be a list, such as ["one", "two"], got \'crit',
+        ),
         (
             f'url = "{URL}"\nurl_env = "X"',
             "url_env and url_file, and has url and url_env",
@@ -36,7 +46,7 @@ def settings_of(folder: Path, text: str) -> Settings:
         (f'url = "{URL}"\nrules = ["nonfinit"]', "'notify.oncall.rules': 'nonfinit' fits no rule"),
         (f'url = "{URL}"\nrules = "spike"', "'notify.oncall.rules': Input should be a list of"),
         (f'url = "{URL}"\nseverities = ["bad"]', "'notify.oncall.severities.0': Input should be"),
-        (f'url = "{URL}"\nseverities = []', "'notify.oncall.severities': Tuple should have at"),
+        (f'url = "{URL}"\nseverities = []', "'notify.oncall.severities': should not be emp"),
         (f'url = "{URL}"\ngroup_by = ["layer"]', "'notify.oncall.group_by.0': Input should be"),
         (f'url = "{URL}"\ngroup_wait_s = -1', "'notify.oncall.group_wait_s': Input should be gre"),
         (f'url = "{URL}"\nrepeat_s = 5', "'notify.oncall.repeat_s': should be 0 for never, or 60"),
@@ -62,10 +72,10 @@ def test_what_is_wrong_is_named_and_no_secret_is(text: str, says: str, tmp_path:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (f'notify = "{URL}"', "'notify': Input should be a valid dictionary"),
-        (f'[notify]\noncall = "{URL}"', "'notify.oncall': Input should be a valid dictionary"),
+        (f'notify = "{URL}"', "'notify': should be a table of settings"),
+        (f'[notify]\noncall = "{URL}"', "'notify.oncall': should be a table of settings"),
         (f'[notify."on call"]\nurl = "{URL}"', "'notify.on call': the name of a target is up to"),
-        (f'[notify]\nurl = "{URL}"', "'notify.url': Input should be a valid dictionary"),
+        (f'[notify]\nurl = "{URL}"', "'notify.url': should be a table of settings"),
         (
             "".join(f'[notify.t{n}]\nurl = "{URL}"\n' for n in range(65)),
             "'notify': Dictionary should have at most 64 items",
@@ -137,7 +147,13 @@ def test_nothing_but_the_scheme_of_a_url_is_shown(tmp_path: Path) -> None:
     assert not any(part in str(caught.value) for part in ("bob", "h...s", "corp", "example/p"))
 
 
-@pytest.mark.parametrize("url", [f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"ftp://{SECRET}", SECRET, "http://", f"http://a/?q={SECRET}"),
+        *(f"http://{SECRET}:{port}" for port in (0, -1, 99_999)),
+    ],
+)
 def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -> None:
     """With an example."""
     text = f'[notify.am]\ntype = "alertmanager"\nurl = "{url}"\n'

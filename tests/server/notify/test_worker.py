@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +13,19 @@ from typing import Any
 import pytest
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.notify.deadline import Deadline
 from gradwatch_server.notify.notice import Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
+from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.settings import Target
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import NewAlertEvent
+from tests.server.core.conftest import Cluster
 from tests.server.notify.alerts import event
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
@@ -50,7 +55,7 @@ def work(store: SQLiteStore, log: DeliveryLog) -> Iterator[Callable[..., TargetW
         own = notifier or target.notifier("oncall")
         events = store.alert_events
         made.append(TargetWorker("oncall", own, target.policy(), events, log, None))
-        made[-1].start(lambda _run, _alert: None)
+        made[-1].start(Standing(dict))
         return made[-1]
 
     yield begin
@@ -99,6 +104,35 @@ def test_events_that_are_stored_while_nobody_wakes_it_are_found(
     work(receiver.url, group_wait_s=0.0)
 
     receiver.has("3 alerts (3 nonfinite)")
+
+
+@pytest.mark.slow
+def test_what_stands_at_the_end_of_a_run_is_not_repeated(
+    store: SQLiteStore, log: DeliveryLog, receive: Callable[..., Receiver]
+) -> None:
+    """It was told, and is while the run goes on."""
+    receiver, job = receive(), Cluster(names=("a",))
+    job.now_ns = time.time_ns()
+    job.start().step(0, math.nan)
+    (alert,) = (own for own in job.alerts if own.rule == "nonfinite")
+    views = {"gpt": view_run(job.state.runs["gpt"])}
+    at_once = Policy(group_wait_s=0.0, group_interval_s=0.0, repeat_s=0.05)
+    notifier = Target.model_validate({"url": receiver.url}).notifier("oncall")
+    worker = TargetWorker("oncall", notifier, at_once, store.alert_events, log, None)
+    facts = json.dumps(event(0, alert.id).alert)
+    store.alert_events.add([NewAlertEvent(alert.id, "firing", "gpt", facts)])
+    worker.start(Standing(lambda: views))
+    try:
+        receiver.has("[still critical] gpt")
+        job.bye(0)
+        views["gpt"] = view_run(job.state.runs["gpt"])
+        settled = len(receiver.messages) + 1  # one may be on its way
+        time.sleep(0.5)
+        assert len(receiver.messages) <= settled
+        assert worker.status.num_pending == 0
+    finally:
+        worker.stop()
+        worker.join(5.0)
 
 
 def test_a_doubt_outlives_a_refusal(

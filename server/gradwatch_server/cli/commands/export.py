@@ -26,6 +26,7 @@ from gradwatch_server.cli.export.source import Source
 from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url, check_name
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.printable import printable
+from gradwatch_wire.limits import MAX_STEP
 
 NO_LAYERS: Final = "none"
 
@@ -43,9 +44,10 @@ def export(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="An attempt.", show_default="the current one")
     ] = None,
-    from_: Annotated[int, typer.Option("--from", min=0, help="The first step.")] = 0,
+    from_: Annotated[int, typer.Option("--from", min=0, max=MAX_STEP, help="The first step.")] = 0,
     to_step: Annotated[
-        int | None, typer.Option(min=0, help="The last step.", show_default="the newest")
+        int | None,
+        typer.Option(min=0, max=MAX_STEP, help="The last step.", show_default="the newest"),
     ] = None,
     layers: Annotated[
         str | None,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from gradwatch_server.cli.client import get
 from gradwatch_server.cli.errors import clear_errors
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
-from gradwatch_server.cli.rendering import console, plain
+from gradwatch_server.cli.rendering import console, moment, plain
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.deadline import Deadline
@@ -85,19 +85,22 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         for item in items:
             print(json.dumps(item))
         return
-    console.print(_table(items) if items else f"no targets; {_HOW}", markup=False)
-
-
-def _table(items: list[dict[str, Any]]) -> Table:
-    table = Table("target", "type", "event", "waits", "delivered", "last", "error", box=None)
+    if not items:
+        print(f"no targets; {_HOW}")
     for item in items:
-        table.add_row(
-            plain(item["name"]),
-            plain(item["type"]),
-            str(item["cursor"]),
-            str(item["pending"]),
-            str(item["messages"].get("delivered", 0)),
-            (item["succeeded_at"] or "never")[:19],
-            plain(item["error"] or "-"),
-        )
-    return table
+        console.print(_lines(item), soft_wrap=True)
+
+
+def _lines(item: dict[str, Any]) -> Text:
+    """Return a line on a target, and one on what it last failed with; nothing of them is cut."""
+    messages = item["messages"]
+    last = f", the last at {moment(item['succeeded_at'])}" if item["succeeded_at"] else ""
+    given_up = f", {messages['given_up']} given up" if messages.get("given_up") else ""
+    line = plain(
+        f"{item['name']} ({item['type']}): {item['pending']} wait, "
+        f"{messages.get('delivered', 0)} delivered{last}{given_up}, up to event {item['cursor']}"
+    )
+    if item["error"]:
+        times = "once" if item["attempts"] == 1 else f"{item['attempts']} times"
+        line.append("\n    ").append_text(plain(f"failed {times} in a row: {item['error']}"))
+    return line

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from gradwatch_server.cli.client import get
+from gradwatch_server.cli.client import get, named
 from gradwatch_server.cli.errors import clear_errors
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain
@@ -46,7 +46,7 @@ def in_force(
     """Show the rules in force; `gradwatch rules check FILE` tries others."""
     if context.invoked_subcommand is not None:
         return
-    items = get(url, "/rules" if run is None else f"/rules?{urlencode({'run': run})}")
+    items = get(url, "/rules" if run is None else f"/rules?{urlencode({'run': named(run)})}")
     if as_json:
         for item in items:
             print(json.dumps(item))

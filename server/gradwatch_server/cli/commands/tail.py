@@ -9,12 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from gradwatch_server.cli.client import follow_alerts, is_known, past_events
+from gradwatch_server.cli.client import follow_alerts, is_known, named, past_events
 from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
 from gradwatch_server.cli.rendering import console, moment
 from gradwatch_server.core.printable import printable
-from gradwatch_server.errors import GradwatchError
-from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
 
 def tail(
@@ -49,12 +47,7 @@ def _look_for(url: str, run: str | None) -> None:
     Raises:
         GradwatchError: If no run can have that name.
     """
-    if run is None:
-        return
-    if not is_run_name(run):
-        msg = f"run name {run[:80]!a} is not {RUN_NAME_RULE}"
-        raise GradwatchError(msg)
-    if not is_known(url, run):
+    if run is not None and not is_known(url, named(run)):
         print(f"gradwatch: no run {run!a} yet", file=sys.stderr)
 
 

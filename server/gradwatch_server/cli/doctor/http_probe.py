@@ -48,6 +48,7 @@ def ask(
     path: str,
     headers: Mapping[str, str] | None = None,
     trusted: ssl.SSLContext | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> Answer:
     """Ask once, straight, whatever proxies are set.
 
@@ -56,13 +57,14 @@ def ask(
         path: What is asked for.
         headers: Sent with it.
         trusted: Whose certificates are believed; None for the system's.
+        timeout_s: How long the connection, and each part of the answer, may take.
 
     Raises:
         GradwatchError: If nothing that speaks HTTP answers in time.
     """
     began_s = time.monotonic()
     try:
-        connection = _connection(url, trusted)
+        connection = _connection(url, trusted, timeout_s)
     except (ValueError, http.client.InvalidURL) as fault:
         msg = f"{url!r} is not a URL like http://127.0.0.1:8420"
         raise GradwatchError(msg) from fault
@@ -73,20 +75,22 @@ def ask(
         response = connection.getresponse()
         body = response.read(MAX_BYTES)
     except (OSError, http.client.HTTPException, ValueError) as fault:
-        raise GradwatchError(_why(fault)) from fault
+        raise GradwatchError(_why(fault, timeout_s)) from fault
     finally:
         connection.close()
     return Answer(response.status, _parsed(body), time.monotonic() - began_s)
 
 
-def _connection(url: str, trusted: ssl.SSLContext | None) -> http.client.HTTPConnection:
+def _connection(
+    url: str, trusted: ssl.SSLContext | None, timeout_s: float
+) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(url)
     if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
     return http.client.HTTPSConnection(
-        parts.hostname, parts.port, timeout=TIMEOUT_S, context=trusted
+        parts.hostname, parts.port, timeout=timeout_s, context=trusted
     )
 
 
@@ -97,9 +101,9 @@ def _parsed(body: bytes) -> Any:
         return None
 
 
-def _why(fault: Exception) -> str:
+def _why(fault: Exception, timeout_s: float) -> str:
     if isinstance(fault, TimeoutError):
-        return f"no answer within {TIMEOUT_S:g} s"
+        return f"no answer within {timeout_s:g} s"
     if isinstance(fault, ssl.SSLCertVerificationError):
         return f"its certificate is not believed ({fault.verify_message})"
     if isinstance(fault, ssl.SSLError):

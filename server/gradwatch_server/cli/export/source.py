@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import quote
 
 import httpx
 
@@ -27,6 +26,7 @@ from gradwatch_server.cli.export.about import Choice, Layer
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.cli.ingest_port import IngestPortCheck
 from gradwatch_server.core.printable import printable
+from gradwatch_wire.run_page import run_page
 
 READ_TIMEOUT: Final = httpx.Timeout(60.0, connect=3.0)
 """A page is read from the disk, and waits for others that read."""
@@ -107,7 +107,7 @@ class Source:
     @property
     def page_url(self) -> str:
         """The address of the run on the page."""
-        return f"{self.url.rstrip('/')}/?run={quote(self.run, safe='')}&attempt={self.attempt}"
+        return run_page(self.url, self.run, attempt=self.attempt)
 
     def health(self) -> dict[str, Any]:
         """Return the health of the attempt."""

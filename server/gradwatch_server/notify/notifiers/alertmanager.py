@@ -70,7 +70,8 @@ class AlertmanagerNotifier(Notifier):
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError):
             parsed = httpx.URL()
-        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
+        is_web = parsed.scheme in ("http", "https") and parsed.host and not parsed.query
+        if not is_web or not (parsed.port is None or 0 < parsed.port < 65_536):
             msg = "should be the URL of an Alertmanager, such as http://127.0.0.1:9093"
             raise GradwatchError(msg)
         # It writes each URL that it asks into the log.

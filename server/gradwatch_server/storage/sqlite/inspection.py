@@ -15,7 +15,7 @@ from typing import Final
 from gradwatch_server.storage.inspection import Inspection, Library
 from gradwatch_server.storage.sqlite.files import has_our_header, num_bytes_of, side_of
 from gradwatch_server.storage.sqlite.filesystem import network_type
-from gradwatch_server.storage.sqlite.lock import LOCK_NAME
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME, READ_BYTES, holder_in
 from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
@@ -46,12 +46,13 @@ def inspect(directory: Path) -> Inspection:
     """
     path = directory / DATABASE_NAME
     is_there = path.exists()
-    owner, is_held = _lock_of(directory / LOCK_NAME)
+    (owner, boot), is_held = _lock_of(directory / LOCK_NAME)
     wal_bytes = num_bytes_of(side_of(path, "-wal"))
     return Inspection(
         network_type=network_type(directory),
-        holder=owner if is_held else None,
-        last_holder=owner,
+        holder=(owner or "unknown") if is_held else None,
+        boot=(boot or None) if is_held else None,
+        last_holder=owner or None,
         used_bytes=num_bytes_of(path) + wal_bytes,
         is_unclean=not is_held and wal_bytes > 0,
         schema=_schema_of(path) if is_there else None,
@@ -61,21 +62,21 @@ def inspect(directory: Path) -> Inspection:
     )
 
 
-def _lock_of(path: Path) -> tuple[str | None, bool]:
-    """Return what a lock says of its holder, None without one, and whether it is held.
+def _lock_of(path: Path) -> tuple[tuple[str, str], bool]:
+    """Return what a lock says of its holder, nothing without one, and whether it is held.
 
     It is shared for a moment to find that out: an aggregator that starts in it is turned away.
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None, False
+        return ("", ""), False
     try:
-        text = os.read(number, 200).partition(b"\n")[0].decode("ascii", "replace").strip()
+        found = holder_in(os.read(number, READ_BYTES))
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return text or None, False
-        return text or "unknown", True
+            return found, False
+        return found, True
     finally:
         os.close(number)
 

@@ -19,7 +19,11 @@ from gradwatch_server.storage.store import StorageError, StorageFault
 
 LOCK_NAME: Final = "gradwatch.lock"
 
+READ_BYTES: Final = 200
+"""More than the file has in it."""
+
 _NOTED: Final = re.compile(rb"log (\d{1,18}) alerts (\d{1,18})\n")
+_BOOT: Final = re.compile(rb"^boot ([0-9a-f]{1,64})\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +42,32 @@ class Noted:
 class DirectoryLock:
     """A held lock.
 
-    The file beside the data has the pid of its holder, for people who look, and how far the store
+    The file beside the data has the pid of its holder, for people who look; which start of an
+    aggregator that is, so that who answers at a port can be compared with it; and how far the store
     is: a store that is found empty would not tell that there was one.
 
     Attributes:
         noted: How far the store was when somebody last had it; zeros if that is not known.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, boot: str = "") -> None:
         """Make the directory if there is none, and lock it.
+
+        Args:
+            directory: The data directory.
+            boot: What tells this start of the aggregator from others, hexadecimal digits; empty
+                where no aggregator locks it.
 
         Raises:
             StorageError: If it cannot be used, or another process has it.
         """
         self._file = _open(directory)
-        found = self._file.read(200)
+        self._boot = boot
+        found = self._file.read(READ_BYTES)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = found.partition(b"\n")[0].decode("ascii", "replace").strip() or "unknown"
+            owner = holder_in(found)[0] or "unknown"
             self._file.close()
             msg = (
                 f"the data directory {directory} is in use by another aggregator (pid {owner}); "
@@ -75,6 +86,8 @@ class DirectoryLock:
 
     def _write(self, noted: Noted) -> None:
         text = f"{os.getpid()}\n"
+        if self._boot:
+            text += f"boot {self._boot}\n"
         if noted != Noted():
             text += f"log {noted.offset} alerts {noted.cursor}\n"
         with contextlib.suppress(OSError):  # on a full disk nobody reads it
@@ -86,6 +99,13 @@ class DirectoryLock:
     def release(self) -> None:
         """Let another process have the directory."""
         self._file.close()
+
+
+def holder_in(found: bytes) -> tuple[str, str]:
+    """Return the pid and the start that a lock's file says its holder has; empty if it does not."""
+    match = _BOOT.search(found)
+    pid = found.partition(b"\n")[0].decode("ascii", "replace").strip()
+    return pid, "" if match is None else match[1].decode()
 
 
 def _open(directory: Path) -> IO[bytes]:

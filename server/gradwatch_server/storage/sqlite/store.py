@@ -62,14 +62,22 @@ class SQLiteStore:
         self._records = SQLiteRecords(db)
 
     @classmethod
-    def open(cls, directory: Path, clock: Clock, *, allow_network_fs: bool = False) -> SQLiteStore:
+    def open(
+        cls, directory: Path, clock: Clock, *, allow_network_fs: bool = False, boot: str = ""
+    ) -> SQLiteStore:
         """Open or create the store of a data directory.
+
+        Args:
+            directory: The data directory.
+            clock: Gives the time.
+            allow_network_fs: Whether it may be on a network file system.
+            boot: What tells this start of the aggregator from others, noted in the lock.
 
         Raises:
             StorageError: If the directory cannot be written, is in use, is on a network file
                 system, or holds no such store.
         """
-        lock = DirectoryLock(directory)
+        lock = DirectoryLock(directory, boot)
         try:
             _check_filesystem(directory, allow_network_fs=allow_network_fs)
             return cls._over(directory / DATABASE_NAME, clock, lock)

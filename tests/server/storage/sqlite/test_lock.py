@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, Noted
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, Noted, holder_in
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 HOLDER = """
@@ -83,6 +83,18 @@ def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> No
 
     text = (tmp_path / LOCK_NAME).read_text()
     assert text == f"{os.getpid()}\nlog 7 alerts 8\n"
+
+
+def test_which_start_of_an_aggregator_has_it_is_noted(tmp_path: Path) -> None:
+    """Where one does; the next one that has none does not keep it."""
+    lock = DirectoryLock(tmp_path, "0a1b")
+    lock.note(Noted(7, 8))
+    assert holder_in((tmp_path / LOCK_NAME).read_bytes()) == (str(os.getpid()), "0a1b")
+    lock.release()
+    lock = DirectoryLock(tmp_path)
+    assert lock.noted == Noted(7, 8)
+    assert holder_in((tmp_path / LOCK_NAME).read_bytes()) == (str(os.getpid()), "")
+    lock.release()
 
 
 @pytest.mark.parametrize("what", ["a file", "below a file", "a NUL", "read-only"])

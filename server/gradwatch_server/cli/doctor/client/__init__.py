@@ -73,7 +73,8 @@ CLIENT_CHECKS: Final[tuple[Check[ClientSide], ...]] = (
     Check(
         "peer",
         "what speaks at the port",
-        "it is an HTTP server, something that says nothing, or anything but an aggregator",
+        "it is an HTTP server, be it that of an aggregator, something that says nothing, or "
+        "anything but an aggregator that takes records",
         "",
         connection.look_at_peer,
         needs=("connection",),

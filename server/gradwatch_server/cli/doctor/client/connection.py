@@ -14,7 +14,7 @@ from gradwatch_server.cli.doctor.client.subject import ClientSide
 from gradwatch_server.cli.doctor.finding import Finding, error, ok, skipped, warning
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.keys import check_pair
-from gradwatch_wire.names import DEFAULT_ENDPOINT
+from gradwatch_wire.names import DEFAULT_ENDPOINT, INGEST_PORT
 from gradwatch_wire.session.peer import Speaks
 
 CONNECT_S: Final = 5.0
@@ -82,6 +82,10 @@ def look_at_peer(subject: ClientSide) -> Finding:
     peer = subject.peer
     if peer.speaks in {Speaks.ROUTER, Speaks.CURVE}:
         return ok(f"there is {peer.what}")
+    if (answer := subject.aggregator_at_endpoint) is not None:
+        ingest = answer.fields.get("ingest") or f"tcp://{subject.host}:{INGEST_PORT}"
+        says = f"{subject.endpoint} is where an aggregator answers HTTP; records go elsewhere"
+        return error(says, f"give the address that gradwatch serve prints as ingest, as {ingest}")
     if peer.speaks is Speaks.SILENCE:
         return error(f"there is {peer.what}", f"it hangs, or is no aggregator; {_WHERE}")
     return error(f"there is {peer.what}, that is no aggregator", _WHERE)

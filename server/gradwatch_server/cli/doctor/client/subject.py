@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gradwatch_server.cli.credentials import credentials
 from gradwatch_server.cli.doctor.client.exchange import Exchange, exchange
 from gradwatch_server.cli.doctor.http_probe import Answer, ask
 from gradwatch_server.cli.replay import find_key
+from gradwatch_server.errors import GradwatchError
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.names import HTTP_PORT
 from gradwatch_wire.session.endpoint import find_endpoint
-from gradwatch_wire.session.peer import Peer, look_at
+from gradwatch_wire.session.peer import Peer, Speaks, look_at
+
+WEB_S: Final = 2.0
+"""How long the endpoint may take to answer HTTP: it is not its job."""
+
+_MAY_BE_HTTP: Final = frozenset({Speaks.HTTP, Speaks.SILENCE, Speaks.OTHER})
+"""With TLS an HTTP server says nothing to one who does not begin with it, or an alarm."""
 
 
 class ClientSide:
@@ -89,6 +97,21 @@ class ClientSide:
     def peer(self) -> Peer:
         """What listens at the endpoint."""
         return look_at(self.endpoint)
+
+    @cached_property
+    def aggregator_at_endpoint(self) -> Answer | None:
+        """What an aggregator says that answers HTTP where records are to go; None if none does."""
+        if self.host is None or self.peer.speaks not in _MAY_BE_HTTP:
+            return None
+        scheme = "http" if self.peer.speaks is Speaks.HTTP else "https"
+        place = f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        # It is asked who it is, and told nothing: whose certificate it has does not matter.
+        trusted = ssl._create_unverified_context()  # noqa: S323
+        try:
+            answer = ask(f"{scheme}://{place}", "/healthz", trusted=trusted, timeout_s=WEB_S)
+        except GradwatchError:
+            return None
+        return answer if answer.is_aggregator else None
 
     @cached_property
     def exchange(self) -> Exchange:

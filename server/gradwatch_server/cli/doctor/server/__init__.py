@@ -77,6 +77,15 @@ SERVER_CHECKS: Final[tuple[Check[ServerSide], ...]] = (
         needs=("settings",),
     ),
     Check(
+        "preparation",
+        "what `serve` makes of the settings before it opens anything: targets of notifications, "
+        "the collector of metrics",
+        "a URL or a variable is missing or malformed, or a library cannot be used",
+        "",
+        configuration.look_at_preparation,
+        needs=("extras", "keys", "certificate"),
+    ),
+    Check(
         "directory",
         "the data directory: whether it is there or can be made, owner, mode",
         "it cannot be made, or not be written by this user",
@@ -134,7 +143,7 @@ SERVER_CHECKS: Final[tuple[Check[ServerSide], ...]] = (
     ),
     Check(
         "aggregator",
-        "the aggregator that runs here, if one does",
+        "the aggregator that runs here with this data, if one does",
         "it takes nothing in",
         "it found data missing when it started",
         ports.look_at_aggregator,

@@ -7,6 +7,7 @@ from gradwatch_server.cli.doctor.finding import Finding, error, ok, skipped, war
 from gradwatch_server.cli.doctor.server.subject import ServerSide
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.keys import read_keys
+from gradwatch_server.preparation import prepare
 from gradwatch_server.settings import exposure_warnings
 from gradwatch_wire.keyfile import read_private
 
@@ -60,3 +61,22 @@ def look_at_certificate(subject: ServerSide) -> Finding:
     except GradwatchError as fault:
         return error(str(fault), "correct http_tls_cert and http_tls_key")
     return ok(f"{certificate}, and its key")
+
+
+def look_at_preparation(subject: ServerSide) -> Finding:
+    """Make of the settings what `serve` does first; nothing is opened or sent."""
+    settings = subject.settings
+    try:
+        prepare(settings)
+    except GradwatchError as fault:
+        advice = "correct it; gradwatch serve would not start, with the variables of this shell"
+        return error(str(fault), advice)
+    targets = ", ".join(settings.notify.root) or "none"
+    return ok(
+        f"targets of notifications: {targets}; collector: {_whether_set(settings.otlp_endpoint)}"
+    )
+
+
+def _whether_set(value: str | None) -> str:
+    """Say whether something is set that may have a secret in it."""
+    return "none" if value is None else "set"

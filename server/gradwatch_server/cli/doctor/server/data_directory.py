@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +23,13 @@ def look_at_directory(subject: ServerSide) -> Finding:
     directory = subject.settings.data
     if not directory.exists():
         parent = _existing(directory)
-        if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
+        if not _can_be_written(parent):
             return error(f"{directory} cannot be made in {parent}", f"make it, {_ANOTHER}")
         return ok(f"{directory.absolute()} is not there yet: serve makes it")
     if not directory.is_dir():
         return error(f"{directory} is no directory", f"move it away, {_ANOTHER}")
     found = directory.stat()
-    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+    if not _is_usable(subject, directory):
         says = f"{directory} (owner {found.st_uid}) cannot be written by this user ({os.getuid()})"
         return error(says, f"run: chown -R {os.getuid()} {directory}, {_ANOTHER}")
     mode = stat.S_IMODE(found.st_mode)
@@ -105,6 +106,26 @@ def look_at_database(subject: ServerSide) -> Finding:
 def _foreign(directory: Path) -> Finding:
     says = f"the database in {directory} does not begin as one of gradwatch"
     return error(says, f"move it away to start afresh, {_ANOTHER}")
+
+
+def _is_usable(subject: ServerSide, directory: Path) -> bool:
+    """Tell whether a directory that is there can be used, without a trace in one that is."""
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return False
+    has_been_used = subject.store.last_holder is not None
+    return has_been_used or _can_be_written(directory)
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Tell whether something can be made in a directory, by making and removing it.
+
+    Modes alone do not say so: to root they allow everything, in `/proc`, too.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".gradwatch-doctor-", dir=directory):
+            return True
+    except OSError:
+        return False
 
 
 def _existing(path: Path) -> Path:

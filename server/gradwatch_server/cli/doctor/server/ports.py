@@ -29,7 +29,13 @@ def look_at_http_address(subject: ServerSide) -> Finding:
         return error(
             says, f"give a free one with --http, or end it: see 'ss -ltnp sport = :{port}'"
         )
-    return _taken(subject, subject.settings.http, subject.running.fields["version"], "--http")
+    return _taken(
+        subject,
+        subject.settings.http,
+        "--http",
+        is_own=subject.is_own,
+        version=subject.running.fields["version"],
+    )
 
 
 def look_at_ingest_address(subject: ServerSide) -> Finding:
@@ -51,6 +57,8 @@ def look_at_aggregator(subject: ServerSide) -> Finding:
     """Ask the aggregator that runs whether it takes records in."""
     if subject.running is None:
         return skipped("none answers at the HTTP address")
+    if subject.is_own is False:
+        return skipped("the one that answers at the HTTP address is not that of this data")
     answer = subject.ask("/readyz")
     if answer.status != http.client.OK:
         why = answer.fields.get("detail", f"HTTP {answer.status}")
@@ -76,18 +84,43 @@ def _who_has(subject: ServerSide, endpoint: str, reached: str) -> Finding:
     peer = look_at(reached)
     if peer.speaks not in {Speaks.ROUTER, Speaks.CURVE}:
         return error(f"{endpoint} is taken: there is {peer.what}", "give a free one with --ingest")
-    return _taken(subject, endpoint, "", "--ingest")
+    return _taken(subject, endpoint, "--ingest", is_own=_takes_records_at(subject, endpoint))
 
 
-def _taken(subject: ServerSide, address: str, version: str, option: str) -> Finding:
+def _taken(
+    subject: ServerSide, address: str, option: str, *, is_own: bool | None, version: str = ""
+) -> Finding:
     """Say of an address that an aggregator has whether it is that of this data directory."""
+    store, data = subject.store, subject.settings.data
     which = f"an aggregator{f' ({version})' if version else ''}"
-    if subject.store.holder is not None:
+    if store.holder is None:
+        says = f"{address} is taken by {which}, but no process has the data directory {data}"
+        return error(says, f"stop that one, or give a free address with {option}")
+    if is_own is None:
         says = f"{address} is taken by {which}, and a process has this data directory"
         return ok(f"{says}; whether it is the same one is not known")
-    says = f"{address} is taken by {which}, but no process has the data directory"
-    says = f"{says} {subject.settings.data}"
-    return error(says, f"stop that one, or give a free address with {option}")
+    if is_own:
+        return ok(f"{address} is taken by {which}, the one that has this data directory")
+    says = f"{address} is taken by {which} of other data; the one that has {data} listens elsewhere"
+    return error(says, f"give the --data of that one, or the address of this one with {option}")
+
+
+def _takes_records_at(subject: ServerSide, endpoint: str) -> bool | None:
+    """Tell whether the aggregator of the data directory has an endpoint; None if nobody knows.
+
+    What is known is what the one says that answers at the HTTP address.
+    """
+    if subject.running is None or subject.is_own is None:
+        return None
+    told = subject.running.fields.get("ingest")
+    if told is None:  # it listens on all addresses, at a port that it does not tell
+        host = endpoint_host(endpoint)
+        is_there = host is not None and is_wildcard(host)
+        return True if is_there and subject.is_own else None
+    is_there = str(told).rpartition(":")[2] == endpoint.rpartition(":")[2]
+    if subject.is_own:
+        return is_there
+    return False if is_there else None
 
 
 def _unavailable(address: str, fault: OSError, option: str) -> Finding:

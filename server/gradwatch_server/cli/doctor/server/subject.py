@@ -48,6 +48,19 @@ class ServerSide:
             return None
         return answer if answer.is_aggregator else None
 
+    @cached_property
+    def is_own(self) -> bool | None:
+        """Whether the aggregator that answers is that of the data directory; None if unknown."""
+        if self.running is None:
+            return None
+        try:
+            store = self.store
+        except OSError:  # of another user
+            return None
+        if store.holder is None:
+            return False
+        return None if store.boot is None else self.running.fields.get("boot") == store.boot
+
     def ask(self, path: str) -> Answer:
         """Ask at our HTTP address, whosever it is.
 

@@ -1,4 +1,4 @@
-"""Where a run is seen over HTTP: from what the aggregator says of itself, as far as it is known."""
+"""Where the aggregator answers HTTP: from what it says of itself, as far as it is known."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Final
 _BOUND: Final = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):([0-9]{1,5})")
 
 
-def find_url(bound: str, endpoint: str, run: str) -> str | None:
-    """Return the URL of a run; None where the HTTP address cannot be reached from here.
+def find_http_url(bound: str, endpoint: str) -> str | None:
+    """Return where HTTP is answered; None where that cannot be reached from here.
 
     Args:
         bound: Where the aggregator answers HTTP, as it is bound, such as `http://0.0.0.0:8420`;
             empty if it did not say.
         endpoint: Where this process sends to.
-        run: Name of the run.
     """
     match = _BOUND.fullmatch(bound)
     if match is None:
@@ -26,7 +25,7 @@ def find_url(bound: str, endpoint: str, run: str) -> str | None:
         host = _host_of(endpoint)
     elif _is_loopback(host) and not _is_loopback(_host_of(endpoint)):
         return None  # on the aggregator's own machine only, which this may not be
-    return f"{scheme}://{host}:{port}/runs/{run}"
+    return f"{scheme}://{host}:{port}"
 
 
 def _host_of(endpoint: str) -> str:

@@ -1,0 +1,43 @@
+"""What an aggregator makes of its settings before it opens anything, or refuses to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradwatch_server.api.metrics.push import MetricsPush, make_push
+from gradwatch_server.api.tls import check_tls
+from gradwatch_server.keys import Keys, read_keys
+from gradwatch_server.notify.notifications import make_notifiers
+from gradwatch_server.notify.notifiers.base import Notifier
+from gradwatch_server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What settings lead to; nothing of it has begun.
+
+    Args:
+        keys: Who gets in, None for everybody.
+        push: What sends metrics to a collector, None without one.
+        notifiers: What sends to each target of notifications, by its name.
+    """
+
+    keys: Keys | None
+    push: MetricsPush | None
+    notifiers: Mapping[str, Notifier]
+
+
+def prepare(settings: Settings) -> Preparation:
+    """Read and check all that the settings name: `serve` begins with it, and `doctor` ends there.
+
+    Raises:
+        GradwatchError: If a file, a variable or a library is missing, or something is malformed.
+    """
+    keys = None if settings.keys_dir is None else read_keys(settings.keys_dir)
+    check_tls(settings.http_tls_cert, settings.http_tls_key)
+    return Preparation(
+        keys=keys,
+        push=make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data),
+        notifiers=make_notifiers(settings.notify),
+    )
