@@ -29,6 +29,10 @@ class Relay:
         """Take what is sent, and pass nothing on."""
         self._process.send_signal(signal.SIGSTOP)
 
+    def resume(self) -> None:
+        """Go on after it hung."""
+        self._process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         """Cut all connections, and listen no more; also a second time."""
         self._process.kill()
@@ -50,7 +54,7 @@ async def _serve(host: str, port: int) -> None:
         await asyncio.gather(_copy(reader, back), _copy(there, writer), return_exceptions=True)
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for the test
     await server.serve_forever()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import gradwatch
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
 from tests.support.relay import Relay
@@ -51,18 +53,18 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     first, second = relay(aggregator.endpoint), relay(aggregator.endpoint)
     watch = attach(model_with_gradients(), endpoint=f"{first.endpoint},{second.endpoint}")
     assert watch.endpoint == watch.stats()["endpoint"] == first.endpoint
-    for step in range(2_000):
+    for step in range(800):
         watch.collect(step=step)
-        if step == 500:
+        if step == 300:
             wait_until(lambda: watch.stats()["acked"] > 100, "the stream flows")
             first.close()
-    wait_until(lambda: watch.stats()["acked"] == 2_001, "everything acknowledged")
+    wait_until(lambda: watch.stats()["acked"] == 801, "everything acknowledged")
     assert watch.endpoint == watch.stats()["endpoint"] == second.endpoint
     assert f"endpoint={second.endpoint!r}" in repr(watch)
     watch.close()
 
-    assert [stats.step for stats in aggregator.of(Stats)] == list(range(2_000))
-    assert [envelope.seq for envelope in aggregator.stored] == list(range(1, 2_003))
+    assert [stats.step for stats in aggregator.of(Stats)] == list(range(800))
+    assert [envelope.seq for envelope in aggregator.stored] == list(range(1, 803))
     assert aggregator.lost == []
     assert len(aggregator.hellos) == 1
     assert watch.stats()["moves"] == 1
@@ -152,3 +154,33 @@ def test_what_comes_at_the_end_goes_to_the_next_one(
 
     assert [envelope.seq for envelope in aggregator.stored] == [1, 2, 3, 4]
     assert watch.endpoint == aggregator.endpoint
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open none."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
+    new_aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """ZeroMQ would end the process."""
+    first, second = new_aggregator(), new_aggregator()
+    watch = attach(model_with_gradients(), endpoint=[first.endpoint, second.endpoint])
+    wait_until(lambda: first.hellos, "HELLO")
+    with no_descriptors():
+        first.stop()
+        wait_until(lambda: watch.stats()["faults"], "it cannot move")
+        assert watch.endpoint == first.endpoint
+        assert str(watch.stats()["last_error"]).startswith("endpoint: file descriptors: 16 are")
+    wait_until(lambda: second.hellos, "HELLO at the next one")
+
+    assert watch.endpoint == second.endpoint
