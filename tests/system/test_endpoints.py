@@ -113,6 +113,6 @@ def test_an_aggregator_that_comes_back_on_another_port_is_found(
         stored = 1 + 2 * STEPS + 1
         assert report["records"] == {"stored": stored, "lost": 0, "late": 0, "unresolved": 0}
         assert one.watch.endpoint == again.ingest
-        assert one.watch.url == f"{again.url}/runs/gpt"
+        assert one.watch.url == f"{again.url}/?run=gpt"
     finally:
         again.close()
