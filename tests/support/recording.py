@@ -27,6 +27,7 @@ class RecordingAggregator(threading.Thread):
         self.boot_id = os.urandom(16)
         self.stored: list[wire.Envelope] = []
         self.hellos: dict[bytes, wire.Hello] = {}  # by session
+        self.num_hellos = 0
         self.beats: list[wire.Beat] = []
         self.lost: list[tuple[int, int]] = []
         self.refusal: str | None = None
@@ -58,6 +59,7 @@ class RecordingAggregator(threading.Thread):
         self._peers[session] = peer
         if isinstance(record, wire.Hello):
             self.hellos[session] = record
+            self.num_hellos += 1
             if self.refusal is not None:
                 self._reply(peer, session, wire.Refuse(reason=self.refusal))
                 return

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import zmq
 
 from gradwatch._transport.handshakes import Handshakes
 from gradwatch._transport.keys import use_key
-from gradwatch._transport.room import check_room
+from gradwatch._transport.room import check_descriptors, check_room
 from gradwatch_wire.keyfile import ClientKey
 
 # Why each value: docs/protocol.md.
+RECONNECT_S: Final = 0.1
+RECONNECT_MAX_S: Final = 3.0
+
 _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.IMMEDIATE: 1,
     zmq.SNDHWM: 100,
     zmq.RCVHWM: 0,
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 3_000,
+    zmq.RECONNECT_IVL: round(1e3 * RECONNECT_S),
+    zmq.RECONNECT_IVL_MAX: round(1e3 * RECONNECT_MAX_S),
     zmq.CONNECT_TIMEOUT: 3_000,
     zmq.HANDSHAKE_IVL: 5_000,
     zmq.HEARTBEAT_IVL: 2_000,
@@ -42,29 +46,44 @@ class Connection:
                 endpoint.
         """
         check_room()
-        self.endpoint = endpoint
+        self._key = key
         with ExitStack() as undo:
-            try:
+            with _named(endpoint):
                 self._context = zmq.Context()
-                undo.callback(self._context.term)
-                self._socket = self._context.socket(zmq.DEALER)
-                undo.callback(self._socket.close, linger=0)
-                self.handshakes = Handshakes(self._socket, endpoint)
-                undo.callback(self.handshakes.close)
-                self._connect(key)
-            except zmq.ZMQError as error:
-                msg = f"endpoint: ZeroMQ cannot connect to {endpoint!r}: {error.strerror}"
-                raise ValueError(msg) from error
+            undo.callback(self._context.term)
+            self._socket, self.handshakes = self._opened(endpoint)
             undo.pop_all()
 
-    def _connect(self, key: ClientKey | None) -> None:
+    def move(self, endpoint: str) -> None:
+        """Leave the one that it is connected to for another; what that one sends is not read.
+
+        Raises:
+            ValueError: If there is no room for it, or ZeroMQ does not take the endpoint. Then it
+                stays where it is.
+        """
+        check_descriptors()
+        socket, handshakes = self._opened(endpoint)
+        self._close_socket()
+        self._socket, self.handshakes = socket, handshakes
+
+    def _opened(self, endpoint: str) -> tuple[zmq.Socket[bytes], Handshakes]:
+        with _named(endpoint), ExitStack() as undo:
+            socket = self._context.socket(zmq.DEALER)
+            undo.callback(socket.close, linger=0)
+            handshakes = Handshakes(socket, endpoint)
+            undo.callback(handshakes.close)
+            self._connect(socket, endpoint)
+            undo.pop_all()
+        return socket, handshakes
+
+    def _connect(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         for option, value in _OPTIONS.items():
-            self._socket.setsockopt(option, value)
+            socket.setsockopt(option, value)
         # Only where it is asked for: with it a name may resolve to where nobody listens.
-        self._socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
-        if key is not None:
-            use_key(self._socket, key)
-        self._socket.connect(self.endpoint)
+        socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+        if self._key is not None:
+            use_key(socket, self._key)
+        socket.connect(endpoint)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for a message; tell whether there is one."""
@@ -87,6 +106,19 @@ class Connection:
 
     def close(self) -> None:
         """Close it at once."""
+        self._close_socket()
+        self._context.term()
+
+    def _close_socket(self) -> None:
         self.handshakes.close()
         self._socket.close(linger=0)
-        self._context.term()
+
+
+@contextmanager
+def _named(endpoint: str) -> Iterator[None]:
+    """Raise what ZeroMQ raises as a ValueError that names the endpoint."""
+    try:
+        yield
+    except zmq.ZMQError as error:
+        msg = f"endpoint: ZeroMQ cannot connect to {endpoint!r}: {error.strerror}"
+        raise ValueError(msg) from error

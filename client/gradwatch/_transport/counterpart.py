@@ -25,10 +25,13 @@ class Counterpart:
         endpoint: Where it listens.
         has_key: Whether this process has a key for it.
         faults: Where it is told.
+
+    Attributes:
+        endpoint: As given.
     """
 
     def __init__(self, endpoint: str, *, has_key: bool, faults: Faults) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._has_key = has_key
         self._faults = faults
         self._answered_s: float | None = None
@@ -59,7 +62,7 @@ class Counterpart:
         if doubt is None or self._is_known or not is_time:
             return
         self._looked_s = now_s
-        self._peer = look_at(self._endpoint)
+        self._peer = look_at(self.endpoint)
         if not is_last:  # the end has a line of its own
             self._tell(self._peer, doubt)
 
@@ -97,9 +100,9 @@ class Counterpart:
             self._note("not let in", self._whose_key())
         elif peer.speaks is Speaks.ROUTER and is_cut and self._has_key:
             why = "does not ask for keys; leave keys= and GRADWATCH_KEYS out, or give it --keys-dir"
-            self._note("not let in", f"the aggregator at {self._endpoint} {why}")
+            self._note("not let in", f"the aggregator at {self.endpoint} {why}")
         elif peer.speaks in {Speaks.HTTP, Speaks.ZEROMQ, Speaks.OTHER}:
-            self._note("no aggregator", f"at {self._endpoint} listens {peer.what}; {_HINT}")
+            self._note("no aggregator", f"at {self.endpoint} listens {peer.what}; {_HINT}")
 
     def _note(self, what: str, why: str) -> None:
         self._is_known = True
@@ -107,4 +110,4 @@ class Counterpart:
 
     def _whose_key(self) -> str:
         key = "this process's is not known there" if self._has_key else "this process has none"
-        return f"the aggregator at {self._endpoint} asks for another key (GRADWATCH_KEYS); {key}"
+        return f"the aggregator at {self.endpoint} asks for another key (GRADWATCH_KEYS); {key}"

@@ -24,7 +24,8 @@ _CUT: Final = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 _DONE: Final = zmq.Event.HANDSHAKE_SUCCEEDED
 _CONNECTED: Final = zmq.Event.CONNECTED
 _DISCONNECTED: Final = zmq.Event.DISCONNECTED
-_EVENTS: Final = _DONE | _CUT | _CONNECTED | _DISCONNECTED | _GIVEN_UP[0] | _GIVEN_UP[1]
+_RETRIED: Final = zmq.Event.CONNECT_RETRIED
+_EVENTS: Final = _DONE | _CUT | _CONNECTED | _DISCONNECTED | _RETRIED | _GIVEN_UP[0] | _GIVEN_UP[1]
 
 
 class Doubt(Enum):
@@ -40,11 +41,15 @@ class Handshakes:
     Attributes:
         is_connected: Whether anything has ever taken a connection.
         has_succeeded: Whether a handshake ever succeeded: the other side is a ZeroMQ socket.
+        is_refused: Whether the last attempt to connect failed, or the other side ends the
+            handshakes.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self.is_connected = False
         self.has_succeeded = False
+        self.is_refused = False
+        self._has_ended = False  # a connection just now, and the next one was not tried yet
         self._socket = socket
         self._endpoint = endpoint
         self._monitor = socket.get_monitor_socket(_EVENTS)
@@ -72,10 +77,22 @@ class Handshakes:
         self._monitor.close(linger=0)
 
     def _take(self, event: int, value: int, now_s: float) -> bool:
+        if event == _RETRIED:  # comes when an attempt failed, and when a connection ended
+            self.is_refused |= not self._has_ended
+            self._has_ended = False
+            return False
         if event == _CONNECTED:
             self.is_connected, self._begun_s = True, now_s
             self._retry_at = float("inf")  # ZeroMQ has not given up after all
+            self.is_refused = False
             return False
+        is_cut = self._ends(event, value, now_s)
+        self.is_refused |= is_cut
+        self._has_ended = event == _DISCONNECTED
+        return is_cut
+
+    def _ends(self, event: int, value: int, now_s: float) -> bool:
+        """Tell whether an event says that the other side ends the handshakes."""
         is_unfinished = self._begun_s is not None
         self._begun_s = None
         if event == _DONE:

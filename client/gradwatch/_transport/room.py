@@ -20,17 +20,26 @@ def check_room() -> None:
     Raises:
         ValueError: If too few descriptors are free, or the system starts no more threads.
     """
+    check_descriptors()
+    if (started := _num_started(THREADS)) < THREADS:
+        msg = (
+            f"threads: {THREADS} are needed, the system starts {started} more; raise the limit "
+            "(ulimit -u, or the container's pids limit)"
+        )
+        raise ValueError(msg)
+
+
+def check_descriptors() -> None:
+    """Refuse to open a socket where that could not be done.
+
+    Raises:
+        ValueError: If too few descriptors are free.
+    """
     if (free := _num_free(DESCRIPTORS)) < DESCRIPTORS:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         msg = (
             f"file descriptors: {DESCRIPTORS} are needed, {free} of {limit} are free; raise the "
             "limit (ulimit -n), or close files"
-        )
-        raise ValueError(msg)
-    if (started := _num_started(THREADS)) < THREADS:
-        msg = (
-            f"threads: {THREADS} are needed, the system starts {started} more; raise the limit "
-            "(ulimit -u, or the container's pids limit)"
         )
         raise ValueError(msg)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection
-from gradwatch._transport.counterpart import Counterpart
 from gradwatch._transport.orphan_files import claim_orphans
+from gradwatch._transport.route import SILENT_AFTER_S, Route
 from gradwatch._transport.spill import Spill
 from gradwatch_wire import Bye, Json, ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey
@@ -23,22 +23,29 @@ from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
-from gradwatch_wire.session.timing import BEAT_EVERY_S, CLOSE_S, MAX_BATCH, ROUND_MS
+from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5
 """How long `close` waits: the thread looks at the clock once in a while only."""
 
-SILENT_AFTER_S: Final = 3 * BEAT_EVERY_S
-"""It answers each beat: after three without an answer it counts as silent."""
-
 
 class Sender(threading.Thread):
-    """Runs until `close`, and no longer than 2 s after it."""
+    """Runs until `close`, and no longer than 2 s after it.
+
+    Args:
+        session: What it sends.
+        endpoints: Where the aggregator listens, the one to begin with first.
+        faults: Where it is told what goes wrong.
+        on_alert: Called with each alert, if given.
+        key: For an aggregator that asks for one; the same for all endpoints.
+        spill: The files of the session, if there are any.
+        is_training: Asked for each BEAT, if given.
+    """
 
     def __init__(
         self,
         session: Session[Outbox],
-        endpoint: str,
+        endpoints: Sequence[str],
         faults: Faults,
         on_alert: Callable[[dict[str, Json]], object] | None,
         key: ClientKey | None = None,
@@ -50,13 +57,13 @@ class Sender(threading.Thread):
         self.queue = CollectionQueue()
         self.spill = spill
         self.orphaned: OrphanedSessions | None = None
-        self.endpoint = endpoint
         self._faults = faults
         self._on_alert = on_alert
         self._key = key
-        self._counterpart = Counterpart(endpoint, has_key=key is not None, faults=faults)
+        now_s = time.monotonic()
+        self.route = Route(endpoints, now_s, has_key=key is not None, faults=faults)
         self._connection: Connection | None = None
-        self._driver = SessionDriver(session, time.monotonic())
+        self._driver = SessionDriver(session, now_s)
         if is_training is not None:
             self._driver.is_training = is_training
         self._bye: Bye | None = None
@@ -74,7 +81,7 @@ class Sender(threading.Thread):
         Raises:
             ValueError: If there is no room for the connection, or no thread can be started.
         """
-        self._connection = Connection(self.endpoint, self._key)
+        self._connection = Connection(self.route.endpoint, self._key)
         try:
             super().start()
         except RuntimeError as error:
@@ -109,19 +116,20 @@ class Sender(threading.Thread):
             return ""
         kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
         if session.phase is Phase.REFUSED:
-            why = f"the aggregator refused: {session.refused!a}"
+            why = f"{self.route.endpoint}: the aggregator refused: {session.refused!a}"
         else:
-            why = self._counterpart.describe(time.monotonic())
-        return f"{count} pending records were not delivered to {self.endpoint}: {why}{kept}"
+            why = self.route.describe(time.monotonic())
+        return f"{count} pending records were not delivered to {why}{kept}"
 
     def describe_aggregator(self) -> str:
         """Say whether the aggregator answers; any thread may ask."""
         if self.session.phase is Phase.REFUSED:
             return f"refuses: {self.session.refused!a}"
         now_s = time.monotonic()
-        silent_s = self._counterpart.silent_s(now_s)
+        counterpart = self.route.counterpart
+        silent_s = counterpart.silent_s(now_s)
         if silent_s is None:
-            return f"has not answered: {self._counterpart.describe(now_s)}"
+            return f"has not answered: {counterpart.describe(now_s)}"
         if silent_s < SILENT_AFTER_S:
             return f"answers, {silent_s:.1f} s ago"
         return f"has been silent for {silent_s:.0f} s"
@@ -135,7 +143,8 @@ class Sender(threading.Thread):
             self._claim_orphaned()
             while not self._closing.is_set():
                 self._round(connection)
-                self._counterpart.check(connection.handshakes, time.monotonic())
+                self.route.counterpart.check(connection.handshakes, time.monotonic())
+                self._follow_route(connection)
             self._drain(connection)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
@@ -161,16 +170,23 @@ class Sender(threading.Thread):
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
         if self.session.phase is Phase.GREETING:
-            self._counterpart.check(connection.handshakes, time.monotonic(), is_last=True)
+            now_s = time.monotonic()
+            self.route.counterpart.check(connection.handshakes, now_s, is_last=True)
         while self.queue and self._driver.may_produce(time.monotonic()):
-            self._round(connection)
+            self._last_round(connection)
         if self.queue:
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
         self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
             self._has_said_bye = self.session.source.append(self._bye, time.time_ns())
         while not self._driver.is_closed(time.monotonic()):
-            self._round(connection)
+            self._last_round(connection)
+
+    def _last_round(self, connection: Connection) -> None:
+        """Do a round while it closes: there is no time left to look at who does not answer."""
+        self._round(connection)
+        connection.handshakes.check(time.monotonic())
+        self._follow_route(connection)
 
     def _round(self, connection: Connection) -> None:
         if connection.wait(ROUND_MS):
@@ -180,6 +196,22 @@ class Sender(threading.Thread):
             self.spill.flush()
         self._driver.send(connection.send, time.monotonic())
 
+    def _follow_route(self, connection: Connection) -> None:
+        """Go on with the next endpoint if the one in use does not answer."""
+        now_s, is_refused = time.monotonic(), connection.handshakes.is_refused
+        if not self.route.is_to_leave(now_s, is_refused=is_refused):
+            return
+        if self.session.phase is Phase.REFUSED:  # it was answered, and is not to be asked again
+            return
+        try:
+            connection.move(self.route.others[0])
+        except ValueError as error:
+            self._faults.note("endpoint", error)
+            self.route.rest(now_s)
+            return
+        self.route.moved(now_s)
+        self._driver.greet_again()
+
     def _receive(self, connection: Connection) -> None:
         for _ in range(MAX_BATCH):
             frames = connection.receive()
@@ -188,9 +220,9 @@ class Sender(threading.Thread):
             now_s = time.monotonic()
             try:
                 self._driver.receive(decode(frames), now_s)
-                self._counterpart.answered(now_s)
+                self.route.answered(now_s)
             except ProtocolError as error:
-                self._counterpart.babbled(error)
+                self.route.counterpart.babbled(error)
         self._tell()
 
     def _tell(self) -> None:

@@ -58,7 +58,7 @@ from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
 from gradwatch_wire.names import Reduction
-from gradwatch_wire.session.endpoint import find_endpoint
+from gradwatch_wire.session.endpoint import find_endpoints
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
 from gradwatch_wire.session.switch import is_disabled
@@ -76,7 +76,7 @@ def attach(
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     run: str | None = None,
-    endpoint: str | None = None,
+    endpoint: str | Sequence[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     every: int = 1,
     first_step: int = 0,
@@ -109,7 +109,9 @@ def attach(
             collects.
         run: Name of the run, the same on all ranks. Default: `GRADWATCH_RUN`, else the launcher's
             job id, else, in a single process, a generated one.
-        endpoint: Where the aggregator listens. Default: `GRADWATCH_ENDPOINT`, else
+        endpoint: Where the aggregator listens. Several, for one that has several nodes, are a list
+            or have commas between them: rank r begins with number r modulo their number, and goes
+            on with the next one when one does not answer. Default: `GRADWATCH_ENDPOINT`, else
             `tcp://127.0.0.1:5555`.
         keys: The key file, made by `gradwatch keys`, for an aggregator that asks who sends.
             Default: `GRADWATCH_KEYS`, else none.
@@ -194,14 +196,14 @@ def attach(
         num_pieces=find_pieces(layers, len(named_groups), len(optimizers), tuple(measured)),
         module_names=tuple(measured),
     )
-    target, key = find_endpoint(endpoint), find_key(keys)
+    targets, key = _from_rank(find_endpoints(endpoint), identity.rank), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
     directory = find_directory(spill)
     with ExitStack() as undo:  # what raises here leaves nothing behind
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
         session = Session(session_id, hello, Outbox(buffer_bytes, files))
         mode = TrainingMode(modules)
-        sender = Sender(session, target, faults, on_alert, key, files, mode.is_training)
+        sender = Sender(session, targets, faults, on_alert, key, files, mode.is_training)
         hookable = not config.is_autograd_compiled
         order = ForwardOrder(modules, layers, faults)
         undo.callback(order.close)
@@ -231,13 +233,20 @@ def attach(
         sender.start()
         undo.pop_all()
     watch = Watch(recorder, hooks, sender, faults, identity)
-    _tell_start(identity, len(layers), target)
+    _tell_start(identity, len(layers), targets)
     _tell_untrained(find_untrained(optimizers, layers), faults)
     return watch
 
 
-def _tell_start(identity: Identity, num_layers: int, target: str) -> None:
+def _from_rank(endpoints: tuple[str, ...], rank: int) -> tuple[str, ...]:
+    """Return them in the order in which a rank tries them: ranks spread over the first."""
+    first = rank % len(endpoints)
+    return endpoints[first:] + endpoints[:first]
+
+
+def _tell_start(identity: Identity, num_layers: int, targets: Sequence[str]) -> None:
     what = f"run {identity.run}, rank {identity.rank} of {identity.world}, {num_layers} layers"
+    target = ", else ".join(targets)
     if identity.is_generated:  # a name that nobody chose has to be seen, also in a notebook
         how = "pass attach(run=...) or set GRADWATCH_RUN for another name"
         tell(logging.WARNING, f"{what}, to {target}; {how}")

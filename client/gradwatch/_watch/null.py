@@ -25,6 +25,11 @@ class NullWatch:
         """None: no aggregator is asked."""
         return
 
+    @property
+    def endpoint(self) -> str:
+        """The empty text: nothing is sent."""
+        return ""
+
     def collect(
         self,
         *,
@@ -50,8 +55,9 @@ class NullWatch:
     def stats(self) -> dict[str, int | str]:
         """Return the counters of a watch that never did anything."""
         names = ("collected", "dropped", "oversize", "sent", "acked", "evicted", "pending")
-        more = ("spilled", "spill_dropped", "replayed", "faults")
-        return dict.fromkeys((*names, *more), 0) | {"last_error": ""}
+        more = ("spilled", "spill_dropped", "replayed", "moves")
+        counters: dict[str, int | str] = dict.fromkeys((*names, *more), 0)
+        return counters | {"endpoint": "", "faults": 0, "last_error": ""}
 
     def __repr__(self) -> str:
         """Say that it does nothing."""

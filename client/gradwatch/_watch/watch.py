@@ -66,7 +66,12 @@ class Watch:
     @property
     def http_url(self) -> str | None:
         """Where the aggregator answers HTTP, such as `http://127.0.0.1:8420`; None as `url` is."""
-        return find_http_url(self._sender.session.http, self._sender.endpoint)
+        return find_http_url(self._sender.session.http, self.endpoint)
+
+    @property
+    def endpoint(self) -> str:
+        """Where records go: of several endpoints the one that is in use now."""
+        return self._sender.route.endpoint
 
     def collect(
         self,
@@ -152,7 +157,8 @@ class Watch:
         keep up; records `oversize` for the aggregator, `sent`, `acked`, `evicted` from memory
         before they were acknowledged, `pending`; with spill files also records `spilled` to disk,
         `spill_dropped` from there before they were acknowledged, `replayed` from those of an
-        earlier process; `faults` and the `last_error`. What is dropped, oversize, or evicted and
+        earlier process; `moves` from one endpoint to the next, and the `endpoint` in use; `faults`
+        and the `last_error`. What is dropped, oversize, or evicted and
         not spilled, the aggregator counts as lost.
         """
         counters = self._sender.session.counters
@@ -168,6 +174,8 @@ class Watch:
             "spilled": spill.num_written if spill else 0,
             "spill_dropped": spill.num_dropped if spill else 0,
             "replayed": orphaned.num_sent if orphaned else 0,
+            "moves": self._sender.route.num_moves,
+            "endpoint": self.endpoint,
             "faults": self._faults.counts.total(),
             "last_error": self._faults.last,
         }
@@ -177,7 +185,7 @@ class Watch:
         state = ", closed" if self._closed else ""
         return (
             f"<gradwatch.Watch run={self.run!r} rank={self._identity.rank} of "
-            f"{self._identity.world} endpoint={self._sender.endpoint!r} step={self._recorder.step} "
+            f"{self._identity.world} endpoint={self.endpoint!r} step={self._recorder.step} "
             f"collected={self._recorder.num_collected}{state}>"
         )
 
@@ -199,7 +207,9 @@ class Watch:
         yield "steps collected", counts["collected"]
         yield "records", _listed(counts, "sent", "acked", "pending")
         yield "given up", _listed(counts, "dropped", "oversize", "evicted", "spill_dropped")
-        yield "aggregator", f"{self._sender.endpoint} {state}"
+        yield "aggregator", f"{self.endpoint} {state}"
+        if others := self._sender.route.others:
+            yield "else", ", ".join(others)
         yield "seen at", self.url or "not known"
         yield "faults", counts["faults"]
         yield "last fault", counts["last_error"] or "none"

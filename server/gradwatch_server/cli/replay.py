@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from gradwatch_server.addresses import endpoint_host
 from gradwatch_server.cli.dealer import connect, dealer
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey, read_client_key
 from gradwatch_wire.session.driver import send_due
+from gradwatch_wire.session.endpoint import find_endpoint
 from gradwatch_wire.session.session import Session
 from gradwatch_wire.session.session_lock import SessionLock
 from gradwatch_wire.session.spill_format import SpillError
@@ -70,7 +70,7 @@ def replay_files(
         GradwatchError: If a file is none of ours or in use, or the aggregator is not there or
             refuses a session.
     """
-    endpoint_host(endpoint)
+    endpoint = _checked(endpoint)
     sessions = [_open(path) for path in first_paths(_expanded(paths))]
     with dealer(endpoint, key) as socket:
         connect(socket, endpoint)
@@ -80,6 +80,13 @@ def replay_files(
                 if remove:
                     spilled.remove()
             yield Replayed(spilled, num_sent)
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        return find_endpoint(endpoint)
+    except ValueError as error:
+        raise GradwatchError(str(error)) from error
 
 
 @contextmanager

@@ -48,6 +48,9 @@ class OtherSessions(Protocol):
     def send(self, send: Send, now_s: float) -> None:
         """Send what is due."""
 
+    def greet_again(self) -> None:
+        """Say HELLO at once: the connection is another one."""
+
 
 class SessionDriver:
     """Drives the session of a process that lives, from its first HELLO until it has closed."""
@@ -82,6 +85,12 @@ class SessionDriver:
         if self.others is not None and not self.is_closing:
             self.others.send(send, now_s)
         send_records(self.session, send)
+
+    def greet_again(self) -> None:
+        """Begin with HELLO: the connection is another one."""
+        self.session.greet_again()
+        if self.others is not None:
+            self.others.greet_again()
 
     def close(self, now_s: float) -> None:
         """Begin to close: from now on there is `CLOSE_S` until it `is_closed`."""

@@ -50,6 +50,11 @@ class OrphanedSessions:
             session.receive(envelope, now_s)
             session.alerts.clear()  # of a training that has ended
 
+    def greet_again(self) -> None:
+        """Say HELLO for the session whose turn it is: the connection is another one."""
+        if self._orphans:
+            self._orphans[0].session.greet_again()
+
     def close(self) -> None:
         """Leave what is not stored to the next process."""
         while self._orphans:

@@ -113,6 +113,12 @@ class Session(Generic[S]):
         """Say that the HELLO is with the socket."""
         self._hello_at_s = now_s
 
+    def greet_again(self) -> None:
+        """Say HELLO before anything else, and at once: who answers may be another one now."""
+        if self.phase is not Phase.REFUSED:
+            self.phase = Phase.GREETING
+            self._hello_at_s = float("-inf")
+
     def beat(
         self,
         last_step: int,
@@ -195,8 +201,7 @@ class Session(Generic[S]):
         if ack.boot_id != self._boot_id:
             # It restarted. HELLO at once, once: its WELCOME says from where to go on.
             if self.phase is Phase.OPEN:
-                self.phase = Phase.GREETING
-                self._hello_at_s = float("-inf")
+                self.greet_again()
             return
         acked = self.source.release(ack.acked)
         if acked > self._acked:

@@ -297,6 +297,26 @@ def test_a_connection_that_came_back_by_itself_is_left_alone(wait_until: Any) ->
     context.term()
 
 
+def test_it_is_refused_where_an_attempt_fails_and_not_where_a_connection_ends() -> None:
+    """The other side may be back at the next attempt, which ZeroMQ announces in both cases."""
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    handshakes = Handshakes(made, "tcp://127.0.0.1:1")
+    event = zmq.Event
+    steps = [
+        *((event.CONNECT_RETRIED, True), (event.CONNECTED, False)),
+        *((event.HANDSHAKE_SUCCEEDED, False), (event.DISCONNECTED, False)),
+        *((event.CONNECT_RETRIED, False), (event.CONNECT_RETRIED, True)),
+        *((event.CONNECTED, False), (event.HANDSHAKE_FAILED_AUTH, True)),
+    ]
+    for number, (each, is_refused) in enumerate(steps):
+        handshakes._take(each, 0, 0.0)
+        assert handshakes.is_refused is is_refused, number
+    handshakes.close()
+    made.close(linger=0)
+    context.term()
+
+
 def test_an_aggregator_that_answers_but_is_slow_is_not_said_to_be_gone() -> None:
     """Closing waits so long and no longer; whoever was heard of meanwhile has not stopped."""
     counterpart = Counterpart("tcp://127.0.0.1:9", has_key=False, faults=Faults())

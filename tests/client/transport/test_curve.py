@@ -191,6 +191,21 @@ def test_with_a_key_the_aggregator_lets_us_in(
     wait_until(lambda: port.runs, "a HELLO")
 
 
+@pytest.mark.slow
+def test_the_key_is_shown_at_each_of_several_endpoints(
+    open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any
+) -> None:
+    """One that asks for no keys is passed over as one where nobody listens is."""
+    plain, first, second = open_port(None), open_port(folder), open_port(folder)
+    watch = attach(endpoint=[port.ingest.endpoint for port in (plain, first, second)], keys=file)
+    wait_until(lambda: first.runs, "a HELLO")
+    first.stop()
+    wait_until(lambda: second.runs, "a HELLO at the next one")
+
+    assert watch.endpoint == second.ingest.endpoint
+    assert plain.runs == []
+
+
 def stranger(key: ClientKey) -> ClientKey:
     public, secret = zmq.curve_keypair()
     return ClientKey(server=key.server, public=public.decode(), secret=secret.decode())

@@ -79,7 +79,7 @@ def make_sender() -> Iterator[Callable[[str], tuple[Sender, Faults]]]:
         faults = Faults()
         hello = Hello(run="test", rank=0, world=1)
         session = Session(os.urandom(16), hello, Outbox(1 << 20))
-        made.append(Sender(session, endpoint, faults, None))
+        made.append(Sender(session, [endpoint], faults, None))
         return made[-1], faults
 
     yield make

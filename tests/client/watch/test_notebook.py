@@ -69,6 +69,19 @@ def test_it_says_that_nobody_answers_that_it_was_refused_and_that_it_is_closed(
     assert rows_of(alone)["aggregator"] == "tcp://127.0.0.1:1 closed"
 
 
+def test_of_several_endpoints_it_says_which_one_and_which_else(
+    aggregator: Any, new_aggregator: Any, attach: Any
+) -> None:
+    """In the order in which they would be tried."""
+    second, third = new_aggregator(), new_aggregator()
+    ways = [aggregator.endpoint, second.endpoint, third.endpoint]
+    rows = rows_of(attach(nn.Linear(4, 2), endpoint=ways))
+
+    assert rows["aggregator"].startswith(f"{ways[0]} ")
+    assert rows["else"] == f"{ways[1]}, {ways[2]}"
+    assert "else" not in rows_of(attach(nn.Linear(4, 2)))
+
+
 def test_hostile_texts_stay_text(attach: Any) -> None:
     """No tag, no quote, no control character and nothing that turns the direction of text."""
     watch = attach(nn.Linear(4, 2))

@@ -672,14 +672,15 @@ def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> N
     model = mlp()
     watch = attach(model)
     keys = ["collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
-    keys += ["spilled", "spill_dropped", "replayed", "faults", "last_error"]
+    keys += ["spilled", "spill_dropped", "replayed", "moves", "endpoint", "faults", "last_error"]
     assert list(watch.stats()) == keys
     backward(model)
     for _ in range(5):
         watch.collect()
     wait_until(lambda: watch.stats()["acked"] == 6, "the manifest and 5 STATS acknowledged")
 
-    assert watch.stats() == dict(zip(keys, [5, 0, 0, 6, 6, 0, 0, 0, 0, 0, 0, ""], strict=True))
+    counts = [5, 0, 0, 6, 6, 0, 0, 0, 0, 0, 0, aggregator.endpoint, 0, ""]
+    assert watch.stats() == dict(zip(keys, counts, strict=True))
 
 
 def test_alerts_reach_the_training_script(aggregator: Any, attach: Any, wait_until: Any) -> None:

@@ -496,6 +496,14 @@ def test_what_attach_refuses_is_an_error(endpoint: str) -> None:
     assert "is not like tcp://127.0.0.1:5555" in found.says("endpoint")[0]
 
 
+def test_of_several_endpoints_one_is_to_be_chosen() -> None:
+    found = doctor("--endpoint", "tcp://a:5555,tcp://b:5555")
+
+    assert (found.code, found.level("endpoint"), found.level("name")) == (1, "error", "skipped")
+    says = "endpoint: one at a time, got 2: tcp://a:5555, tcp://b:5555; give one with --endpoint"
+    assert found.says("endpoint")[0] == says
+
+
 def test_an_http_server_at_the_endpoint_is_named(other: str) -> None:
     """As what it is: that of an aggregator, or any other."""
     found = doctor("--endpoint", other.replace("http:", "tcp:"))

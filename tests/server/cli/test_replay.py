@@ -164,6 +164,7 @@ def test_a_session_that_is_refused_is_one_line(service: Any, spilled: Any) -> No
     [
         (("missing.spill",), "cannot read missing.spill: No such file or directory"),
         ((".", "--endpoint", "http://127.0.0.1:1"), "is not like tcp://127.0.0.1:5555"),
+        ((".", "--endpoint", "tcp://a:1,tcp://b:2"), "one at a time, got 2: tcp://a:1, tcp://b:2;"),
         ((".",), "no spill files in this directory"),
         ((".", "--keys", "missing.key"), "key file missing.key: No such file"),
     ],

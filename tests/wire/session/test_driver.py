@@ -19,6 +19,10 @@ class Others:
 
     def __init__(self) -> None:
         self.received: list[Envelope] = []
+        self.num_greetings = 0
+
+    def greet_again(self) -> None:
+        self.num_greetings += 1
 
     def receive(self, envelope: Envelope, now_s: float) -> None:
         assert now_s
@@ -154,3 +158,25 @@ def test_it_closes_in_time_when_nobody_answers(process: Process) -> None:
 
     assert [process.driver.may_produce(time_s) for time_s in times_s] == [True, False, False]
     assert [process.driver.is_closed(time_s) for time_s in times_s] == [False, False, True]
+
+
+def test_over_another_connection_it_begins_with_hello() -> None:
+    """As do the others; what was sent and not acknowledged goes out again after WELCOME."""
+    others = Others()
+    process = Process(others)
+    assert own(process.round()) == [Hello]
+    process.receive(Welcome(boot_id=BOOT, acked=0))
+    process.produce(Event(name="mark", step=0), Event(name="mark", step=1))
+    process.round()
+    process.receive(Ack(boot_id=BOOT, acked=1))
+    process.driver.greet_again()
+    assert own(process.round()) == [Hello]
+    assert others.num_greetings == 1
+    process.receive(Welcome(boot_id=BOOT, acked=1))
+
+    assert own(process.round()) == [Event]
+
+
+def own(messages: list[list[bytes]]) -> list[type[Record]]:
+    """The kinds of the records that are not of another session."""
+    return [type(decode(frames).record) for frames in messages if frames != [b"other"]]

@@ -87,3 +87,19 @@ def test_alerts_for_them_do_not_pile_up() -> None:
     receive(OrphanedSessions([orphan]), FIRST, Alert(alert={"id": "a"}))
 
     assert orphan.session.alerts == []
+
+
+def test_over_another_connection_the_one_whose_turn_it_is_says_hello() -> None:
+    """And goes on after what is stored; without any nothing is said."""
+    sessions = OrphanedSessions([Orphan(FIRST, 2), Orphan(SECOND, 1)])
+    sent(sessions)
+    receive(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))
+    sent(sessions)
+    sessions.greet_again()
+    assert sent(sessions) == [(FIRST, 0)]
+    receive(sessions, FIRST, Welcome(boot_id=BOOT, acked=1))
+    assert sent(sessions) == [(FIRST, 2)]
+
+    nobody = OrphanedSessions([])
+    nobody.greet_again()
+    assert sent(nobody) == []

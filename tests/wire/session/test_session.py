@@ -564,3 +564,26 @@ def test_bye_is_a_record_like_any_other(welcomed: Client) -> None:
     welcomed.ack(2)
 
     assert welcomed.session.is_drained
+
+
+def test_hello_is_said_again_at_once_over_another_connection(welcomed: Client) -> None:
+    """However short ago the last one was; what was not acknowledged follows WELCOME, in order."""
+    welcomed.produce(event(1), event(2), event(3))
+    assert seqs(welcomed.send()) == [1, 2, 3]
+    welcomed.ack(1)
+    welcomed.session.greet_again()
+    assert welcomed.greeting() == HELLO
+    assert welcomed.send() == []
+    welcomed.welcome(acked=2)
+
+    assert seqs(welcomed.send()) == [3]
+
+
+def test_a_refused_session_says_no_more_hello(client: Client) -> None:
+    """Whoever is asked next would refuse it too."""
+    client.greeting()
+    client.receive(Refuse(reason="no"))
+    client.session.greet_again()
+
+    assert client.session.phase is Phase.REFUSED
+    assert client.greeting() is None

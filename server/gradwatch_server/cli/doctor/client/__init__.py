@@ -50,7 +50,7 @@ CLIENT_CHECKS: Final[tuple[Check[ClientSide], ...]] = (
     Check(
         "endpoint",
         "`--endpoint` or `GRADWATCH_ENDPOINT`, as `attach` reads it",
-        "it is none",
+        "it is none, or there are several: each is looked at by itself",
         "",
         connection.look_at_endpoint,
     ),
