@@ -6,87 +6,33 @@ The library runs on an asyncio loop in a thread of its own; calls from other thr
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from nats import errors as library
 from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as LibrarySubscription
 
-from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.errors import (
     NATSError,
     UnreachableError,
-    reason,
     require_connected,
     translated,
 )
+from gradwatch_server.nats.link import Link
 from gradwatch_server.nats.message import Message
 from gradwatch_server.nats.outbox import Outbox
 from gradwatch_server.nats.servers import parse_servers
-
-logger = logging.getLogger(__name__)
+from gradwatch_server.nats.subscription import OnMessage, Subscription
 
 T = TypeVar("T")
-
-PING_S: Final = 2.0
-"""How often the server is asked for a sign of life; three missed ones end the connection."""
-
-RECONNECT_S: Final = 0.5
-"""Pause before a server is tried again."""
-
-LOOK_S: Final = 1.0
-"""How often it is looked whether the client comes back."""
-
-STUCK_S: Final = 15.0
-"""How long a client may take to come back before another one is tried."""
 
 CALL_S: Final = 5.0
 """How long a call waits for its answer unless it says otherwise."""
 
 MARGIN_S: Final = 5.0
 """How much longer a thread waits for the loop than the loop for the answer."""
-
-
-OnMessage: TypeAlias = Callable[[Message], None]
-"""Takes a message, in the loop's thread: it must be quick, and must not wait for a call."""
-
-
-class Subscription:
-    """What is called for the messages of a subject, until it is closed."""
-
-    def __init__(self, connection: Connection, subject: str, queue: str, take: OnMessage) -> None:
-        self._connection = connection
-        self.subject = subject
-        self._queue = queue
-        self._take = take
-        self._current: LibrarySubscription | None = None
-
-    def close(self) -> None:
-        """Take no more messages."""
-        self._connection.unsubscribe(self)
-
-    async def begin(self, client: Client) -> None:
-        """Subscribe with a client, in place of the one before."""
-        self._current = await client.subscribe(self.subject, queue=self._queue, cb=self._on_message)
-
-    async def end(self) -> None:
-        """Subscribe no more."""
-        if self._current is not None:
-            await self._current.unsubscribe()
-
-    async def _on_message(self, message: Msg) -> None:
-        headers = message.headers or {}
-        try:
-            self._take(Message(message.subject, message.data, headers, message.reply))
-        except Exception:
-            logger.exception("NATS: a message on %s could not be taken", message.subject)
 
 
 class Connection:
@@ -105,14 +51,8 @@ class Connection:
         Raises:
             GradwatchError: If one is no address, or none lets us in in time.
         """
-        self._servers = parse_servers(addresses)
-        self._name = name
+        self._link = Link(parse_servers(addresses), name)
         self._patience_s = patience_s
-        self._client = Client()
-        self._subscriptions: list[Subscription] = []
-        self._listeners: list[Callable[[bool], None]] = []
-        self._last_error: BaseException | None = None
-        self._is_cut = False
         self._is_closing = False
         self._opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"{name}-nats", daemon=True)
@@ -133,14 +73,14 @@ class Connection:
     @property
     def is_connected(self) -> bool:
         """Whether a server answered not long ago."""
-        return not self._is_closing and self._client.is_connected
+        return not self._is_closing and self._link.client.is_connected
 
     def on_change(self, told: Callable[[bool], None]) -> None:
         """Have *told* called when it is cut off (False) and when it is back (True).
 
         In the loop's thread: it must be quick, and must not wait for a call.
         """
-        self._listeners.append(told)
+        self._link.listeners.append(told)
 
     def publish(
         self,
@@ -160,8 +100,8 @@ class Connection:
         if not self.is_connected:
             msg = f"to {subject}: no NATS server is connected"
             raise UnreachableError(msg)
-        if len(payload) > self._client.max_payload:
-            most = self._client.max_payload
+        if len(payload) > self._link.client.max_payload:
+            most = self._link.client.max_payload
             msg = f"to {subject}: {len(payload)} bytes, and the server takes at most {most}"
             raise NATSError(msg)
         self._outbox.put(Message(subject, payload, headers or {}, reply))
@@ -199,11 +139,11 @@ class Connection:
         Raises:
             NATSError: If it is no subject.
         """
-        subscription = Subscription(self, subject, queue, take)
+        subscription = Subscription(subject, queue, take)
 
         async def begin(client: Client) -> None:
             await subscription.begin(client)
-            self._subscriptions.append(subscription)
+            self._link.subscriptions.append(subscription)
 
         self.call(begin, f"subscription to {subject}")
         return subscription
@@ -212,8 +152,8 @@ class Connection:
         """End a subscription; one that ended stays so."""
 
         async def end(_client: Client) -> None:
-            if subscription in self._subscriptions:
-                self._subscriptions.remove(subscription)
+            if subscription in self._link.subscriptions:
+                self._link.subscriptions.remove(subscription)
                 await subscription.end()
 
         if not self._is_closing:
@@ -250,7 +190,7 @@ class Connection:
         async def run() -> T:
             with translated(what):
                 async with asyncio.timeout(timeout_s):
-                    return await make(self._client)
+                    return await make(self._link.client)
 
         if self._is_closing:
             msg = f"{what}: the connection was closed"
@@ -275,89 +215,13 @@ class Connection:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
+        self._outbox = Outbox(self._loop, lambda: self._link.client)
         try:
-            async with asyncio.timeout(self._patience_s):
-                await self._connect()
-        except (library.Error, OSError) as error:
-            await self._client.close()
-            why = reason(self._last_error or error)
-            msg = f"no NATS server lets us in at {self._servers}: {why}"
-            self._opened.set_exception(GradwatchError(msg))
+            await self._link.open(self._patience_s)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            self._opened.set_exception(error)
             return
-        self._outbox = Outbox(self._loop, lambda: self._client)
         self._opened.set_result(None)
-        await self._keep_up()
-        await self._outbox.send_all(self._client)
-        await self._client.close()
-
-    async def _connect(self) -> None:
-        """Connect with a new client; it goes on trying until it is cancelled."""
-        self._client = Client()
-        await self._client.connect(
-            list(self._servers.urls),
-            name=self._name,
-            error_cb=self._on_error,
-            disconnected_cb=self._on_cut,
-            reconnected_cb=self._on_back,
-            reconnect_time_wait=RECONNECT_S,  # type: ignore[arg-type] # seconds, also parts of one
-            max_reconnect_attempts=-1,
-            ping_interval=PING_S,  # type: ignore[arg-type] # likewise
-            **self._servers.credentials,
-        )
-
-    async def _keep_up(self) -> None:
-        """Wait for the end; meanwhile begin anew where the library's client does not come back.
-
-        Some errors that a server sends end a client for good, and a server that dies while a
-        client comes back to it may leave it in between.
-        """
-        connected_s = self._loop.time()
-        while not self._stop.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), LOOK_S)
-            if self._client.is_connected:
-                connected_s = self._loop.time()
-            elif self._client.is_closed or self._loop.time() - connected_s > STUCK_S:
-                await self._begin_anew()
-                connected_s = self._loop.time()
-
-    async def _begin_anew(self) -> None:
-        await self._client.close()
-        try:
-            async with asyncio.timeout(STUCK_S):
-                await self._connect()
-                for subscription in self._subscriptions:
-                    await subscription.begin(self._client)
-        except (library.Error, OSError) as error:
-            self._last_error = error
-        else:
-            await self._on_back()
-
-    async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
-        if isinstance(error, library.SlowConsumerError):
-            logger.warning("NATS: a message on %s was dropped: too many wait", error.subject)
-        else:
-            logger.debug("NATS: %s", reason(error))
-
-    async def _on_cut(self) -> None:
-        if not self._is_closing and self._opened.done() and not self._is_cut:
-            self._is_cut = True
-            why = reason(self._last_error or UnreachableError("no sign of life"))
-            logger.warning("NATS: cut off from %s (%s); trying again", self._servers, why)
-            self._tell(is_connected=False)
-
-    async def _on_back(self) -> None:
-        url = self._client.connected_url
-        if url is not None and self._is_cut:
-            self._is_cut = False
-            self._last_error = None
-            logger.warning("NATS: connected again, to %s:%s", url.hostname, url.port)
-            self._tell(is_connected=True)
-
-    def _tell(self, *, is_connected: bool) -> None:
-        for told in self._listeners:
-            try:
-                told(is_connected)
-            except Exception:
-                logger.exception("NATS: who was to be told of the connection failed")
+        await self._link.keep_up(self._stop)
+        await self._outbox.send_all(self._link.client)
+        await self._link.close()
