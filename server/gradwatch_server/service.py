@@ -18,6 +18,7 @@ from gradwatch_server.api.tls import check_tls
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.http_server import (
     Ending,

@@ -15,6 +15,7 @@ from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.cluster.host import Host
 from gradwatch_server.cluster.listing import LISTING_PATH, Listings
 from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.notifying import PARTITION
 from gradwatch_server.cluster.ownership import partition_of
 from gradwatch_server.cluster.proxy import FORWARDED, Proxy, unavailable
 from gradwatch_server.storage.store import AlertEventReader, StorageError
@@ -78,6 +79,8 @@ class Front:
             return self._ready()
         if path == LISTING_PATH:
             return self._listings.answer_own
+        if path == "/notifiers":
+            return self._owners_app(PARTITION, scope) or self._node_app
         try:
             run = await self._run_of(scope, path)
         except StorageError as error:
@@ -105,7 +108,13 @@ class Front:
         own = self._host.owned.get(number)
         if own is not None:
             return None if own.running is None else own.running.app
+        return self._owners_app(number, scope)
+
+    def _owners_app(self, number: int, scope: Scope) -> ASGIApp | None:
+        """Return what passes a request on to the owner of a partition, None if there is none."""
         owner = self._membership.owner_of(number)
+        if owner is not None and owner.id == self._membership.node:
+            return None
         if owner is None or FORWARDED in Headers(scope=scope):
             return None
 

@@ -62,6 +62,11 @@ class Host:
         """The partitions that the node owns."""
         return self._owned
 
+    def epoch_of(self, partition: int) -> int | None:
+        """Return the epoch of a partition that is owned, None for one that is not."""
+        own = self._owned.get(partition)
+        return None if own is None else own.epoch
+
     def start(self, around: Surroundings) -> None:
         """Begin; partitions may be owned from now on."""
         self._around = around

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -33,6 +34,7 @@ from gradwatch_server.cluster.listing import Listings
 from gradwatch_server.cluster.membership import Membership, NodeRecord
 from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.node_view import NodeView
+from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.core.alerting.rules import Rules
@@ -45,6 +47,7 @@ from gradwatch_server.http_server import (
     bind,
     http_config,
     http_url,
+    page_url,
     quiet_signals,
 )
 from gradwatch_server.keys import Keys, read_keys
@@ -52,6 +55,7 @@ from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyValue
+from gradwatch_server.notify.notifications import make_notifiers
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
@@ -74,20 +78,21 @@ def serve_node(
     Raises:
         GradwatchError: If a port is taken, NATS or PostgreSQL cannot be used, or the gateway died.
     """
-    keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
-    check_tls(settings.http_tls_cert, settings.http_tls_key)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with reloading.listening(), contextlib.ExitStack() as stack:
-        _Node(settings, keys, stack).run(announce, reloading)
+        _Node(settings, stack).run(announce, reloading)
 
 
 class _Node:
     """All parts of a node, put together; *stack* ends them."""
 
-    def __init__(self, settings: Settings, keys: Keys | None, stack: contextlib.ExitStack) -> None:
-        self._settings, self._keys, self._stack = settings, keys, stack
+    def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
+        check_tls(settings.http_tls_cert, settings.http_tls_key)
+        notifiers = make_notifiers(settings.notify)
         self._id = f"{settings.node or _host_name()}-{os.urandom(3).hex()}"
         self._names = Names(settings.cluster_namespace)
         self._budget_use = BudgetUse(settings.budgets)
@@ -103,6 +108,14 @@ class _Node:
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
         self._build()
+        self._notifications = ClusterNotifications(
+            settings.notify,
+            notifiers,
+            self._storage.alert_events,
+            self._storage.open_deliveries,
+            page_url(settings, self._http_socket),
+            partial(self._host.epoch_of, PARTITION),
+        )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
         replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
@@ -112,7 +125,7 @@ class _Node:
         settings, partitions = self._settings, self._creation.partitions
         self._alert_stream = AlertStream(self._storage.alert_events)
         self._ending = Ending(self._alert_stream)
-        self._watch = LedgerWatch(self._storage.alert_events, self._alert_stream.wake)
+        self._watch = LedgerWatch(self._storage.alert_events, self._wake)
         self._host = Host(self._id, self._names, self._connection, settings.rules)
         self._gateway = Gateway(
             settings.ingest, partitions, self._host, self._keys, self._budget_use, self._ending.fail
@@ -180,6 +193,8 @@ class _Node:
         self._connection.subscribe(answers, answers_to(self._gateway.deliver))
         self._connection.subscribe(self._names.alerts, lambda _: self._watch.wake())
         self._connection.on_change(lambda _: self._membership.look_again())
+        self._notifications.begin()
+        stack.callback(self._notifications.stop)
         self._watch.start()
         stack.callback(self._watch.stop)
         self._gateway.start()
@@ -214,13 +229,12 @@ class _Node:
         token = keys.tokens.read if keys is not None else None
         listings = Listings(lambda: self._membership.live, self._id, proxy, token)
         push = make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
-        self._parts = ApiParts(stream_tokens=_stream_tokens(keys), connection_limits=self._limits)
-        parts = ApiParts(
-            stream_tokens=self._parts.stream_tokens,
+        self._parts = ApiParts(
+            stream_tokens=_stream_tokens(keys),
             connection_limits=self._limits,
-            push=push,
-            list_runs=listings.list_runs,
+            notifications=self._notifications,
         )
+        parts = replace(self._parts, push=push, list_runs=listings.list_runs)
         events = self._storage.alert_events
         app = make_app(self._view, events, self._alert_stream, parts)
         listings.summaries = app.state.shared.summaries
@@ -245,6 +259,11 @@ class _Node:
     def _set_rules(self, rules: Rules) -> None:
         self._view.rules = rules
         self._host.set_rules(rules)
+
+    def _wake(self) -> None:
+        """Say to readers that there are alert events."""
+        self._alert_stream.wake()
+        self._notifications.wake()
 
     def _tell_alerts(self) -> None:
         """Say that alert events were stored, to this node and all others."""

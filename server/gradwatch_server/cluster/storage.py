@@ -29,11 +29,11 @@ class Storage(Protocol):
             GradwatchError: If that cannot be read just now.
         """
 
-    def open_delivery_log(self) -> DeliveryLog:
-        """Open what is kept of notifications.
+    def open_deliveries(self, epoch: int) -> DeliveryLog:
+        """Open what is kept of notifications for writing, as the one who sends them in an epoch.
 
         Raises:
-            StorageError: If it cannot be used.
+            StorageError: As of `open`.
         """
 
     def close(self) -> None:
