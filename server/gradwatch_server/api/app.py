@@ -25,6 +25,7 @@ from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.api.ticks import TickSource
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
@@ -45,6 +46,7 @@ class ApiParts:
         push: Sends the metrics on by itself.
         open_history: Opens the store beside the engine.
         list_runs: As in `ApiState`.
+        all_ticks: Likewise.
     """
 
     stream_tokens: StreamTokens = field(default_factory=StreamTokens)
@@ -54,6 +56,7 @@ class ApiParts:
     push: MetricsPush | None = None
     open_history: Callable[[], History] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
+    all_ticks: Callable[[], TickSource] | None = None
 
 
 def make_app(
@@ -109,6 +112,7 @@ def make_app(
         stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
         open_history=parts.open_history,
         list_runs=parts.list_runs,
+        all_ticks=parts.all_ticks,
     )
     problems.install(app)
     for router in ROUTERS:

@@ -19,6 +19,7 @@ from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.api.ticks import Ticks, TickSource
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
@@ -56,6 +57,7 @@ class ApiState:
         open_history: Opens the store beside the engine, None where that cannot be.
         list_runs: Lists all runs, those of other nodes too, with curves of so many values; None
             where there are no others.
+        all_ticks: Makes what tells which runs move, those of other nodes too; likewise.
     """
 
     engine: EngineView
@@ -69,6 +71,7 @@ class ApiState:
     stream_limit: StreamLimit
     open_history: Callable[[], StoredHistory] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
+    all_ticks: Callable[[], TickSource] | None = None
     _earlier_attempts: EarlierAttempts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,12 @@ class ApiState:
         if self.list_runs is not None:
             return await self.list_runs(spark)
         return cast("Listing[Listed]", await self.summaries.listing())
+
+    def ticks(self, run: str | None) -> TickSource:
+        """Return what tells that a run moves, or which of all do."""
+        if self.all_ticks is not None and run is None:
+            return self.all_ticks()
+        return Ticks(lambda: self.published.runs, self.engine.series.place, run)
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +20,9 @@ from gradwatch_server.cluster.notifying import PARTITION
 from gradwatch_server.cluster.ownership import partition_of
 from gradwatch_server.cluster.proxy import FORWARDED, Proxy, unavailable
 from gradwatch_server.storage.store import AlertEventReader, StorageError
+
+CLUSTER_PATH: Final = "/cluster"
+"""Where a node tells who is in the cluster, and who owns what."""
 
 _RUN: Final = re.compile(r"/runs/([^/]+)(/.*)?")
 _ALERT: Final = re.compile(r"/alerts/([^/]+)(/ack|/layers)?")
@@ -79,6 +83,8 @@ class Front:
             return self._ready()
         if path == LISTING_PATH:
             return self._listings.answer_own
+        if path == CLUSTER_PATH:
+            return Json(self._describe())
         if path == "/notifiers":
             return self._owners_app(PARTITION, scope) or self._node_app
         try:
@@ -133,6 +139,20 @@ class Front:
         if own.needs_engine:
             return unavailable(own.fault or "the partition of this run is being read")
         return Problem(404, f"no run {run[:80]!a}; /runs has those that are")
+
+    def _describe(self) -> dict[str, Any]:
+        """Return who is in the cluster, and who owns what, as this node knows it."""
+        membership = self._membership
+        owners = {number: membership.owner_of(number) for number in range(self._partitions)}
+        return {
+            "node": membership.node,
+            "nodes": [asdict(record) for record in membership.live.values()],
+            "partitions": self._partitions,
+            "owners": {str(number): own and own.id for number, own in owners.items()},
+            "engines": [
+                number for number, own in self._host.owned.items() if own.running is not None
+            ],
+        }
 
     def _ready(self) -> ASGIApp:
         matter = self._matter()

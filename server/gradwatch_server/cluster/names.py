@@ -29,6 +29,11 @@ class Names:
         return f"{self.namespace}.alerts"
 
     @property
+    def ticks(self) -> str:
+        """Return the subject on which nodes tell which of their runs moved."""
+        return f"{self.namespace}.ticks"
+
+    @property
     def config(self) -> str:
         """Return the bucket of what is fixed at the creation."""
         return f"{self.namespace}-config"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
@@ -23,6 +23,7 @@ from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.api.tls import check_tls
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.cluster.creation import create_or_read
@@ -37,6 +38,7 @@ from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings
 from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
@@ -53,19 +55,27 @@ from gradwatch_server.http_server import (
 from gradwatch_server.keys import Keys, read_keys
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.errors import NATSError, UnreachableError
 from gradwatch_server.nats.key_value import KeyValue
 from gradwatch_server.notify.notifications import make_notifiers
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
-from gradwatch_server.stores import open_cluster_storage
+from gradwatch_server.storage.replicated import ReplicatedStorage
+from gradwatch_server.stores import open_replicated
 from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
 
 WORKERS: Final = 4
 """Partitions that are opened or closed at once."""
+
+PATIENCE_S: Final = 60.0
+"""How long the start waits for a leader of JetStream."""
+
+PAUSE_S: Final = 0.2
+
+T = TypeVar("T")
 
 
 def serve_node(
@@ -80,7 +90,8 @@ def serve_node(
     """
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for library in ("alembic", "httpx"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     with reloading.listening(), contextlib.ExitStack() as stack:
         _Node(settings, stack).run(announce, reloading)
 
@@ -102,8 +113,8 @@ class _Node:
         self._timings = Timings()
         self._connection = Connection((settings.cluster or "").split(","), self._id)
         stack.callback(self._connection.close)
-        self._creation = create_or_read(self._bucket(self._names.config))
-        self._storage = open_cluster_storage(settings, self._connection, self._creation)
+        self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
+        self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
@@ -115,6 +126,16 @@ class _Node:
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
             partial(self._host.epoch_of, PARTITION),
+        )
+
+    def _open_storage(self) -> ReplicatedStorage:
+        return open_replicated(
+            self._connection,
+            self._settings.ledger or "",
+            self._creation.id,
+            self._creation.partitions,
+            namespace=self._settings.cluster_namespace,
+            replicas=self._settings.cluster_replicas,
         )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
@@ -134,8 +155,8 @@ class _Node:
         lease_s = settings.cluster_lease_s
         self._membership = Membership(
             NodeRecord(self._id, __version__, self._advertised(), self._gateway.endpoint),
-            self._bucket(self._names.nodes, lease_s),
-            self._bucket(self._names.owners),
+            patiently(lambda: self._bucket(self._names.nodes, lease_s)),
+            patiently(lambda: self._bucket(self._names.owners)),
             partitions,
             lease_s,
             self._host,
@@ -149,6 +170,9 @@ class _Node:
             lambda: self._watch.cursor,
             self._matter,
         )
+
+        ticks = Ticks(lambda: self._view.published.runs, self._view.place)
+        self._ticks = ClusterTicks(self._id, self._names.ticks, self._connection, ticks)
 
     def _advertised(self) -> str:
         """Return where other nodes reach the HTTP of this one.
@@ -195,6 +219,8 @@ class _Node:
         self._connection.on_change(lambda _: self._membership.look_again())
         self._notifications.begin()
         stack.callback(self._notifications.stop)
+        self._ticks.start()
+        stack.callback(self._ticks.stop)
         self._watch.start()
         stack.callback(self._watch.stop)
         self._gateway.start()
@@ -234,7 +260,9 @@ class _Node:
             connection_limits=self._limits,
             notifications=self._notifications,
         )
-        parts = replace(self._parts, push=push, list_runs=listings.list_runs)
+        parts = replace(
+            self._parts, push=push, list_runs=listings.list_runs, all_ticks=self._ticks.reader
+        )
         events = self._storage.alert_events
         app = make_app(self._view, events, self._alert_stream, parts)
         listings.summaries = app.state.shared.summaries
@@ -282,6 +310,25 @@ class _Node:
         if self._watch.fault is not None:
             return f"PostgreSQL: {self._watch.fault}"
         return None
+
+
+def patiently(make: Callable[[], T]) -> T:
+    """Return what *make* returns once JetStream answers: servers may start with the nodes.
+
+    Raises:
+        GradwatchError: If it does not answer in time, or anything else is wrong.
+    """
+    until_s, is_told = time.monotonic() + PATIENCE_S, False
+    while True:
+        try:
+            return make()
+        except UnreachableError as error:
+            if time.monotonic() > until_s:
+                raise
+            if not is_told:
+                logger.warning("waiting for JetStream: %s", error)
+            is_told = True
+            time.sleep(PAUSE_S)
 
 
 def _stream_tokens(keys: Keys | None) -> StreamTokens:
