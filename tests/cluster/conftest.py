@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from tests.support.postgres import PostgresServer
 
 from tests.support.cluster import Cluster
 from tests.support.nats_servers import NATSServers
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -18,14 +18,6 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
     """Three servers, of which any one may die."""
     with NATSServers(tmp_path_factory.mktemp("nats"), 3) as servers:
         yield servers
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A server with databases of the tests' own."""
-    server = PostgresServer()
-    yield server
-    server.close()
 
 
 NewCluster: TypeAlias = Callable[..., Cluster]

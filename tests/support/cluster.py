@@ -38,6 +38,7 @@ class Cluster:
         settings = {
             "GRADWATCH_CLUSTER_NAMESPACE": f"test{next(_NUMBERS)}",
             "GRADWATCH_CLUSTER_REPLICAS": str(len(nats_urls)),
+            "GRADWATCH_CLUSTER_LEASE_S": "3",
             "GRADWATCH_LEDGER": ledger,
             **environ,
         }
