@@ -62,7 +62,7 @@ class Subject:
         while True:
             self._take_new()
             try:
-                self._write(Label(kind=MessageKind.OWNER, epoch=self._epoch, first=0), b"")
+                self.append_nothing()
             except StorageError as error:
                 if error.fault is not StorageFault.GONE:
                     raise
@@ -92,9 +92,9 @@ class Subject:
         if label.epoch > self._epoch:
             msg = f"another node has taken over {self.name}: epoch {label.epoch} wrote to it"
             raise StorageError(msg, StorageFault.GONE)
-        self.batches.take(label, stored)
+        batch = self.batches.take(label, stored)
         self.last_sequence = stored.sequence
-        self.next_offset = max(self.next_offset, label.first + label.count)
+        self.next_offset = max(self.next_offset, label.first, batch.last + 1 if batch else 0)
         if label.kind is MessageKind.DELETED:
             self.deleted = stored
 
@@ -134,9 +134,12 @@ class Subject:
         )
         return self._write(label, payload)
 
+    def append_nothing(self) -> int:
+        """Write a message without entries; return its sequence."""
+        label = Label(kind=MessageKind.OWNER, epoch=self._epoch, first=self.next_offset)
+        return self._write(label, b"")
+
     def _write(self, label: Label, payload: bytes) -> int:
-        if label.kind is MessageKind.OWNER:
-            label = replace(label, first=self.next_offset)
         after = self.last_sequence
         with storage_errors():
             self.last_sequence = self._stream.append(
@@ -149,9 +152,9 @@ class Subject:
         return self.last_sequence
 
     def drop_before(self, sequence: int) -> None:
-        """Delete the messages before one that stays; what cannot be deleted now is later.
+        """Forget the messages before one that stays, and purge them.
 
-        Whoever reads them knows from a later message that they do not count.
+        Whoever reads those that cannot be purged knows from a later message that they do not count.
         """
         self.batches.drop_before(sequence)
         self.purge(sequence)
