@@ -51,6 +51,7 @@ class Chain:
                 payload,
                 message_id=name or f"{self.subject}-{after}",
                 after=after,
+                epoch=0,
                 headers={"Name": name},
             )
         )
@@ -92,13 +93,13 @@ def test_the_same_message_is_written_once(stream: JetStreamStream) -> None:
     """Whoever asks again is told where it is, also after others; another one is refused."""
     chain = Chain(stream)
     first = chain.add(b"a", "one")
-    again = {"message_id": "one", "after": 0, "headers": {}}
+    again = {"message_id": "one", "after": 0, "epoch": 0, "headers": {}}
     assert stream.append(chain.subject, b"a", **again) == first  # type: ignore[arg-type]
     second = chain.add(b"b", "two")
     assert stream.append(chain.subject, b"a", **again) == first  # type: ignore[arg-type]
     for after in (0, first):
         with pytest.raises(LastSequenceError, match="somebody else wrote"):
-            stream.append(chain.subject, b"c", message_id="three", after=after, headers={})
+            stream.append(chain.subject, b"c", message_id="three", after=after, epoch=0, headers={})
 
     assert [own.sequence for own in chain.read()] == [first, second]
 
@@ -120,7 +121,9 @@ def test_purging_keeps_the_message_that_is_named(stream: JetStreamStream) -> Non
     assert stream.used_bytes() < before
     chain.add(b"", "next")
     with pytest.raises(LastSequenceError):  # although what it names is gone
-        stream.append(chain.subject, b"", message_id="late", after=chain.sequences[1], headers={})
+        stream.append(
+            chain.subject, b"", message_id="late", after=chain.sequences[1], epoch=0, headers={}
+        )
     assert [own.sequence for own in chain.read()] == chain.sequences[3:]
 
 
@@ -186,7 +189,7 @@ def test_of_those_that_append_at_the_same_moment_one_does(
         def append(number: int, name: str = f"{turn}-", after: int = sequences[-1]) -> int | None:
             try:
                 return streams[number].append(
-                    subject, b"", message_id=f"{name}{number}", after=after, headers={}
+                    subject, b"", message_id=f"{name}{number}", after=after, epoch=0, headers={}
                 )
             except LastSequenceError:
                 return None

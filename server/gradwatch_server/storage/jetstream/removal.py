@@ -88,10 +88,10 @@ def _alive_in(contents: Contents, batches: Sequence[Batch], deleted: Places) -> 
 
 def _purge_whole(contents: Contents, deleted: Places) -> None:
     log = contents.log
-    whole = _worth_purging(log.batches.all(), deleted, 0.0)
-    left = log.batches.all()[len(whole) :]
+    batches = log.batches.all()
+    whole = _worth_purging(batches[:-1], deleted, 0.0)  # the last one says how far the log is
     if whole:
-        log.drop_before(left[0].sequences[0] if left else log.last_sequence)
+        log.drop_before(batches[len(whole)].sequences[0])
 
 
 def _rewrite_copies(contents: Contents) -> None:

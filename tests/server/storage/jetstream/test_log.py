@@ -60,6 +60,7 @@ class FailingStream:
         self._stream = stream
         self.read = stream.read
         self.purge = stream.purge
+        self.take_over = stream.take_over
         self.used_bytes = stream.used_bytes
         self.plan: list[str] = []
         self.gets = 0
