@@ -12,10 +12,10 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
-from gradwatch_server.nats.chain import GET_S, Chain, sequence_of, walk
+from gradwatch_server.nats.chain import GET_S, Chain, epoch_of, sequence_of, walk
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import UNREACHABLE, NATSError, is_unreachable, require_connected
-from gradwatch_server.nats.stream import Stored
+from gradwatch_server.nats.stream import MissingError, Stored
 
 PAGE_MESSAGES: Final = 16
 """Messages read at once: up to 8 MiB."""
@@ -55,14 +55,16 @@ class SubjectReader:
         self._connection = connection
         self._stream = stream
         self._subject = subject
-        self._chain = Chain(after or None)
-        self._next = after + 1
+        self._chain = Chain()
+        self._after = after
+        self._next = max(after, 1)  # the one after which it begins says who wrote it
         self._headers_only = headers_only
         self._most = PAGE_HEADERS if headers_only else PAGE_MESSAGES
         self._consumer: JetStreamContext.PullSubscription | None = None
         self._delivered = 0  # messages that the consumer gave out
         self._pending = 0  # and those that it has for us
         self._end = 0
+        self._has_begun = False
 
     def read(self) -> Iterator[Stored]:
         """Yield the messages that count."""
@@ -73,11 +75,22 @@ class SubjectReader:
                 for message in self._connection.call(self._page, what, PAGE_S * 2):
                     sequence = message.metadata.sequence.stream
                     self._next = sequence + 1
-                    if sequence <= self._end and self._chain.take(sequence, message.headers):
+                    if sequence > self._end:
+                        break
+                    counts = self._chain.take(sequence, message.headers)
+                    if counts and sequence > self._begin(sequence):
                         yield _stored(message, sequence)
         finally:
             with suppress(NATSError):
                 self._connection.call(self._forget, what)
+
+    def _begin(self, sequence: int) -> int:
+        """Return the message after which it begins, given one that came."""
+        if not self._has_begun and self._after and sequence != self._after:
+            msg = f"the message {self._after} of {self._subject} is missing"
+            raise MissingError(msg)
+        self._has_begun = True
+        return self._after
 
     async def _last_sequence(self, client: Client) -> int:
         """Return the sequence of the last message, as the leader has it; 0 without any."""
@@ -145,4 +158,4 @@ class SubjectReader:
 def _stored(message: Msg, sequence: int) -> Stored:
     headers = message.headers or {}
     num_bytes = int(headers.get(_SIZE, len(message.data)))
-    return Stored(sequence, headers, message.data, num_bytes)
+    return Stored(sequence, headers, message.data, num_bytes, epoch_of(headers))
