@@ -319,6 +319,22 @@ def test_all_connections_in_use_is_busy(
     assert len(ledger.runs.after()) == 2
 
 
+def test_a_lock_that_is_held_for_long_is_busy(
+    ledger_database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an owner that stores events, for it has the counter; nothing is changed."""
+    monkeypatch.setattr(database, "LOCK_MS", 50)
+    with closing(ledger_database.open()) as ledger:
+        own, other = ledger.take(0, 1), ledger.take(1, 1)
+        with ledger._db.writing(database.Fence(0, 1)) as connection:
+            connection.execute("UPDATE alert_cursor SET newest = newest + 1")
+            with pytest.raises(StorageError, match=r"the ledger .* is busy: ") as caught:
+                other.alert_events.add([event("x")])
+        assert caught.value.fault is StorageFault.BUSY
+        assert other.alert_events.newest() == 0
+        assert own.alert_events.add([event("y")]) == 2
+
+
 def test_a_reader_sees_one_moment(ledger: PostgresLedger) -> None:
     """Whatever is written and deleted while it reads."""
     own = ledger.take(0, 1)
