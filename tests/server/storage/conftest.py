@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.postgres.ledger import PostgresLedger
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES, Database
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
-from tests.support.ledger_database import PARTITIONS, LedgerDatabase
+from tests.server.storage.jetstream_place import JetStreamMemory
+from tests.server.storage.ledger_place import JetStreamAndLedger
+from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
+from tests.support.ledger_database import LedgerDatabase
 from tests.support.postgres import PostgresServer
-
-
-class Killed(BaseException):
-    """Raised where the process is killed, in the middle of whatever it did."""
 
 
 class Place(Protocol):
@@ -55,30 +53,6 @@ class Place(Protocol):
         """Close a store of many entries, and put nonsense where some of them are."""
 
 
-class StoppingDatabase(Database):
-    """A database whose process can be stopped before or after each statement that writes."""
-
-    left = -1
-
-    def execute(self, sql: str, parameters: Any = ()) -> Any:
-        is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
-        self.count(is_writing)
-        cursor = super().execute(sql, parameters)
-        self.count(is_writing)
-        return cursor
-
-    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
-        self.count(True)
-        super().executemany(sql, rows)
-        self.count(True)
-
-    def count(self, is_writing: bool) -> None:
-        if is_writing and self.left >= 0:
-            if self.left == 0:
-                raise Killed
-            self.left -= 1
-
-
 class SQLitePlace:
     """What both places of SQLite have in common."""
 
@@ -93,18 +67,12 @@ class SQLitePlace:
         database_of(store).execute("PRAGMA max_page_count=1000000")
 
 
-def database_of(store: Store) -> StoppingDatabase:
-    assert isinstance(store, SQLiteStore)
-    assert isinstance(store.db, StoppingDatabase)
-    return store.db
-
-
 class SQLiteFiles(SQLitePlace):
     """A data directory."""
 
     is_exclusive = has_readers = True
 
-    def __init__(self, scratch: Path, _request: pytest.FixtureRequest) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._directory = scratch / "data"
         self._num_kills = 0
@@ -130,19 +98,12 @@ class SQLiteFiles(SQLitePlace):
         path.write_bytes(data)
 
 
-class MemoryStore(SQLiteStore):
-    """A store whose memory outlives it."""
-
-    def close(self) -> None:
-        """Keep the database for who opens it next."""
-
-
 class SQLiteMemory(SQLitePlace):
     """A database in memory, as in the simulation."""
 
     is_exclusive = has_readers = False
 
-    def __init__(self, _scratch: Path, _request: pytest.FixtureRequest) -> None:
+    def __init__(self, _scratch: Path) -> None:
         self._database = StoppingDatabase(None)
 
     def open(self) -> Store:
@@ -154,6 +115,15 @@ class SQLiteMemory(SQLitePlace):
 
     def damage(self, store: Store) -> None:
         pytest.skip("memory has no pages that could be damaged")
+
+
+PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
+
+REMOTE_PLACES: dict[Callable[..., Place], Sequence[str]] = {
+    JetStreamMemory: ["nats_connection"],
+    JetStreamAndLedger: ["nats_connection", "ledger_database"],
+}
+"""Likewise; they are given what these fixtures make."""
 
 
 @pytest.fixture(scope="session")
@@ -171,74 +141,7 @@ def ledger_database(shared_ledger: LedgerDatabase) -> LedgerDatabase:
     return shared_ledger
 
 
-class LedgerStore(MemoryStore):
-    """A log in memory beside what a partition has in PostgreSQL."""
-
-    def __init__(self, database: StoppingDatabase, ledger: PostgresLedger, epoch: int) -> None:
-        super().__init__(database, Clock())
-        self._own = ledger.take(PARTITIONS - 1, epoch)
-
-    @property
-    def alert_events(self) -> Any:
-        return self._own.alert_events
-
-    @property
-    def state(self) -> Any:
-        return self._own.state
-
-    @property
-    def series(self) -> Any:
-        return self._own.series
-
-    def used_bytes(self) -> int:
-        return super().used_bytes() + self._own.used_bytes()
-
-
-class LedgerBesideMemory(SQLiteMemory):
-    """A partition in PostgreSQL; the log that belongs to it is in memory."""
-
-    has_readers = True
-
-    def __init__(self, scratch: Path, request: pytest.FixtureRequest) -> None:
-        super().__init__(scratch, request)
-        self._ledger_database: LedgerDatabase = request.getfixturevalue("ledger_database")
-        self._ledger_database.clear()
-        self._epoch = 0
-
-    def open(self) -> Store:
-        self._epoch += 1
-        return LedgerStore(self._database, self._ledger_database.ledger, self._epoch)
-
-    def stop_at(self, store: Store, write: int) -> None:
-        super().stop_at(store, write)
-        self._ledger_database.count = self._database.count
-
-    def kill(self, store: Store) -> None:
-        super().kill(store)
-        self._ledger_database.end_connections()
-
-    def fill(self, store: Store) -> None:
-        super().fill(store)
-        self._ledger_database.fill()
-
-    def make_room(self, store: Store) -> None:
-        super().make_room(store)
-        self._ledger_database.make_room()
-
-    def damage(self, store: Store) -> None:
-        pytest.skip(
-            "PostgreSQL finds damage by its own checksums, and it is restored from a backup"
-        )
-
-
-PLACES: tuple[Callable[[Path, pytest.FixtureRequest], Place], ...] = (
-    SQLiteFiles,
-    SQLiteMemory,
-    LedgerBesideMemory,
-)
-
-
-@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+@pytest.fixture(params=[*PLACES, *REMOTE_PLACES], ids=lambda place: place.__name__)
 def make_place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -246,8 +149,11 @@ def make_place(
 ) -> Callable[[], Place]:
     """Make a new place of one kind each time."""
     monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
-    make: Callable[[Path, pytest.FixtureRequest], Place] = request.param
-    return lambda: make(tmp_path_factory.mktemp("place"), request)
+    make = request.param
+    if make in REMOTE_PLACES:
+        services = [request.getfixturevalue(name) for name in REMOTE_PLACES[make]]
+        return lambda: make(*services)
+    return lambda: make(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture
