@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -114,8 +113,7 @@ class JetStreamMemory:
     is_exclusive = False  # a second writer takes over, and the first one is refused
     has_readers = False
 
-    def __init__(self, _scratch: Path, request: pytest.FixtureRequest) -> None:
-        connection: Connection = request.getfixturevalue("nats_connection")
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._name = f"CONTRACT_{next(_NUMBERS)}"
         self._database = StoppingDatabase(None)
