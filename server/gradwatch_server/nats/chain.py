@@ -21,7 +21,7 @@ from nats.js import api
 from nats.js.errors import NotFoundError
 
 from gradwatch_server.nats.errors import require_connected
-from gradwatch_server.nats.stream import MissingError
+from gradwatch_server.nats.stream import MissingError, Stored
 
 AFTER: Final = "Gradwatch-After"
 """Header: sequence of the message before, 0 for the first one of a subject."""
@@ -61,6 +61,12 @@ def sequence_of(message: api.RawStreamMsg) -> int:
     return message.seq or 0
 
 
+def stored_of(message: api.RawStreamMsg) -> Stored:
+    """Return a message as the leader of the stream gave it."""
+    payload, headers = message.data or b"", message.headers or {}
+    return Stored(sequence_of(message), headers, payload, len(payload), epoch_of(headers))
+
+
 class Chain:
     """Tells which messages of a subject count, given all of them in order, from one that does.
 
@@ -68,6 +74,8 @@ class Chain:
     """
 
     def __init__(self) -> None:
+        self._counted: set[int] = set()
+        self._first = 0
         self._last: int | None = None
         self._epoch = 0
 
@@ -75,18 +83,20 @@ class Chain:
         """Return whether the next message counts.
 
         Raises:
-            MissingError: If it comes after one that did not come.
+            MissingError: If it comes after one that did not come, or never was.
         """
         after, epoch = after_of(headers), epoch_of(headers)
         if takes_over(headers):
             counts = epoch >= self._epoch
-        elif self._last is not None and after > self._last:
-            msg = f"the message {after} before message {sequence} is missing"
-            raise MissingError(msg)
         else:
             counts = self._last is None or after == self._last
+            if self._last is not None and after >= self._first and after not in self._counted:
+                msg = f"the message {after} before message {sequence} is missing"
+                raise MissingError(msg)
         if counts:
+            self._first = self._first or sequence
             self._last, self._epoch = sequence, epoch
+            self._counted.add(sequence)
         return counts
 
 

@@ -106,10 +106,7 @@ class JetStreamStream:
                 return None
 
         found = self._connection.call(run, f"message {sequence} of {self.name}")
-        if found is None:
-            return None
-        payload, headers = found.data or b"", found.headers or {}
-        return Stored(sequence, headers, payload, len(payload), chain.epoch_of(headers))
+        return None if found is None else chain.stored_of(found)
 
     def purge(self, subject: str, before: int) -> None:
         """Delete the messages of a subject before one of them, which stays."""
