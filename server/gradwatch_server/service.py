@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.http_server import (
+    Ending,
     HttpServer,
     bind,
     http_config,
@@ -32,12 +32,11 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
-from gradwatch_server.notify.standing import Standing
+from gradwatch_server.notify.standing import PublishedStanding
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.preparation import prepare
 from gradwatch_server.reload import RulesReload
-from gradwatch_server.settings import Settings, exposure_warnings
-from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
 from gradwatch_server.stores import open_delivery_log, open_store, read_store
 from gradwatch_wire.limits import BOOT_ID_BYTES
@@ -60,6 +59,9 @@ def serve(
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
+    if settings.cluster is not None:
+        _serve_node(settings, announce, reload)
+        return
     made = prepare(settings)
     boot_id = os.urandom(BOOT_ID_BYTES)
     reloading = RulesReload(settings, reload or (lambda: settings))
@@ -85,7 +87,7 @@ def serve(
         notifications = stack.enter_context(
             _notifications(settings, made.notifiers, store, page_url(settings, http_socket))
         )
-        ending = _Ending(alert_stream)
+        ending = Ending(alert_stream)
 
         def wake() -> None:
             alert_stream.wake()
@@ -100,7 +102,7 @@ def serve(
             session_timeout_s=settings.session_timeout_s,
             on_alerts=wake,
             on_failure=ending.fail,
-            retention=_retention(settings),
+            retention=retention_of(settings),
             budget_use=budget_use,
             boot_id=boot_id,
             http_url=http_url(settings, http_socket),
@@ -126,45 +128,29 @@ def serve(
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        notifications.start(Standing(lambda: engine.published.runs))
+        notifications.start(PublishedStanding(lambda: engine.published.runs))
         stack.callback(notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(settings):
             logger.warning("%s", warning)
         announce(http_url(settings, http_socket), ingest.endpoint)
         server.run(sockets=[http_socket])
-        ending.check()
+        ending.check("the engine failed; the log above says why")
 
 
-class _Ending:
-    """Ends the process when the engine fails, from the engine's thread."""
-
-    def __init__(self, alert_stream: AlertStream) -> None:
-        self.server: HttpServer | None = None
-        self._alert_stream = alert_stream
-        self._has_failed = False
-
-    def fail(self) -> None:
-        """Stop serving."""
-        self._has_failed = True
-        if self.server is not None:
-            self.server.should_exit = True
-        self._alert_stream.close()
-
-    def check(self) -> None:
-        """Raise if that is why it ended.
-
-        Raises:
-            GradwatchError: If the engine failed.
-        """
-        if self._has_failed:
-            msg = "the engine failed; the log above says why"
-            raise GradwatchError(msg)
-
-
-def _retention(settings: Settings) -> RetentionPolicy:
-    names = [own.name for own in dataclasses.fields(RetentionPolicy)]
-    return RetentionPolicy(**{name: getattr(settings, name) for name in names})
+def _serve_node(
+    settings: Settings,
+    announce: Callable[[str, str], None],
+    reload: Callable[[], Settings] | None,
+) -> None:
+    try:
+        from gradwatch_server.cluster.node import serve_node  # noqa: PLC0415 - an extra's
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("alembic", "nats", "psycopg", "sqlalchemy"):
+            raise
+        msg = "a cluster needs more libraries; run: pip install 'gradwatch[cluster]'"
+        raise GradwatchError(msg) from error
+    serve_node(settings, announce, reload)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.views.snapshot import RunView
@@ -14,8 +14,40 @@ AFTER_END_S: Final = 86_400.0
 who could start it again."""
 
 
-class Standing:
-    """Alerts as readers of the runs see them; for any thread."""
+class StandingAlert(Protocol):
+    """What decides whether an alert is still to be told; `Alert` has it."""
+
+    @property
+    def state(self) -> AlertState:
+        """Whether it fires."""
+
+    @property
+    def silenced(self) -> object:
+        """What keeps it from being told, if anything."""
+
+    @property
+    def acknowledged(self) -> object:
+        """Who knows of it, if anybody."""
+
+
+class Standing(Protocol):
+    """How alerts stand, for any thread."""
+
+    def find(self, run: str, alert_id: str) -> StandingAlert | None:
+        """Return an alert as it stands, None if that is not known."""
+
+    def is_repeated(self, run: str, alert_id: str, now_s: float) -> bool:
+        """Tell whether an alert that was told fires on and is to be told again.
+
+        Args:
+            run: Name of the run.
+            alert_id: The alert.
+            now_s: Seconds since the epoch.
+        """
+
+
+class PublishedStanding:
+    """Alerts as readers of the runs see them."""
 
     def __init__(self, runs: Callable[[], Mapping[str, RunView]]) -> None:
         """Look nowhere yet; *runs* returns the newest views by the names of the runs."""
@@ -32,11 +64,6 @@ class Standing:
 
         The alerts of a run that is over stand as they stood at its end. Nobody can do anything
         about those of one that ended well, or was taken up again.
-
-        Args:
-            run: Name of the run.
-            alert_id: The alert.
-            now_s: Seconds since the epoch.
         """
         alert = self.find(run, alert_id)
         if alert is None or alert.state is not AlertState.FIRING:

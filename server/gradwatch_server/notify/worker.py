@@ -18,7 +18,7 @@ from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
 from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.standing import Standing
+from gradwatch_server.notify.standing import PublishedStanding, Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
 from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError
@@ -85,7 +85,7 @@ class TargetWorker:
         self._messages: Counter[str] = Counter()
         self._has_told = False  # of the failure that lasts
         self._has_told_storage = False
-        self._standing = Standing(dict)
+        self._standing: Standing = PublishedStanding(dict)
         self._thread = threading.Thread(
             target=self._run, name=f"gradwatch-notify-{name}", daemon=True
         )

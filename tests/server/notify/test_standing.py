@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.notify.standing import AFTER_END_S, Standing
+from gradwatch_server.notify.standing import AFTER_END_S, PublishedStanding
 from tests.server.core.conftest import SECOND, Cluster
 
 
@@ -24,7 +24,7 @@ class Run:
         """Tell whether it is, some time after the newest entry."""
         runs = {"gpt": view_run(self.job.state.runs["gpt"])}
         now_s = self.job.now_ns / SECOND + after_s
-        return Standing(lambda: runs).is_repeated("gpt", self.alert.id, now_s)
+        return PublishedStanding(lambda: runs).is_repeated("gpt", self.alert.id, now_s)
 
 
 @pytest.fixture
@@ -67,4 +67,4 @@ def test_for_a_day_where_a_rank_did_not_and_not_once_the_run_was_taken_up(
 
 
 def test_not_of_a_run_that_left_memory(run: Run) -> None:
-    assert not Standing(dict).is_repeated("gpt", run.alert.id, 0.0)
+    assert not PublishedStanding(dict).is_repeated("gpt", run.alert.id, 0.0)

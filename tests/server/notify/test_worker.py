@@ -19,7 +19,7 @@ from gradwatch_server.notify.notice import Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.settings import Target
-from gradwatch_server.notify.standing import Standing
+from gradwatch_server.notify.standing import PublishedStanding
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
@@ -55,7 +55,7 @@ def work(store: SQLiteStore, log: DeliveryLog) -> Iterator[Callable[..., TargetW
         own = notifier or target.notifier("oncall")
         events = store.alert_events
         made.append(TargetWorker("oncall", own, target.policy(), events, log, None))
-        made[-1].start(Standing(dict))
+        made[-1].start(PublishedStanding(dict))
         return made[-1]
 
     yield begin
@@ -121,7 +121,7 @@ def test_what_stands_at_the_end_of_a_run_is_not_repeated(
     worker = TargetWorker("oncall", notifier, at_once, store.alert_events, log, None)
     facts = json.dumps(event(0, alert.id).alert)
     store.alert_events.add([NewAlertEvent(alert.id, "firing", "gpt", facts)])
-    worker.start(Standing(lambda: views))
+    worker.start(PublishedStanding(lambda: views))
     try:
         receiver.has("[still critical] gpt")
         job.bye(0)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES, Database
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
-
-
-class Killed(BaseException):
-    """Raised where the process is killed, in the middle of whatever it did."""
+from tests.server.storage.jetstream_place import JetStreamMemory
+from tests.server.storage.ledger_place import JetStreamAndLedger
+from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
+from tests.support.ledger_database import LedgerDatabase
+from tests.support.postgres import PostgresServer
 
 
 class Place(Protocol):
@@ -27,7 +28,11 @@ class Place(Protocol):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether a second writer can be told from the first."""
+        """Whether a second writer is refused while the first has it."""
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether other threads may read while it is written."""
 
     def open(self) -> Store:
         """Open the store as a new process does."""
@@ -48,30 +53,6 @@ class Place(Protocol):
         """Close a store of many entries, and put nonsense where some of them are."""
 
 
-class StoppingDatabase(Database):
-    """A database whose process can be stopped before or after each statement that writes."""
-
-    left = -1
-
-    def execute(self, sql: str, parameters: Any = ()) -> Any:
-        is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
-        self._pass(is_writing)
-        cursor = super().execute(sql, parameters)
-        self._pass(is_writing)
-        return cursor
-
-    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
-        self._pass(True)
-        super().executemany(sql, rows)
-        self._pass(True)
-
-    def _pass(self, is_writing: bool) -> None:
-        if is_writing and self.left >= 0:
-            if self.left == 0:
-                raise Killed
-            self.left -= 1
-
-
 class SQLitePlace:
     """What both places of SQLite have in common."""
 
@@ -86,16 +67,10 @@ class SQLitePlace:
         database_of(store).execute("PRAGMA max_page_count=1000000")
 
 
-def database_of(store: Store) -> StoppingDatabase:
-    assert isinstance(store, SQLiteStore)
-    assert isinstance(store.db, StoppingDatabase)
-    return store.db
-
-
 class SQLiteFiles(SQLitePlace):
     """A data directory."""
 
-    is_exclusive = True
+    is_exclusive = has_readers = True
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -123,17 +98,10 @@ class SQLiteFiles(SQLitePlace):
         path.write_bytes(data)
 
 
-class MemoryStore(SQLiteStore):
-    """A store whose memory outlives it."""
-
-    def close(self) -> None:
-        """Keep the database for who opens it next."""
-
-
 class SQLiteMemory(SQLitePlace):
     """A database in memory, as in the simulation."""
 
-    is_exclusive = False
+    is_exclusive = has_readers = False
 
     def __init__(self, _scratch: Path) -> None:
         self._database = StoppingDatabase(None)
@@ -151,8 +119,29 @@ class SQLiteMemory(SQLitePlace):
 
 PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
 
+REMOTE_PLACES: dict[Callable[..., Place], Sequence[str]] = {
+    JetStreamMemory: ["nats_connection"],
+    JetStreamAndLedger: ["nats_connection", "ledger_database"],
+}
+"""Likewise; they are given what these fixtures make."""
 
-@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+
+@pytest.fixture(scope="session")
+def shared_ledger(postgres: PostgresServer) -> Iterator[LedgerDatabase]:
+    """A ledger that tests have one after the other."""
+    database = LedgerDatabase(postgres, postgres.make_database())
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def ledger_database(shared_ledger: LedgerDatabase) -> LedgerDatabase:
+    """A ledger with nothing in it."""
+    shared_ledger.clear()
+    return shared_ledger
+
+
+@pytest.fixture(params=[*PLACES, *REMOTE_PLACES], ids=lambda place: place.__name__)
 def make_place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -160,7 +149,10 @@ def make_place(
 ) -> Callable[[], Place]:
     """Make a new place of one kind each time."""
     monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
-    make: Callable[[Path], Place] = request.param
+    make = request.param
+    if make in REMOTE_PLACES:
+        services = [request.getfixturevalue(name) for name in REMOTE_PLACES[make]]
+        return lambda: make(*services)
     return lambda: make(tmp_path_factory.mktemp("place"))
 
 
