@@ -133,4 +133,6 @@ class PostgresServer:
 
 
 def _as_nobody() -> list[str | Path]:
-    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    # Whoever kills the tests ends it too.
+    who = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    return ["setpriv", *who, "--pdeathsig=INT"]
