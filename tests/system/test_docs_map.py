@@ -117,6 +117,6 @@ def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
     """In any page but the map, which is made of docstrings."""
     if page.name != "map.md":
         # `fold=` is a parameter of /heatmap, where rows are put together.
-        words = "ledgers? keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
+        words = "keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
         old = rf"\b(?:{'|'.join(words.split())})\b(?!=)"
         assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -192,7 +192,7 @@ class Membership:
             except Exception:
                 logger.exception("a look at the cluster failed")
             if not self.has_lease():
-                self._lose_all()
+                self._lose(self.owned())
             self._asked.wait(self._lease_s / LOOKS)
             self._asked.clear()
         self._leave()
@@ -231,8 +231,7 @@ class Membership:
             recorded = dict(self._recorded)
         live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
         wish = plan(self.node, live, recorded, self._held)
-        for partition in wish.lose:
-            self._lose(partition)
+        self._lose(wish.lose)
         for partition in wish.release:
             self._release(partition, recorded[partition])
         for partition in wish.take:
@@ -253,14 +252,13 @@ class Membership:
             self._write(partition, None, owner.epoch)
             self._forget(partition)
 
-    def _lose(self, partition: int) -> None:
-        logger.warning("partition %d is not owned any more", partition)
-        self._forget(partition)
-        self._holder.lose(partition)
-
-    def _lose_all(self) -> None:
-        for partition in list(self._held):
-            self._lose(partition)
+    def _lose(self, partitions: Sequence[int]) -> None:
+        if partitions:
+            shown = ", ".join(map(str, partitions))
+            logger.warning("not owned any more, and ended here: partitions %s", shown)
+        for partition in partitions:
+            self._forget(partition)
+            self._holder.lose(partition)
 
     def _forget(self, partition: int) -> None:
         self._held.pop(partition, None)
