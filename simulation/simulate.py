@@ -84,7 +84,7 @@ def simulate(
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
             violation = f"nothing fails inside: {error!r}"
             cluster.note(traceback.format_exc())
-    told = [event.alert for event in alert_events(cluster.aggregator)]
+    told = [event.alert for event in alert_events(cluster.aggregator.store)]
     use = cluster.aggregator.budget_use
     accounts = cluster.invariants.accounts.values()
     return Outcome(
