@@ -1,1 +1,1 @@
-"""NATS: what of it is used, in calls that wait, for any thread; the one place that knows its library."""
+"""NATS in calls that wait, for any thread; the one package that knows its library."""

@@ -1,0 +1,121 @@
+"""What goes wrong with NATS, in the project's own errors: those of the library stay in here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from nats import errors as library
+from nats.aio.client import Client
+from nats.js import errors as jetstream
+
+from gradwatch_server.errors import GradwatchError
+
+WRONG_LAST_SEQUENCE: Final = 10071
+"""JetStream's code for an append that expected another last message."""
+
+STORE_FAILED: Final = 10077
+"""JetStream's code for a message that could not be kept: a limit was reached, for one."""
+
+UNREACHABLE: Final = (
+    TimeoutError,
+    OSError,
+    asyncio.CancelledError,
+    library.ConnectionClosedError,
+    library.ConnectionDrainingError,
+    library.ConnectionReconnectingError,
+    library.NoServersError,
+    library.OutboundBufferLimitError,
+    library.StaleConnectionError,
+    jetstream.NoStreamResponseError,
+    jetstream.ServiceUnavailableError,
+)
+"""What the library raises if no answer came; and some refusals: ask `is_unreachable` too."""
+
+
+class NATSError(GradwatchError):
+    """NATS did not do what it was asked for."""
+
+
+class UnreachableError(NATSError):
+    """No answer came: cut off, too late, or no quorum.
+
+    What was asked for may have been done nevertheless. The same call may succeed later.
+    """
+
+
+class NoRespondersError(UnreachableError):
+    """Nobody listens on the subject of a request."""
+
+
+class RefusedError(NATSError):
+    """JetStream answered that it will not.
+
+    Args:
+        message: What it said.
+        code: JetStream's own code of the error, 0 if it gave none.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise what the library raises as an error of this module; *what* is what was tried.
+
+    Raises:
+        UnreachableError: If there was no answer.
+        RefusedError: If JetStream refused.
+        NATSError: If the library did for another reason.
+    """
+    try:
+        yield
+    except library.NoRespondersError as error:
+        msg = f"{what}: nobody answers there"
+        raise NoRespondersError(msg) from error
+    except jetstream.APIError as error:
+        if is_unreachable(error):
+            raise UnreachableError(f"{what}: {reason(error)}") from error
+        msg = f"{what}: {error.description or 'refused'}"
+        raise RefusedError(msg, error.err_code or 0) from error
+    except UNREACHABLE as error:
+        raise UnreachableError(f"{what}: {reason(error)}") from error
+    except (library.Error, ValueError) as error:
+        raise NATSError(f"{what}: {reason(error)}") from error
+
+
+def require_connected(client: Client) -> None:
+    """Let nothing wait for an answer that cannot come.
+
+    Raises:
+        ConnectionReconnectingError: If no server is connected: the library's error.
+    """
+    if not client.is_connected:
+        raise library.ConnectionReconnectingError
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Tell whether an error of the library says that no answer came."""
+    if isinstance(error, jetstream.ServiceUnavailableError):
+        return error.err_code != STORE_FAILED
+    return isinstance(error, UNREACHABLE)
+
+
+def reason(error: BaseException) -> str:
+    """Say in some words what an error of the library or the system is."""
+    if isinstance(error, asyncio.CancelledError):
+        return "the connection was closed"
+    if isinstance(error, jetstream.ServiceUnavailableError | jetstream.NoStreamResponseError):
+        return "JetStream does not answer: no leader, no quorum, or not enabled"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, library.ConnectionReconnectingError):
+        return "no NATS server is connected"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return " ".join(str(error).removeprefix("nats: ").split()) or type(error).__name__

@@ -1,0 +1,180 @@
+"""A bucket of keys with values, each with a revision by which writers find out about each other.
+
+It is a stream as the `nats kv` commands know it, with one message per key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from nats.aio.client import Client
+from nats.js import api
+
+from gradwatch_server.nats.appending import append, last_message, new_message_id
+from gradwatch_server.nats.connection import CALL_S, Connection, Subscription
+from gradwatch_server.nats.errors import UnreachableError, require_connected
+from gradwatch_server.nats.message import Message
+from gradwatch_server.nats.shape import ensure_stream
+
+_OPERATION: Final = "KV-Operation"
+_DELETED: Final = ("DEL", "PURGE")
+
+_REVISION: Final = "Gradwatch-Revision"
+
+DUPLICATES_S: Final = 120.0
+"""How long the servers know a message by its id; with a TTL no longer than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """A key as it was last written.
+
+    Args:
+        key: The key.
+        value: Its value; None if it was deleted.
+        revision: Sequence of the write: greater than that of any earlier one in the bucket.
+    """
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class KeyValue:
+    """One bucket. All methods are for any thread, and wait for the answer.
+
+    All of them raise `UnreachableError` if none comes, a write then may have been done or not; and
+    `RefusedError` if JetStream refuses for a reason of its own.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        bucket: str,
+        replicas: int = 1,
+        ttl_s: float | None = None,
+        timeout_s: float = CALL_S,
+    ) -> None:
+        """Create the bucket unless it is there.
+
+        Args:
+            connection: How it is reached.
+            bucket: Its name: letters, digits, `-` and `_`.
+            replicas: How many servers keep it, 1 to 5.
+            ttl_s: Age in seconds at which a key goes by itself, None if it stays.
+            timeout_s: How long a call waits for its answer, retries included.
+
+        Raises:
+            NATSError: If there is one of another shape.
+        """
+        self._connection = connection
+        self._bucket = bucket
+        self._stream = f"KV_{bucket}"
+        self._timeout_s = timeout_s
+        window_s = DUPLICATES_S if ttl_s is None else min(ttl_s, DUPLICATES_S)
+        config = api.StreamConfig(
+            name=self._stream,
+            subjects=[f"$KV.{bucket}.>"],
+            num_replicas=replicas,
+            max_msgs_per_subject=1,
+            max_age=ttl_s,
+            duplicate_window=window_s,
+            discard=api.DiscardPolicy.NEW,
+            storage=api.StorageType.FILE,
+            retention=api.RetentionPolicy.LIMITS,
+            allow_rollup_hdrs=True,
+            deny_delete=True,
+        )
+        what = f"the bucket {bucket}"
+        connection.call(lambda client: ensure_stream(client, config), what, timeout_s * 2)
+
+    def create(self, key: str, value: bytes) -> int | None:
+        """Write a key that is not there; return its revision, None if it is there."""
+        revision = self._write(key, value, 0)
+        if revision is not None:
+            return revision
+        last = self._last(key)
+        if last is None:  # it went in this moment
+            return self._write(key, value, 0)
+        return self._write(key, value, last.revision) if last.value is None else None
+
+    def update(self, key: str, value: bytes, revision: int) -> int | None:
+        """Write a key that has a revision; return the new one, None if it has another or went."""
+        return self._write(key, value, revision)
+
+    def delete(self, key: str, revision: int) -> bool:
+        """Delete a key that has a revision; return whether it had it."""
+        return self._write(key, None, revision) is not None
+
+    def get(self, key: str) -> KeyEntry | None:
+        """Return a key as the bucket's leader has it, None if it is not there."""
+        last = self._last(key)
+        return last if last is not None and last.value is not None else None
+
+    def entries(self) -> dict[str, KeyEntry]:
+        """Return all keys; each is as it was at some moment of the call."""
+
+        async def read(client: Client) -> list[KeyEntry | None]:
+            require_connected(client)
+            info = await client.jetstream().stream_info(self._stream, self._subject(">"))
+            subjects = info.state.subjects or {}
+            return await asyncio.gather(*(self._read(client, subject) for subject in subjects))
+
+        found = self._connection.call(read, f"the keys of {self._bucket}", self._timeout_s)
+        return {own.key: own for own in found if own is not None and own.value is not None}
+
+    def watch(self, take: Callable[[KeyEntry], None]) -> Subscription:
+        """Have *take* called in the connection's thread for each key that was written or deleted.
+
+        It is told by the one who wrote, after the fact, and is no promise: what happens while one
+        is cut off is not told, and neither is what a TTL takes away. So who watches also looks at
+        `entries` whenever the connection is back, and every now and then.
+        """
+
+        def told(message: Message) -> None:
+            key = message.subject.removeprefix(self._told_subject(""))
+            value = None if message.headers.get(_OPERATION) in _DELETED else message.payload
+            take(KeyEntry(key, value, int(message.headers[_REVISION])))
+
+        return self._connection.subscribe(self._told_subject(">"), told)
+
+    def _write(self, key: str, value: bytes | None, expected: int) -> int | None:
+        headers = {} if value is not None else {_OPERATION: _DELETED[0]}
+        payload = value or b""
+        message = (self._subject(key), payload, headers)
+        message_id = new_message_id()
+        patience_s = self._timeout_s
+
+        async def write(client: Client) -> int | None:
+            return await append(client, self._stream, message, message_id, expected, patience_s)
+
+        what = f"the key {key} of {self._bucket}"
+        revision = self._connection.call(write, what, patience_s + CALL_S)
+        if revision is not None:
+            told = {**headers, _REVISION: str(revision)}
+            with suppress(UnreachableError):
+                self._connection.publish(self._told_subject(key), payload, told)
+        return revision
+
+    def _last(self, key: str) -> KeyEntry | None:
+        what = f"the key {key} of {self._bucket}"
+        subject = self._subject(key)
+        return self._connection.call(lambda own: self._read(own, subject), what, self._timeout_s)
+
+    async def _read(self, client: Client, subject: str) -> KeyEntry | None:
+        last = await last_message(client, self._stream, subject)
+        if last is None:
+            return None
+        is_deleted = (last.headers or {}).get(_OPERATION) in _DELETED
+        key = subject.removeprefix(self._subject(""))
+        return KeyEntry(key, None if is_deleted else last.data or b"", last.seq or 0)
+
+    def _subject(self, key: str) -> str:
+        return f"$KV.{self._bucket}.{key}"
+
+    def _told_subject(self, key: str) -> str:
+        return f"{self._bucket}.written.{key}"

@@ -1,0 +1,147 @@
+"""One client of the library after the other, so that there is a connection as long as can be.
+
+All of it is of the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from nats import errors as library
+from nats.aio.client import Client
+
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.nats.errors import reason
+from gradwatch_server.nats.servers import Servers
+from gradwatch_server.nats.subscription import Subscription
+
+logger = logging.getLogger(__name__)
+
+PING_S: Final = 2.0
+"""How often the server is asked for a sign of life; three missed ones end the connection."""
+
+RECONNECT_S: Final = 0.5
+"""Pause before a server is tried again."""
+
+LOOK_S: Final = 1.0
+"""How often it is looked whether the client comes back."""
+
+STUCK_S: Final = 15.0
+"""How long a client may take to come back before another one is tried."""
+
+
+class Link:
+    """The client of the moment, and what is told when it is cut off and back.
+
+    Args:
+        servers: Where it connects.
+        name: What the servers call it.
+    """
+
+    def __init__(self, servers: Servers, name: str) -> None:
+        self._servers = servers
+        self._name = name
+        self.client = Client()
+        self.subscriptions: list[Subscription] = []
+        self.listeners: list[Callable[[bool], None]] = []
+        self._last_error: BaseException | None = None
+        self._is_up = False
+
+    async def open(self, patience_s: float) -> None:
+        """Connect to one of the servers.
+
+        Raises:
+            GradwatchError: If none lets us in in time.
+        """
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._connect()
+        except (library.Error, OSError) as error:
+            await self.client.close()
+            why = reason(self._last_error or error)
+            msg = f"no NATS server lets us in at {self._servers}: {why}"
+            raise GradwatchError(msg) from error
+        self._is_up = True
+
+    async def keep_up(self, stop: asyncio.Event) -> None:
+        """Begin anew where the library's client does not come back, until it is to stop.
+
+        Some errors that a server sends end a client for good, and a server that dies while a
+        client comes back to it may leave it in between.
+        """
+        loop = asyncio.get_running_loop()
+        connected_s = loop.time()
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK_S)
+            if self.client.is_connected:
+                connected_s = loop.time()
+            elif self.client.is_closed or loop.time() - connected_s > STUCK_S:
+                await self._begin_anew()
+                connected_s = loop.time()
+
+    async def close(self) -> None:
+        """Disconnect; nobody is told."""
+        self.listeners.clear()
+        self._is_up = False
+        await self.client.close()
+
+    async def _connect(self) -> None:
+        """Connect with a new client; it goes on trying until it is cancelled."""
+        self.client = Client()
+        await self.client.connect(
+            list(self._servers.urls),
+            name=self._name,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_cut,
+            reconnected_cb=self._on_back,
+            reconnect_time_wait=RECONNECT_S,  # type: ignore[arg-type] # seconds, also parts of one
+            max_reconnect_attempts=-1,
+            ping_interval=PING_S,  # type: ignore[arg-type] # likewise
+            **self._servers.credentials,
+        )
+
+    async def _begin_anew(self) -> None:
+        await self.client.close()
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._connect()
+                for subscription in self.subscriptions:
+                    await subscription.begin(self.client)
+        except (library.Error, OSError) as error:
+            self._last_error = error
+        else:
+            await self._on_back()
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        if isinstance(error, library.SlowConsumerError):
+            logger.warning("NATS: a message on %s was dropped: too many wait", error.subject)
+        else:
+            logger.debug("NATS: %s", reason(error))
+
+    async def _on_cut(self) -> None:
+        if self._is_up:
+            self._is_up = False
+            why = "no sign of life" if self._last_error is None else reason(self._last_error)
+            logger.warning("NATS: cut off from %s (%s); trying again", self._servers, why)
+            self._tell(is_connected=False)
+
+    async def _on_back(self) -> None:
+        url = self.client.connected_url
+        if url is not None and not self._is_up:
+            self._is_up = True
+            self._last_error = None
+            logger.warning("NATS: connected again, to %s:%s", url.hostname, url.port)
+            self._tell(is_connected=True)
+
+    def _tell(self, *, is_connected: bool) -> None:
+        for told in self.listeners:
+            try:
+                told(is_connected)
+            except Exception:
+                logger.exception("NATS: who was to be told of the connection failed")

@@ -1,0 +1,50 @@
+"""What is called for the messages of a subject."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as LibrarySubscription
+
+from gradwatch_server.nats.message import Message
+
+logger = logging.getLogger(__name__)
+
+OnMessage: TypeAlias = Callable[[Message], None]
+"""Takes a message, in the loop's thread: it must be quick, and must not wait for a call."""
+
+
+class Subscription:
+    """One subject, whichever client of the library it is subscribed to with.
+
+    Args:
+        subject: It may have wildcards.
+        queue: Of those that subscribe with the same one, each message goes to one.
+        take: Takes a message.
+    """
+
+    def __init__(self, subject: str, queue: str, take: OnMessage) -> None:
+        self.subject = subject
+        self._queue = queue
+        self._take = take
+        self._current: LibrarySubscription | None = None
+
+    async def begin(self, client: Client) -> None:
+        """Subscribe with a client, in place of the one before."""
+        self._current = await client.subscribe(self.subject, queue=self._queue, cb=self._on_message)
+
+    async def end(self) -> None:
+        """Subscribe no more."""
+        if self._current is not None:
+            await self._current.unsubscribe()
+
+    async def _on_message(self, message: Msg) -> None:
+        headers = message.headers or {}
+        try:
+            self._take(Message(message.subject, message.data, headers, message.reply))
+        except Exception:
+            logger.exception("NATS: a message on %s could not be taken", message.subject)
