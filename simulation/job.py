@@ -47,7 +47,7 @@ class Job:
         self.workers: list[Worker] = []
         self._orphans: dict[bytes, SimulatedOrphan] = {}  # by session
         self._replayers: list[SpillReplayer] = []
-        self._run = run
+        self.run = run
         self._scenario = scenario
         self._random = random
         self._clock = clock
@@ -133,7 +133,7 @@ class Job:
         self._note(late.name, "attaches late")
 
     def _hello(self, rank: int, job: str) -> Hello:
-        return Hello(run=self._run, rank=rank, world=self._scenario.world, job=job)
+        return Hello(run=self.run, rank=rank, world=self._scenario.world, job=job)
 
     def _attach(self, hello: Hello, orphans: list[SimulatedOrphan]) -> Worker:
         worker = Worker(

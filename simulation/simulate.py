@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from gradwatch_server.storage import checkpointer as checkpointer_module
 from simulation.cluster import Cluster, Parts
 from simulation.invariants import Violation
 from simulation.replay import alert_events
-from simulation.scenario import SECOND_NS, draw, draw_long
+from simulation.scenario import SECOND_NS, Scenario, draw, draw_long
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def simulate(
     scenario = replace(scenario, **(changes or {}))
     cluster = Cluster(scenario, random, parts or Parts())
     violation = None
-    with _surroundings(cluster):
+    with surroundings(scenario):
         try:
             cluster.run()
         except Violation as error:
@@ -90,7 +90,7 @@ def simulate(
     return Outcome(
         seed=seed,
         violation=violation,
-        trace="\n".join(_line(at_s, what) for at_s, what in cluster.trace),
+        trace=trace_of(cluster.trace),
         made=sum(len(account.made) for account in accounts),
         stored=sum(account.num_stored for account in accounts),
         lost=sum(account.num_lost for account in accounts),
@@ -105,14 +105,14 @@ def simulate(
     )
 
 
-def _line(at_s: float, what: tuple[object, ...]) -> str:
-    return f"{at_s:8.2f} s  " + " ".join(map(str, what))
+def trace_of(events: Iterable[tuple[float, tuple[object, ...]]]) -> str:
+    """Return what happened, one event a line."""
+    return "\n".join(f"{at_s:8.2f} s  " + " ".join(map(str, what)) for at_s, what in events)
 
 
 @contextlib.contextmanager
-def _surroundings(cluster: Cluster) -> Iterator[None]:
+def surroundings(scenario: Scenario) -> Iterator[None]:
     """Give the engine the scenario's limits, and keep its log silent."""
-    scenario = cluster.scenario
     logger = logging.getLogger("gradwatch_server")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

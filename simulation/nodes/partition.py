@@ -1,0 +1,172 @@
+"""The engine of one partition on one node, from the moment when it is taken over."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING
+
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import Budgets
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_wire import Envelope
+from simulation.aggregator import WINDOW_STEPS, SimulatedInbox, Stop
+from simulation.nodes.ledger import LedgerSession
+from simulation.nodes.store import PartitionStore
+from simulation.nodes.stream_client import StreamClient
+from simulation.nodes.task import Task
+
+if TYPE_CHECKING:
+    from gradwatch_server.engine.engine import Engine
+    from simulation.nodes.node import Node
+
+
+class Port:
+    """What arrives for the engine from all gateways, and the way back."""
+
+    def __init__(self, node: Node) -> None:
+        self.arrived: deque[tuple[bytes, list[bytes]]] = deque()
+        self._node = node
+
+    def receive(self, now_s: float) -> tuple[bytes, list[bytes]] | None:  # noqa: ARG002 - it is
+        """Return a message that arrived, and its peer."""
+        return self.arrived.popleft() if self.arrived else None
+
+    def reply(self, peer: bytes, envelope: Envelope, now_s: float) -> bool:  # noqa: ARG002 - now
+        """Send an answer to the gateway that the peer is connected to."""
+        gateway, _, connection = peer.partition(b"/")
+        self._node.publish(gateway.decode(), (connection, envelope))
+        return True
+
+
+class PartitionEngine:
+    """One owner of a partition; what it is surrounded by is that of `simulation.aggregator`."""
+
+    def __init__(self, node: Node, partition: int, epoch: int) -> None:
+        cluster = node.cluster
+        self.partition, self.epoch = partition, epoch
+        self.engine: Engine | None = None
+        self.is_between_batches = False
+        self.fault: str | None = None
+        self.network = Port(node)
+        self.scenario = cluster.scenario.job
+        self.batch = self.scenario.batch
+        self.clock = cluster.clock
+        self.invariants = cluster.checkers[partition].records
+        self._node = node
+        self._cluster = cluster
+        self._stop = Stop(self)
+        self._task = Task(self._run)
+
+    @property
+    def name(self) -> str:
+        """What the trace calls it."""
+        return f"partition {self.partition} at {self._node.id} epoch {self.epoch}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing more."""
+        return self._task.is_over
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stop.is_set()
+
+    def step(self) -> None:
+        """Let it go on until it waits."""
+        self._task.resume()
+
+    def stop(self) -> None:
+        """Have it end after the batch in hand."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End it where it is."""
+        self._task.kill()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it serves, and is not in the midst of anything."""
+        return self.engine is not None and self.is_between_batches and not self.is_over
+
+    def _run(self) -> None:
+        try:
+            engine = self._open()
+        except GradwatchError as error:
+            self.note("does not start:", error)
+            return
+        self.engine = engine
+        self._cluster.num_starts += 1
+        self.note("starts")
+        engine.run()
+        self.engine = None
+        self.fault = engine.published.fault
+        self.note("ends", self.fault or "")
+
+    def _open(self) -> Engine:
+        node, cluster = self._node, self._cluster
+        checker = cluster.checkers[self.partition]
+        clock = self.clock.boot(node.skew_s)
+        session = LedgerSession(
+            cluster.ledger,
+            node.number,
+            self.partition,
+            self.epoch,
+            cluster.faults,
+            self.point,
+            lambda: checker.ledger_written(self.epoch),
+        )
+        stream = StreamClient(cluster.stream, node.number, cluster.faults, self.clock, self.point)
+        log = cluster.parts.log(stream, self.partition, self.epoch)
+        return cluster.parts.engine(
+            PartitionStore(log, session, clock, self._wait_a_turn),
+            SimulatedInbox(self),
+            Rules(),
+            clock=clock,
+            window_steps=WINDOW_STEPS,
+            session_timeout_s=self.scenario.session_timeout_s,
+            on_alerts=lambda: None,
+            on_failure=lambda: None,
+            retention=RetentionPolicy(
+                log_max_age_s=self.scenario.log_age_s,
+                checkpoint_s=self.scenario.checkpoint_s,
+            ),
+            budget_use=BudgetUse(Budgets()),
+            boot_id=cluster.random.randbytes(16),
+            stopping=self._stop,
+        )
+
+    def _wait_a_turn(self) -> None:
+        self.is_between_batches = True
+        self._task.wait()
+        self.is_between_batches = False
+
+    # What it is surrounded by.
+
+    def point(self, where: str) -> None:
+        """Pass a point at which the node may be killed or paused."""
+        if self._node.befalls(where):
+            self._task.wait()
+
+    def fails(self, word: str) -> bool:  # noqa: ARG002 - there is no disk
+        """Tell whether a statement fails."""
+        return False
+
+    def pass_by(self, seconds: float) -> None:
+        """Let the others go on for a while."""
+        until_s = self.clock.now_s + (seconds if math.isfinite(seconds) else 0.0)
+        while self.clock.now_s < until_s and not self._stop.is_set():
+            self._task.wait()
+
+    def note(self, *what: object) -> None:
+        """Write a line of the trace."""
+        self._cluster.note(self.name, *what)
+
+    @property
+    def random(self) -> Random:
+        """Where chance comes from."""
+        return self._cluster.random
