@@ -1,22 +1,25 @@
-"""Appends to a stream of JetStream that are written once, however often they are tried."""
+"""Appends that are written once, however often they are tried, and after the one expected."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
-from uuid import uuid4
 
 from nats.aio.client import Client
 from nats.js import api
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
+from gradwatch_server.nats.chain import AFTER, find_successor, id_of, sequence_of
 from gradwatch_server.nats.errors import (
+    STORE_FAILED,
     UNREACHABLE,
     WRONG_LAST_SEQUENCE,
     is_unreachable,
     require_connected,
 )
+from gradwatch_server.nats.stream import FullError, LastSequenceError
 
 TRY_S: Final = 2.0
 """How long one try waits: a stream chooses a new leader in about that time."""
@@ -25,71 +28,79 @@ PAUSE_S: Final = 0.1
 """Pause before the next one."""
 
 
-def new_message_id() -> str:
-    """Return an id that no other message has."""
-    return uuid4().hex
-
-
-async def append(
-    client: Client,
-    stream: str,
-    message: tuple[str, bytes, Mapping[str, str]],
-    message_id: str,
-    expected: int | None,
-    patience_s: float,
-) -> int | None:
-    """Append a message; return its sequence, None if another one is the last of the subject.
-
-    It is tried for *patience_s*, with the same id: the server writes an id once. A try that the
-    server says comes too late may follow one that was written, and whose answer was lost: then the
-    last message of the subject has the id.
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message that is to be appended.
 
     Args:
-        client: The library's client.
-        stream: Name of the stream.
-        message: Subject, payload and headers.
+        subject: Where it goes.
+        payload: Its bytes.
         message_id: Of this message, and of no other one.
-        expected: Sequence of the last message of the subject, 0 if there is none; None for any.
-        patience_s: How long it is tried.
+        after: Sequence of the last message of the subject, 0 if there is none.
+        headers: Headers of its own.
     """
-    subject, payload, headers = message
-    own = {**headers, api.Header.MSG_ID.value: message_id, api.Header.EXPECTED_STREAM.value: stream}
-    if expected is not None:
-        own[api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value] = str(expected)
+
+    subject: str
+    payload: bytes
+    message_id: str
+    after: int
+    headers: Mapping[str, str]
+
+
+async def append(client: Client, stream: str, message: NewMessage, patience_s: float) -> int:
+    """Append a message; return its sequence.
+
+    It is tried for *patience_s*, with the same id, which a server writes once. What is refused may
+    have been written by a try whose answer was lost, and what is written may have come too late:
+    `chain` says how.
+
+    Raises:
+        LastSequenceError: If another message came after the one expected.
+        FullError: If there is no room.
+    """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + patience_s
+    expected = message.after
     while True:
         try:
-            return await _try(client, stream, subject, payload, own)
+            if await _publish(client, stream, message, expected):
+                return message.after + 1
+            successor = await find_successor(client, stream, message.subject, message.after)
         except UNREACHABLE as error:
             if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
                 raise
+        else:
+            own = successor.message
+            if own is not None and id_of(own) == message.message_id:
+                return sequence_of(own)
+            if successor.is_past:
+                msg = f"somebody else wrote to {message.subject} after {message.after}"
+                raise LastSequenceError(msg)
+            if loop.time() + PAUSE_S >= end_s:
+                raise TimeoutError
+            expected = successor.last or 0  # one that does not count
         await asyncio.sleep(PAUSE_S)
 
 
-async def _try(
-    client: Client, stream: str, subject: str, payload: bytes, headers: dict[str, str]
-) -> int | None:
+async def _publish(client: Client, stream: str, message: NewMessage, expected: int) -> bool:
+    """Publish a message; return whether it is certain that it comes after the one expected."""
     require_connected(client)
+    headers = {
+        **message.headers,
+        AFTER: str(message.after),
+        api.Header.MSG_ID.value: message.message_id,
+        api.Header.EXPECTED_STREAM.value: stream,
+        api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
+    }
     try:
-        answer = await client.jetstream().publish(subject, payload, timeout=TRY_S, headers=headers)
+        answer = await client.jetstream().publish(
+            message.subject, message.payload, timeout=TRY_S, headers=headers
+        )
     except APIError as error:
-        if error.err_code != WRONG_LAST_SEQUENCE:
-            raise
-        last = await last_message(client, stream, subject)
-        is_own = last is not None and _id_of(last) == headers[api.Header.MSG_ID.value]
-        return last.seq if last is not None and is_own else None
-    return answer.seq
-
-
-async def last_message(client: Client, stream: str, subject: str) -> api.RawStreamMsg | None:
-    """Return the last message of a subject as the leader of the stream has it."""
-    require_connected(client)
-    try:
-        return await client.jetstream(timeout=TRY_S).get_msg(stream, subject=subject)
-    except NotFoundError:
-        return None
-
-
-def _id_of(message: api.RawStreamMsg) -> str | None:
-    return (message.headers or {}).get(api.Header.MSG_ID.value)
+        if error.err_code == WRONG_LAST_SEQUENCE:
+            return False
+        if error.err_code == STORE_FAILED and "maximum" in (error.description or ""):
+            msg = f"the stream {stream} is full: {error.description}"
+            raise FullError(msg) from error
+        raise
+    return answer.seq == message.after + 1

@@ -75,6 +75,8 @@ def translated(what: str) -> Iterator[None]:
     """
     try:
         yield
+    except NATSError:
+        raise
     except library.NoRespondersError as error:
         msg = f"{what}: nobody answers there"
         raise NoRespondersError(msg) from error

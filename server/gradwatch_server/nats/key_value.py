@@ -1,6 +1,7 @@
 """A bucket of keys with values, each with a revision by which writers find out about each other.
 
-It is a stream as the `nats kv` commands know it, with one message per key.
+It is a stream as the `nats kv` commands know it. Of writes that come at the same moment and expect
+the same revision the first one counts, as `chain` says: so there may be more than one for a moment.
 """
 
 from __future__ import annotations
@@ -10,20 +11,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
+from nats import errors as library
 from nats.aio.client import Client
 from nats.js import api
 
-from gradwatch_server.nats.appending import append, last_message, new_message_id
-from gradwatch_server.nats.connection import CALL_S, Connection, Subscription
+from gradwatch_server.nats.appending import NewMessage, append
+from gradwatch_server.nats.chain import last_of, purge, sequence_of
+from gradwatch_server.nats.connection import CALL_S, Connection
 from gradwatch_server.nats.errors import UnreachableError, require_connected
 from gradwatch_server.nats.message import Message
 from gradwatch_server.nats.shape import ensure_stream
+from gradwatch_server.nats.stream import LastSequenceError
+from gradwatch_server.nats.subscription import Subscription
 
 _OPERATION: Final = "KV-Operation"
 _DELETED: Final = ("DEL", "PURGE")
 
 _REVISION: Final = "Gradwatch-Revision"
+
+MAX_HISTORY: Final = 64
+"""Writes to a key that are kept at most: as a rule all but the last one are purged at once."""
 
 DUPLICATES_S: Final = 120.0
 """How long the servers know a message by its id; with a TTL no longer than that."""
@@ -80,27 +89,24 @@ class KeyValue:
             name=self._stream,
             subjects=[f"$KV.{bucket}.>"],
             num_replicas=replicas,
-            max_msgs_per_subject=1,
             max_age=ttl_s,
             duplicate_window=window_s,
-            discard=api.DiscardPolicy.NEW,
+            max_msgs_per_subject=MAX_HISTORY,
+            discard=api.DiscardPolicy.OLD,
             storage=api.StorageType.FILE,
             retention=api.RetentionPolicy.LIMITS,
             allow_rollup_hdrs=True,
-            deny_delete=True,
+            deny_delete=False,
         )
         what = f"the bucket {bucket}"
         connection.call(lambda client: ensure_stream(client, config), what, timeout_s * 2)
 
     def create(self, key: str, value: bytes) -> int | None:
         """Write a key that is not there; return its revision, None if it is there."""
-        revision = self._write(key, value, 0)
-        if revision is not None:
-            return revision
         last = self._last(key)
-        if last is None:  # it went in this moment
-            return self._write(key, value, 0)
-        return self._write(key, value, last.revision) if last.value is None else None
+        if last is not None and last.value is not None:
+            return None
+        return self._write(key, value, 0 if last is None else last.revision)
 
     def update(self, key: str, value: bytes, revision: int) -> int | None:
         """Write a key that has a revision; return the new one, None if it has another or went."""
@@ -142,18 +148,23 @@ class KeyValue:
 
         return self._connection.subscribe(self._told_subject(">"), told)
 
-    def _write(self, key: str, value: bytes | None, expected: int) -> int | None:
+    def _write(self, key: str, value: bytes | None, after: int) -> int | None:
         headers = {} if value is not None else {_OPERATION: _DELETED[0]}
         payload = value or b""
-        message = (self._subject(key), payload, headers)
-        message_id = new_message_id()
-        patience_s = self._timeout_s
+        message = NewMessage(self._subject(key), payload, uuid4().hex, after, headers)
 
         async def write(client: Client) -> int | None:
-            return await append(client, self._stream, message, message_id, expected, patience_s)
+            try:
+                revision = await append(client, self._stream, message, self._timeout_s)
+            except LastSequenceError:
+                return None
+            # What is written stands; what was before it goes, at the latest the next time.
+            with suppress(library.Error, OSError):
+                await purge(client, self._stream, message.subject, revision)
+            return revision
 
         what = f"the key {key} of {self._bucket}"
-        revision = self._connection.call(write, what, patience_s + CALL_S)
+        revision = self._connection.call(write, what, self._timeout_s * 2 + CALL_S)
         if revision is not None:
             told = {**headers, _REVISION: str(revision)}
             with suppress(UnreachableError):
@@ -166,12 +177,12 @@ class KeyValue:
         return self._connection.call(lambda own: self._read(own, subject), what, self._timeout_s)
 
     async def _read(self, client: Client, subject: str) -> KeyEntry | None:
-        last = await last_message(client, self._stream, subject)
+        last = await last_of(client, self._stream, subject)
         if last is None:
             return None
         is_deleted = (last.headers or {}).get(_OPERATION) in _DELETED
         key = subject.removeprefix(self._subject(""))
-        return KeyEntry(key, None if is_deleted else last.data or b"", last.seq or 0)
+        return KeyEntry(key, None if is_deleted else last.data or b"", sequence_of(last))
 
     def _subject(self, key: str) -> str:
         return f"$KV.{self._bucket}.{key}"

@@ -1,0 +1,118 @@
+"""The messages of one subject as a chain: who appends says after which one, and the first one wins.
+
+JetStream refuses a message that expects another last one. But a server that has copies decides so
+before the messages that it took just now are written: of those that come at the same moment and
+expect the same one, 2.9 writes all. What is written is the same for everybody, though, and in one
+order. So each message says after which one it comes, and of several only the first one counts;
+whoever reads passes over the others, and whoever wrote one of those finds out before it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from nats.aio.client import Client
+from nats.js import api
+from nats.js.errors import NotFoundError
+
+from gradwatch_server.nats.errors import require_connected
+
+AFTER: Final = "Gradwatch-After"
+"""Header: sequence of the message before, 0 for the first one of a subject."""
+
+GET_S: Final = 2.0
+"""How long one question to the leader of a stream waits."""
+
+
+def after_of(headers: dict[str, str] | None) -> int:
+    """Return the sequence of the message before."""
+    return int((headers or {}).get(AFTER, "0"))
+
+
+def id_of(message: api.RawStreamMsg) -> str | None:
+    """Return the id of a message."""
+    return (message.headers or {}).get(api.Header.MSG_ID.value)
+
+
+def sequence_of(message: api.RawStreamMsg) -> int:
+    """Return the sequence of a message."""
+    return message.seq or 0
+
+
+class Chain:
+    """Tells which messages of a subject count, given all of them in order.
+
+    Args:
+        last: Sequence of one that counts, None to begin with the oldest that is kept: it counts,
+            for nothing is purged but up to one that does.
+    """
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last = last
+
+    def take(self, sequence: int, headers: dict[str, str] | None) -> bool:
+        """Return whether the next message counts."""
+        if self.last is not None and after_of(headers) != self.last:
+            return False
+        self.last = sequence
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """What comes after a message.
+
+    Args:
+        message: The one that counts, None if there is none.
+        last: Sequence of the last of all, those that do not count and the message itself included.
+        is_past: Whether the message is not the last any more, whatever came after it.
+    """
+
+    message: api.RawStreamMsg | None
+    last: int | None
+    is_past: bool
+
+
+async def find_successor(client: Client, stream: str, subject: str, after: int) -> Successor:
+    """Look for what comes after a message, by its sequence, 0 for the first of a subject."""
+    last = 0 if after == 0 else None
+    async for message in walk(client, stream, subject, after):
+        last = sequence_of(message)
+        if last > after and after_of(message.headers) >= after:
+            is_next = after_of(message.headers) == after
+            return Successor(message if is_next else None, last, is_past=True)
+    return Successor(None, last, is_past=last is None)
+
+
+async def walk(
+    client: Client, stream: str, subject: str, first: int = 0
+) -> AsyncIterator[api.RawStreamMsg]:
+    """Yield all messages of a subject from a sequence on, as the leader of the stream has them."""
+    sequence = max(first, 1)
+    while True:
+        require_connected(client)
+        manager = client.jetstream(timeout=GET_S)
+        try:
+            message = await manager.get_msg(stream, sequence, subject, next=True)
+        except NotFoundError:
+            return
+        yield message
+        sequence = sequence_of(message) + 1
+
+
+async def last_of(client: Client, stream: str, subject: str) -> api.RawStreamMsg | None:
+    """Return the last message of a subject that counts, None without any; it reads all."""
+    chain, last = Chain(), None
+    async for message in walk(client, stream, subject):
+        if chain.take(sequence_of(message), message.headers):
+            last = message
+    return last
+
+
+async def purge(client: Client, stream: str, subject: str, before: int) -> None:
+    """Delete the messages of a subject before one that counts, which stays."""
+    if before > 1:  # a server takes 1 for "all of them"
+        require_connected(client)
+        await client.jetstream(timeout=GET_S).purge_stream(stream, seq=before, subject=subject)
