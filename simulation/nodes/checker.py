@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwatch_server.nats.chain import Chain
+from gradwatch_server.nats.stream import Stored
 from gradwatch_server.storage.store import AlertEvent, Line
 from simulation.invariants import InvariantChecker, require
 from simulation.nodes.log import entries_in, epoch_of
 from simulation.nodes.partition import PartitionEngine
-from simulation.nodes.stream import Stored
+from simulation.nodes.stream import Written
 from simulation.replay import Replay, check_replay, expected_events
 
 
@@ -18,12 +20,17 @@ class PartitionChecker:
     def __init__(self, partition: int) -> None:
         self.records = InvariantChecker()
         self.partition = partition
+        self._chain = Chain(0)
         self._log_epoch = 0
         self._ledger_epoch = 0
         self._replay = Replay()
 
-    def stored(self, stored: Stored) -> None:
-        """Check a message of the log the moment it is written."""
+    def written(self, written: Written) -> None:
+        """Check a message of the log the moment it is written, if it counts."""
+        message = written.message
+        if not self._chain.take(written.sequence, dict(message.headers)):
+            return
+        stored = Stored(written.sequence, message.headers, message.payload)
         epoch, entries = epoch_of(stored), entries_in(stored)
         promise = "no entry of a lower epoch comes after one of a higher"
         require(epoch >= self._log_epoch, promise, self.partition, epoch, self._log_epoch)

@@ -29,7 +29,7 @@ from simulation.nodes.node import Node
 from simulation.nodes.reader import Reader
 from simulation.nodes.scenario import NodesScenario
 from simulation.nodes.socket import RovingSocket
-from simulation.nodes.stream import ReplicatedStream, Stored
+from simulation.nodes.stream import ReplicatedStream, Written
 from simulation.scenario import SECOND_NS
 
 TRACE_LINES: Final = 80
@@ -65,7 +65,7 @@ class NodeCluster:
         self.faults = NodeFaults(scenario, random, self.clock, self.note)
         self.num_starts = self.num_epochs = self.num_refused = 0
         self.checkers = [PartitionChecker(p) for p in range(scenario.partitions)]
-        self.stream = parts.stream(self._stored)
+        self.stream = parts.stream(self.clock, self._written)
         self.ledger = Ledger(self.clock, lambda p, epoch: self.checkers[p].taken_over(epoch))
         self.nodes_bucket = Bucket(scenario.lease_s)
         self.owners_bucket = Bucket()
@@ -100,8 +100,8 @@ class NodeCluster:
         """Write a line of the trace."""
         self.trace.append((self.clock.now_s, what))
 
-    def _stored(self, stored: Stored) -> None:
-        self.checkers[int(stored.message.subject.rpartition(".")[2])].stored(stored)
+    def _written(self, written: Written) -> None:
+        self.checkers[int(written.message.subject.rpartition(".")[2])].written(written)
 
     def live_nodes(self, now_s: float) -> set[str]:
         """Return the ids of the nodes that have a lease."""

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import msgpack
 
 from gradwatch_server.core.entries import Entry, Opened
+from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.stream import LastSequenceError, Stored, Stream
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry, encode_entry
 from gradwatch_server.storage.store import EntrySize, Line, StorageError, StorageFault
-from simulation.nodes.stream import Append, Stored
-
-
-class Stream(Protocol):
-    def append(self, append: Append) -> int | None: ...
-    def last(self, subject: str) -> Stored | None: ...
-    def read(self, subject: str, after: int = 0) -> Sequence[Stored]: ...
 
 
 def subject_of(partition: int) -> str:
@@ -24,13 +18,13 @@ def subject_of(partition: int) -> str:
 
 
 def entries_in(stored: Stored) -> list[tuple[int, Entry]]:
-    rows = msgpack.unpackb(stored.message.payload)
-    first = int(stored.message.headers["first"])
+    rows = msgpack.unpackb(stored.payload)
+    first = int(stored.headers["first"])
     return [(n, decode_entry(EncodedEntry(*row))) for n, row in enumerate(rows, first)]
 
 
 def epoch_of(stored: Stored) -> int:
-    return int(stored.message.headers["epoch"])
+    return int(stored.headers["epoch"])
 
 
 class PartitionLog:
@@ -40,13 +34,11 @@ class PartitionLog:
         self.last_offset = 0
         self._last_seq = 0
         while True:
-            last = stream.last(self._subject)
-            if last is not None:
+            for last in stream.read(self._subject, headers_only=True):
                 if epoch_of(last) > epoch:
                     raise StorageError("another epoch wrote", StorageFault.GONE)
-                headers = last.message.headers
-                self.last_offset = int(headers["first"]) + int(headers["count"]) - 1
-                self._last_seq = last.seq
+                self.last_offset = int(last.headers["first"]) + int(last.headers["count"]) - 1
+                self._last_seq = last.sequence
             if self._write([]):
                 return
 
@@ -57,12 +49,18 @@ class PartitionLog:
             "count": str(len(rows)),
         }
         message_id = f"{self._subject}/{self._epoch}/{self.last_offset + 1}/{len(rows) > 0}"
-        seq = self._stream.append(
-            Append(self._subject, msgpack.packb(rows), headers, message_id, self._last_seq)
-        )
-        if seq is None:
+        try:
+            self._last_seq = self._stream.append(
+                self._subject,
+                msgpack.packb(rows),
+                message_id=message_id,
+                after=self._last_seq,
+                headers=headers,
+            )
+        except LastSequenceError:
             return False
-        self._last_seq = seq
+        except NATSError as error:
+            raise StorageError(str(error)) from error
         self.last_offset += len(rows)
         return True
 

@@ -219,7 +219,7 @@ class Node:
         for partition, epoch in self.held.items():
             if partition in self.engines:
                 continue
-            if partition in self._waiting or self.cluster.stream.last(subject_of(partition)):
+            if partition in self._waiting or self.cluster.stream.last(subject_of(partition)) > 0:
                 engine = PartitionEngine(self, partition, epoch)
                 engine.network.arrived.extend(self._waiting.pop(partition, ()))
                 self.engines[partition] = engine

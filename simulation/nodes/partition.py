@@ -16,7 +16,7 @@ from gradwatch_wire import Envelope
 from simulation.aggregator import WINDOW_STEPS, SimulatedInbox, Stop
 from simulation.nodes.ledger import LedgerSession
 from simulation.nodes.store import PartitionStore
-from simulation.nodes.stream_client import StreamClient
+from simulation.nodes.stream_client import SimulatedStream, Waiter
 from simulation.nodes.task import Task
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class PartitionEngine:
             self.point,
             lambda: checker.ledger_written(self.epoch),
         )
-        stream = StreamClient(cluster.stream, node.number, cluster.faults, self.clock, self.point)
+        waiter = Waiter(self.pass_by, self.point)
+        stream = SimulatedStream(cluster.stream, node.number, cluster.faults, self.clock, waiter)
         log = cluster.parts.log(stream, self.partition, self.epoch)
         return cluster.parts.engine(
             PartitionStore(log, session, clock, self._wait_a_turn),

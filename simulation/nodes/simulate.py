@@ -11,6 +11,7 @@ from typing import Any
 from simulation.invariants import Violation
 from simulation.nodes.cluster import NodeCluster, NodeParts
 from simulation.nodes.scenario import draw
+from simulation.nodes.stream_client import simulated_time
 from simulation.simulate import surroundings, trace_of
 
 
@@ -57,7 +58,7 @@ def simulate_nodes(
     scenario = replace(draw(random), **(changes or {}))
     cluster = NodeCluster(scenario, random, parts or NodeParts())
     violation = None
-    with surroundings(scenario.job):
+    with surroundings(scenario.job), simulated_time(cluster.clock):
         try:
             cluster.run()
         except Violation as error:

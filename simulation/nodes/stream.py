@@ -1,110 +1,167 @@
-"""A stream of JetStream: replicated, so nothing acknowledged is lost, whoever else is.
+"""A stream of JetStream as nats-server 2.9 keeps it on several servers.
 
-An append may find no leader, or be written while its answer is lost, or be written later than its
-writer thinks. Whether it may be written is decided where it is: by its id, which is written once,
-and by the sequence of the last message of its subject.
+Nothing acknowledged is lost. But a message may be written while its answer is lost, or reach the
+servers late; and what it expects to be the last message of its subject is compared when the leader
+takes it, before those are written that it took just now.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-LATE_S: Final = 8.0
-"""The longest time that an append is on its way."""
+from nats.js import api
+
+from simulation.clock import Clock
+
+DUPLICATES_S: Final = 120.0
+"""How long the servers know a message by its id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Proposed:
     """A message that is to be written.
 
     Args:
         subject: Its subject.
         payload: Its bytes.
-        headers: Its headers.
-        message_id: Of it and no other one, empty for none.
-        expected: Sequence of the last message of the subject, 0 for none; None for any.
+        headers: Its headers, those for the servers included.
     """
 
     subject: str
     payload: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    message_id: str = ""
-    expected: int | None = None
+    headers: Mapping[str, str]
+
+    @property
+    def message_id(self) -> str:
+        """Its id, empty for none."""
+        return self.headers.get(api.Header.MSG_ID.value, "")
+
+    @property
+    def expected(self) -> int | None:
+        """Sequence of the last message of the subject, 0 for none; None for any."""
+        found = self.headers.get(api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value)
+        return None if found is None else int(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class Written:
     """A message that is written.
 
     Args:
-        seq: Its place among all of the stream.
-        message: What was to be written.
+        sequence: Its place among all of the stream.
+        message: What it is.
     """
 
-    seq: int
-    message: Append
+    sequence: int
+    message: Proposed
+
+
+class WrongLastSequence(Exception):  # noqa: N818 - as the server calls it
+    """Another message is the last of its subject than the one expected."""
 
 
 class ReplicatedStream:
-    """What a majority of the servers has."""
+    """What the servers have, and what their leader took and is not written yet."""
 
-    def __init__(self, on_stored: Callable[[Stored], None]) -> None:
-        self.last_seq = 0
-        self._on_stored = on_stored
-        self._by_subject: dict[str, dict[int, Stored]] = defaultdict(dict)
-        self._last: dict[str, Stored] = {}
-        self._ids: dict[str, int] = {}
-        self._late: list[tuple[float, Append]] = []
+    def __init__(self, clock: Clock, on_written: Callable[[Written], None]) -> None:
+        self._clock = clock
+        self._on_written = on_written
+        self._last_sequence = 0
+        self._messages: dict[str, dict[int, Written]] = defaultdict(dict)
+        self._last: dict[str, int] = defaultdict(int)
+        self._ids: dict[str, tuple[int, float]] = {}  # sequence, and when it was written
+        self._taken: list[Proposed] = []
+        self._on_the_way: list[tuple[float, Proposed]] = []
 
-    def apply(self, append: Append) -> int | None:
-        """Write a message; return its sequence, None if another one is the last of its subject."""
-        known = self._known(append)
-        if known is not None:
-            return known
-        if not self._may_follow(append):
-            return None
-        self.last_seq += 1
-        stored = Stored(self.last_seq, append)
-        self._by_subject[append.subject][stored.seq] = stored
-        self._last[append.subject] = stored
-        if append.message_id:
-            self._ids[append.message_id] = stored.seq
-        self._on_stored(stored)
-        return stored.seq
+    def write(self, message: Proposed) -> int:
+        """Write a message; return its sequence, that of the first time if it is known by its id.
 
-    def _known(self, append: Append) -> int | None:
-        """Return the sequence of a message that is written already."""
-        return self._ids.get(append.message_id) if append.message_id else None
+        Raises:
+            WrongLastSequence: If it may not follow what is written.
+        """
+        self.take(message)
+        return self.commit()
 
-    def _may_follow(self, append: Append) -> bool:
-        """Tell whether the last message of the subject is the one that the writer knows of."""
-        last = self._last.get(append.subject)
-        return append.expected in (None, last.seq if last is not None else 0)
+    def take(self, message: Proposed) -> None:
+        """Take a message that is written with the next one, or if some time passes.
 
-    def apply_later(self, append: Append, at_s: float) -> None:
-        """Write a message at a time, if it then may be written."""
-        self._late.append((at_s, append))
+        Raises:
+            WrongLastSequence: If it may not follow what is written.
+        """
+        if self._known(message) is None and not self._may_follow(message):
+            raise WrongLastSequence
+        self._taken.append(message)
+
+    def commit(self) -> int:
+        """Write what was taken, in its order; return the sequence of the last of these."""
+        taken, self._taken = self._taken, []
+        sequence = 0
+        for message in taken:
+            sequence = self._known(message) or self._write(message)
+        return sequence
+
+    def drop(self) -> None:
+        """Lose the leader, with what it took: nobody was told that it is written."""
+        self._taken = []
+
+    def send_late(self, message: Proposed, at_s: float) -> None:
+        """Let a message reach the leader at a time."""
+        self._on_the_way.append((at_s, message))
 
     def pass_time(self, now_s: float) -> None:
-        """Write what comes late."""
-        due = [append for at_s, append in self._late if at_s <= now_s]
-        self._late = [own for own in self._late if own[0] > now_s]
-        for append in due:
-            self.apply(append)
+        """Write what was taken, and take what comes late."""
+        self.commit()
+        due = [message for at_s, message in self._on_the_way if at_s <= now_s]
+        self._on_the_way = [own for own in self._on_the_way if own[0] > now_s]
+        for message in due:
+            try:
+                self.write(message)
+            except WrongLastSequence:
+                continue  # whoever would hear of it waits no more
 
-    def last(self, subject: str) -> Stored | None:
-        """Return the last message of a subject."""
-        return self._last.get(subject)
+    def _known(self, message: Proposed) -> int | None:
+        """Return the sequence of a message that is written already."""
+        sequence, at_s = self._ids.get(message.message_id, (0, 0.0))
+        is_known = sequence and self._clock.now_s - at_s < DUPLICATES_S
+        return sequence if message.message_id and is_known else None
 
-    def read(self, subject: str, after: int = 0) -> Sequence[Stored]:
-        """Return the messages of a subject after a sequence, oldest first."""
-        return [own for seq, own in self._by_subject[subject].items() if seq > after]
+    def _may_follow(self, message: Proposed) -> bool:
+        return message.expected in (None, self._last[message.subject])
 
-    def delete(self, subject: str, upto: int) -> None:
-        """Delete the messages of a subject up to a sequence."""
-        own = self._by_subject[subject]
-        for seq in [seq for seq in own if seq <= upto]:
-            del own[seq]
+    def _write(self, message: Proposed) -> int:
+        self._last_sequence += 1
+        written = Written(self._last_sequence, message)
+        self._messages[message.subject][written.sequence] = written
+        self._last[message.subject] = written.sequence
+        self._ids[message.message_id] = written.sequence, self._clock.now_s
+        self._on_written(written)
+        return written.sequence
+
+    def last(self, subject: str) -> int:
+        """Return the sequence of the last message of a subject, 0 without any."""
+        return max(self._messages[subject], default=0)
+
+    def get(self, sequence: int) -> Written | None:
+        """Return a message, None if it is not there."""
+        found = (own.get(sequence) for own in self._messages.values())
+        return next((own for own in found if own is not None), None)
+
+    def following(self, subject: str, sequence: int) -> Written | None:
+        """Return the first message of a subject from a sequence on, None if there is none."""
+        own = self._messages[subject]
+        found = next((number for number in own if number >= sequence), None)
+        return None if found is None else own[found]
+
+    def purge(self, subject: str, before: int) -> None:
+        """Delete the messages of a subject before a sequence."""
+        own = self._messages[subject]
+        for sequence in [number for number in own if number < before]:
+            del own[sequence]
+
+    def used_bytes(self) -> int:
+        """Return how many bytes all messages take."""
+        every = (own for messages in self._messages.values() for own in messages.values())
+        return sum(len(own.message.payload) for own in every)
