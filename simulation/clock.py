@@ -36,7 +36,7 @@ class Clock:
         self._wall_ns += int(seconds * SECOND_NS)
 
     def boot(self, skew_s: float = 0.0) -> gradwatch_server.clock.Clock:
-        """Return the clock of a process as it begins on a machine whose clock is off by *skew_s*."""
+        """Return the clock of a process on a machine whose clock is off by *skew_s*."""
         skew_ns = int(skew_s * SECOND_NS)
         return gradwatch_server.clock.Clock(lambda: self.wall_ns + skew_ns, self._read)
 

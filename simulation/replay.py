@@ -40,26 +40,34 @@ class Replay:
 
     def __init__(self) -> None:
         self.state = State(WINDOW_STEPS)
-        self.alerts: list[Alert] = []
+        self.events: list[tuple[str, Any]] = []
+        """Run and alert of what is to be stored: each change of each alert once."""
+        self._changes: set[tuple[str, str]] = set()
         self._num_applied = 0
 
     def follow(self, committed: Sequence[Entry]) -> Replay:
         """Apply what is new; return itself."""
         for entry in committed[self._num_applied :]:
-            self.alerts += self.state.apply(entry)
+            self._expect(self.state.apply(entry))
         self._num_applied = len(committed)
         return self
+
+    def _expect(self, alerts: Iterable[Alert]) -> None:
+        for event in (AlertChange.of(alert).event() for alert in alerts):
+            change = event.alert_id, event.change
+            if change not in self._changes:
+                self._changes.add(change)
+                self.events.append((event.run, json.loads(event.body)))
 
 
 def check_replay(engine: Engine, events: Sequence[AlertEvent], replay: Replay) -> None:
     """Check the views of an engine between two rounds, and the alert events that it stored."""
-    state, alerts = replay.state, replay.alerts
-    live, again = views_of(engine._state), views_of(state)
+    live, again = views_of(engine._state), views_of(replay.state)
     for told, derived in zip(live, again, strict=True):
         require(told == derived, "a replay gives the same views", told, derived)
     stored = [(event.run, event.alert) for event in events]
-    expected = expected_events(alerts)
-    require(stored == expected, "a replay gives the same alerts", stored, expected)
+    promise = "a replay gives the same alerts"
+    require(stored == replay.events, promise, stored, replay.events)
     fired = [own for _, own in stored if own["state"] == "firing"]
     told = [(own["id"], (own["update"] or {"number": 0})["number"]) for own in fired]
     require(len(told) == len(set(told)), "an alert fires once, and tells what is new once", told)
@@ -79,14 +87,6 @@ def views_of(state: State) -> list[Any]:
         counts = (view.stored, view.lost, view.late, view.unresolved, view.frames)
         views.append((view.name, told, counts, alerts, steps, [s.tobytes() for s in series]))
     return views
-
-
-def expected_events(alerts: Iterable[Alert]) -> list[tuple[str, Any]]:
-    """Return run and alert of what is stored of these alerts: each change of each once."""
-    kept: dict[tuple[str, str], tuple[str, Any]] = {}
-    for event in (AlertChange.of(alert).event() for alert in alerts):
-        kept.setdefault((event.alert_id, event.change), (event.run, json.loads(event.body)))
-    return list(kept.values())
 
 
 def alert_events(store: Store) -> list[AlertEvent]:

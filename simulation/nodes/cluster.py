@@ -35,7 +35,7 @@ from simulation.scenario import SECOND_NS
 TRACE_LINES: Final = 80
 MAX_TICKS: Final = 400
 HEALING_S: Final = 240.0
-CHECK_TICKS: Final = 16
+CHECK_TICKS: Final = 64
 """How often an engine is compared with a replay of its log."""
 
 SERVES_ALONE_S: Final = 1.5

@@ -7,6 +7,7 @@ takes it, before those are written that it took just now.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -152,8 +153,9 @@ class ReplicatedStream:
     def following(self, subject: str, sequence: int) -> Written | None:
         """Return the first message of a subject from a sequence on, None if there is none."""
         own = self._messages[subject]
-        found = next((number for number in own if number >= sequence), None)
-        return None if found is None else own[found]
+        numbers = list(own)
+        place = bisect_left(numbers, sequence)
+        return own[numbers[place]] if place < len(numbers) else None
 
     def purge(self, subject: str, before: int) -> None:
         """Delete the messages of a subject before a sequence."""
