@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import httpx
+import psutil
 
 from tests.support.ports import ReservedPort
 from tests.support.programs import program
@@ -90,6 +91,12 @@ class NATSServer:
     def pause(self) -> None:
         """Let it do nothing until `go_on`; its connections stay."""
         self._signal(signal.SIGSTOP)
+        wait_until(lambda: self._status == psutil.STATUS_STOPPED, "the server stands still")
+
+    @property
+    def _status(self) -> str:
+        assert self._process is not None
+        return psutil.Process(self._process.pid).status()
 
     def go_on(self) -> None:
         """Let it go on."""

@@ -18,6 +18,7 @@ from nats.js import api
 from nats.js.errors import NotFoundError
 
 from gradwatch_server.nats.errors import require_connected
+from gradwatch_server.nats.stream import MissingError
 
 AFTER: Final = "Gradwatch-After"
 """Header: sequence of the message before, 0 for the first one of a subject."""
@@ -53,11 +54,19 @@ class Chain:
         self.last = last
 
     def take(self, sequence: int, headers: dict[str, str] | None) -> bool:
-        """Return whether the next message counts."""
-        if self.last is not None and after_of(headers) != self.last:
-            return False
-        self.last = sequence
-        return True
+        """Return whether the next message counts.
+
+        Raises:
+            MissingError: If it comes after one that did not come.
+        """
+        after = after_of(headers)
+        if self.last is not None and after > self.last:
+            msg = f"the message {after} before message {sequence} is missing"
+            raise MissingError(msg)
+        counts = self.last is None or after == self.last
+        if counts:
+            self.last = sequence
+        return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class JetStreamStream:
             patience_s: How long an append is tried.
         """
         self._connection = connection
-        self._name = name
+        self.name = name
         self._patience_s = patience_s
 
     def ensure(self, subjects: Sequence[str], *, replicas: int, max_bytes: int | None) -> None:
@@ -48,7 +48,7 @@ class JetStreamStream:
             NATSError: If there is one of another shape, or it cannot be created.
         """
         config = api.StreamConfig(
-            name=self._name,
+            name=self.name,
             subjects=list(subjects),
             num_replicas=replicas,
             max_bytes=max_bytes,
@@ -57,7 +57,7 @@ class JetStreamStream:
             storage=api.StorageType.FILE,
             duplicate_window=DUPLICATES_S,
         )
-        what = f"the stream {self._name}"
+        what = f"the stream {self.name}"
         self._connection.call(lambda client: ensure_stream(client, config), what, CALL_S * 2)
 
     def append(
@@ -73,14 +73,14 @@ class JetStreamStream:
         message = NewMessage(subject, payload, message_id, after, headers)
 
         async def run(client: Client) -> int:
-            return await append(client, self._name, message, self._patience_s)
+            return await append(client, self.name, message, self._patience_s)
 
         return self._connection.call(run, f"append to {subject}", self._patience_s + CALL_S)
 
     def read(self, subject: str, after: int = 0, *, headers_only: bool = False) -> Iterator[Stored]:
         """Yield the messages of a subject after one of them, as many as there are."""
         reader = SubjectReader(
-            self._connection, self._name, subject, after, headers_only=headers_only
+            self._connection, self.name, subject, after, headers_only=headers_only
         )
         return reader.read()
 
@@ -90,11 +90,11 @@ class JetStreamStream:
         async def run(client: Client) -> api.RawStreamMsg | None:
             require_connected(client)
             try:
-                return await client.jetstream(timeout=chain.GET_S).get_msg(self._name, sequence)
+                return await client.jetstream(timeout=chain.GET_S).get_msg(self.name, sequence)
             except NotFoundError:
                 return None
 
-        found = self._connection.call(run, f"message {sequence} of {self._name}")
+        found = self._connection.call(run, f"message {sequence} of {self.name}")
         if found is None:
             return None
         payload = found.data or b""
@@ -103,7 +103,7 @@ class JetStreamStream:
     def purge(self, subject: str, before: int) -> None:
         """Delete the messages of a subject before one of them, which stays."""
         self._connection.call(
-            lambda client: chain.purge(client, self._name, subject, before), f"purge of {subject}"
+            lambda client: chain.purge(client, self.name, subject, before), f"purge of {subject}"
         )
 
     def used_bytes(self) -> int:
@@ -111,6 +111,6 @@ class JetStreamStream:
 
         async def run(client: Client) -> int:
             require_connected(client)
-            return (await client.jetstream().stream_info(self._name)).state.bytes
+            return (await client.jetstream().stream_info(self.name)).state.bytes
 
-        return self._connection.call(run, f"size of {self._name}")
+        return self._connection.call(run, f"size of {self.name}")

@@ -21,7 +21,7 @@ from gradwatch_server.nats.subscription import Subscription
 
 logger = logging.getLogger(__name__)
 
-PING_S: Final = 2.0
+PING_S: Final = 1.0
 """How often the server is asked for a sign of life; three missed ones end the connection."""
 
 RECONNECT_S: Final = 0.5

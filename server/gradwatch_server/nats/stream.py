@@ -20,6 +20,10 @@ class FullError(NATSError):
     """The stream has no room; the same call succeeds once something was purged."""
 
 
+class MissingError(NATSError):
+    """A message between two that are there is missing: lost, or purged in this moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A message of a stream.
@@ -73,6 +77,9 @@ class Stream(Protocol):
             subject: The subject.
             after: Sequence of a message of it, 0 to begin with the oldest one.
             headers_only: Whether payloads are left out.
+
+        Raises:
+            MissingError: If one between two others is missing.
         """
 
     def get(self, sequence: int) -> Stored | None:

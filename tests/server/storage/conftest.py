@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES, Database
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
-
-
-class Killed(BaseException):
-    """Raised where the process is killed, in the middle of whatever it did."""
+from tests.server.storage.jetstream_place import JetStreamMemory
+from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
 
 
 class Place(Protocol):
@@ -48,30 +46,6 @@ class Place(Protocol):
         """Close a store of many entries, and put nonsense where some of them are."""
 
 
-class StoppingDatabase(Database):
-    """A database whose process can be stopped before or after each statement that writes."""
-
-    left = -1
-
-    def execute(self, sql: str, parameters: Any = ()) -> Any:
-        is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
-        self._pass(is_writing)
-        cursor = super().execute(sql, parameters)
-        self._pass(is_writing)
-        return cursor
-
-    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
-        self._pass(True)
-        super().executemany(sql, rows)
-        self._pass(True)
-
-    def _pass(self, is_writing: bool) -> None:
-        if is_writing and self.left >= 0:
-            if self.left == 0:
-                raise Killed
-            self.left -= 1
-
-
 class SQLitePlace:
     """What both places of SQLite have in common."""
 
@@ -84,12 +58,6 @@ class SQLitePlace:
 
     def make_room(self, store: Store) -> None:
         database_of(store).execute("PRAGMA max_page_count=1000000")
-
-
-def database_of(store: Store) -> StoppingDatabase:
-    assert isinstance(store, SQLiteStore)
-    assert isinstance(store.db, StoppingDatabase)
-    return store.db
 
 
 class SQLiteFiles(SQLitePlace):
@@ -123,13 +91,6 @@ class SQLiteFiles(SQLitePlace):
         path.write_bytes(data)
 
 
-class MemoryStore(SQLiteStore):
-    """A store whose memory outlives it."""
-
-    def close(self) -> None:
-        """Keep the database for who opens it next."""
-
-
 class SQLiteMemory(SQLitePlace):
     """A database in memory, as in the simulation."""
 
@@ -151,8 +112,11 @@ class SQLiteMemory(SQLitePlace):
 
 PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
 
+REMOTE_PLACES = (JetStreamMemory,)
+"""Likewise; they are given a NATS server too."""
 
-@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+
+@pytest.fixture(params=[*PLACES, *REMOTE_PLACES], ids=lambda place: place.__name__)
 def make_place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -160,7 +124,10 @@ def make_place(
 ) -> Callable[[], Place]:
     """Make a new place of one kind each time."""
     monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
-    make: Callable[[Path], Place] = request.param
+    make = request.param
+    if make in REMOTE_PLACES:
+        connection = request.getfixturevalue("nats_connection")
+        return lambda: make(connection)
     return lambda: make(tmp_path_factory.mktemp("place"))
 
 

@@ -1,0 +1,127 @@
+"""Buckets of keys, on one server and on three."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from gradwatch_server.nats.connection import Connection
+from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+from tests.support.nats_servers import NATSServers
+from tests.support.waiting import wait_until
+
+_NUMBERS: Final = itertools.count(1)
+
+
+@pytest.fixture
+def make_bucket(nats_connection: Connection) -> Callable[..., KeyValue]:
+    """Make a bucket of its own: `make_bucket(ttl_s=1)`."""
+    return lambda **settings: KeyValue(nats_connection, f"keys-{next(_NUMBERS)}", **settings)
+
+
+def test_who_knows_the_revision_writes(make_bucket: Callable[..., KeyValue]) -> None:
+    """Nobody else; and a revision is greater than any before."""
+    bucket = make_bucket()
+    first = bucket.create("7", b"a")
+    assert first is not None
+    assert bucket.create("7", b"b") is None
+    second = bucket.update("7", b"c", first)
+    assert second is not None
+    assert second > first
+    assert bucket.update("7", b"d", first) is None
+    assert bucket.get("7") == KeyEntry("7", b"c", second)
+
+    assert not bucket.delete("7", first)
+    assert bucket.delete("7", second)
+    assert bucket.get("7") is None
+    assert bucket.update("7", b"e", second) is None
+    third = bucket.create("7", b"")
+    assert third is not None
+    assert third > second
+    assert bucket.get("7") == KeyEntry("7", b"", third)
+
+
+def test_all_keys_are_found(make_bucket: Callable[..., KeyValue]) -> None:
+    """Those that were deleted are not, and each is there once."""
+    bucket = make_bucket()
+    assert bucket.entries() == {}
+    revisions = {key: bucket.create(key, key.encode()) for key in ("a", "b.c", "d")}
+    assert revisions["a"] is not None
+    assert bucket.delete("a", revisions["a"])
+    revisions["d"] = bucket.update("d", b"new", revisions["d"] or 0)
+
+    found = bucket.entries()
+    assert {key: (own.value, own.revision) for key, own in found.items()} == {
+        "b.c": (b"b.c", revisions["b.c"]),
+        "d": (b"new", revisions["d"]),
+    }
+
+
+def test_a_key_goes_when_it_is_not_renewed(make_bucket: Callable[..., KeyValue]) -> None:
+    """Then who had it cannot renew it, and somebody else may have it."""
+    bucket = make_bucket(ttl_s=0.5)
+    revision = bucket.create("7", b"a")
+    wait_until(lambda: not bucket.entries(), "the key went")
+
+    assert bucket.update("7", b"a", revision or 0) is None
+    assert bucket.create("7", b"b") is not None
+
+
+def test_who_watches_is_told_of_each_write(
+    make_bucket: Callable[..., KeyValue], nats_connection: Connection
+) -> None:
+    """After it happened; not of those that lost."""
+    bucket, found = make_bucket(), list[KeyEntry]()
+    subscription = bucket.watch(found.append)
+    nats_connection.flush()
+    first = bucket.create("7", b"a") or 0
+    bucket.create("7", b"b")
+    second = bucket.update("7", b"c", first) or 0
+    bucket.delete("7", second)
+    nats_connection.flush()
+    wait_until(lambda: len(found) == 3, "three writes")
+
+    assert found[:2] == [KeyEntry("7", b"a", first), KeyEntry("7", b"c", second)]
+    assert (found[2].key, found[2].value) == ("7", None)
+    nats_connection.unsubscribe(subscription)
+
+
+def test_a_bucket_of_another_shape_is_refused(nats_connection: Connection) -> None:
+    """In one line that says what it has and what is asked for."""
+    KeyValue(nats_connection, "shape", ttl_s=5)
+    KeyValue(nats_connection, "shape", ttl_s=5)
+    with pytest.raises(NATSError, match=r"KV_shape was made with max_age = 5\.0, and 6") as caught:
+        KeyValue(nats_connection, "shape", ttl_s=6)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(NATSError, match="the bucket more"):
+        KeyValue(nats_connection, "more", replicas=3)  # there is one server
+
+
+@pytest.mark.slow
+def test_of_those_that_write_at_the_same_moment_one_does(
+    nats_cluster: NATSServers, at_once: Callable[..., list[int | None]]
+) -> None:
+    """Also where three servers keep it, of which 2.9 lets all writes through."""
+    connections = [Connection([url]) for url in nats_cluster.urls * 2]
+    buckets = [KeyValue(own, "race", replicas=3) for own in connections]
+    revision: int | None = None
+    for _ in range(10):
+
+        def write(number: int, before: int | None = revision) -> int | None:
+            value = str(number).encode()
+            if before is None:
+                return buckets[number].create("7", value)
+            return buckets[number].update("7", value, before)
+
+        answers = at_once(len(buckets), write)
+        ((winner, revision),) = [
+            (number, own) for number, own in enumerate(answers) if own is not None
+        ]
+        for bucket in buckets:
+            assert bucket.get("7") == KeyEntry("7", str(winner).encode(), revision)
+    for connection in connections:
+        connection.close()
