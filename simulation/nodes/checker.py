@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from gradwatch_server.nats.chain import Chain
-from gradwatch_server.nats.stream import Stored
+from gradwatch_server.storage.encoding import decode_entry
+from gradwatch_server.storage.jetstream.batch import decode_entries
+from gradwatch_server.storage.jetstream.label import Label, MessageKind
 from gradwatch_server.storage.store import AlertEvent, Line
 from simulation.invariants import InvariantChecker, require
-from simulation.nodes.log import entries_in, epoch_of
+from simulation.nodes.names import log_of
 from simulation.nodes.partition import PartitionEngine
 from simulation.nodes.stream import Written
 from simulation.replay import Replay, check_replay
@@ -20,7 +23,8 @@ class PartitionChecker:
     def __init__(self, partition: int) -> None:
         self.records = InvariantChecker()
         self.partition = partition
-        self._chain = Chain(0)
+        self._chains: dict[str, Chain] = defaultdict(lambda: Chain(0))
+        self._parts: list[bytes] = []
         self._log_epoch = 0
         self._ledger_epoch = 0
         self._replay = Replay()
@@ -28,17 +32,29 @@ class PartitionChecker:
     def written(self, written: Written) -> None:
         """Check a message of the log the moment it is written, if it counts."""
         message = written.message
-        if not self._chain.take(written.sequence, dict(message.headers)):
+        if not self._chains[message.subject].take(written.sequence, dict(message.headers)):
             return
-        stored = Stored(written.sequence, message.headers, message.payload)
-        epoch, entries = epoch_of(stored), entries_in(stored)
+        label = Label.of(message.headers)
         promise = "no entry of a lower epoch comes after one of a higher"
-        require(epoch >= self._log_epoch, promise, self.partition, epoch, self._log_epoch)
-        self._log_epoch = epoch
-        for offset, entry in entries:
+        if message.subject == log_of(self.partition):
+            where = self.partition, label.epoch, self._log_epoch
+            require(label.epoch >= self._log_epoch, promise, *where)
+            self._log_epoch = label.epoch
+            self._take(label, message.payload)
+
+    def _take(self, label: Label, payload: bytes) -> None:
+        """Take what counts of the log; entries once all messages are there that they are in."""
+        if label.kind is not MessageKind.ENTRIES or label.part == 1:
+            self._parts = []
+        if label.kind is not MessageKind.ENTRIES:
+            return
+        self._parts.append(payload)
+        if label.part != label.parts or len(self._parts) != label.parts:
+            return
+        for offset, encoded in decode_entries(self._parts):
             own = len(self.records.entries) + 1
             require(offset == own, "entries are numbered in their order", offset, own)
-            self.records.committed([Line(entry)])
+            self.records.committed([Line(decode_entry(encoded))])
 
     def taken_over(self, epoch: int) -> None:
         """Note that an epoch has the partition in the ledger."""

@@ -11,6 +11,7 @@ from typing import Final
 from gradwatch_server.cluster.ownership import partition_of
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.storage.jetstream.log import JetStreamLog
 from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
@@ -24,7 +25,7 @@ from simulation.nodes.checker import PartitionChecker
 from simulation.nodes.faults import NodeFaults
 from simulation.nodes.key_value import Bucket
 from simulation.nodes.ledger import Ledger
-from simulation.nodes.log import PartitionLog
+from simulation.nodes.names import partition_in
 from simulation.nodes.node import Node
 from simulation.nodes.reader import Reader
 from simulation.nodes.scenario import NodesScenario
@@ -48,7 +49,7 @@ class NodeParts:
 
     engine: type[Engine] = Engine
     session: type[Session[Outbox]] = Session
-    log: type[PartitionLog] = PartitionLog
+    log: type[JetStreamLog] = JetStreamLog
     stream: type[ReplicatedStream] = ReplicatedStream
     node: type[Node] = Node
 
@@ -101,7 +102,7 @@ class NodeCluster:
         self.trace.append((self.clock.now_s, what))
 
     def _written(self, written: Written) -> None:
-        self.checkers[int(written.message.subject.rpartition(".")[2])].written(written)
+        self.checkers[partition_in(written.message.subject)].written(written)
 
     def live_nodes(self, now_s: float) -> set[str]:
         """Return the ids of the nodes that have a lease."""

@@ -11,7 +11,7 @@ from gradwatch_wire import Ack, Envelope, Hello, decode
 from simulation.network import Network
 from simulation.nodes.bus import Delivery
 from simulation.nodes.key_value import Key
-from simulation.nodes.log import subject_of
+from simulation.nodes.names import inbox_of, log_of, partition_in
 from simulation.nodes.partition import PartitionEngine
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 RENEWALS: Final = 3
 """How often a lease is renewed in the time that it lasts."""
-
-
-def inbox_of(partition: int) -> str:
-    """Return the subject of what is for the owner of a partition."""
-    return f"inbox.{partition}"
 
 
 class Node:
@@ -219,7 +214,7 @@ class Node:
         for partition, epoch in self.held.items():
             if partition in self.engines:
                 continue
-            if partition in self._waiting or self.cluster.stream.last(subject_of(partition)) > 0:
+            if partition in self._waiting or self.cluster.stream.last(log_of(partition)) > 0:
                 engine = PartitionEngine(self, partition, epoch)
                 engine.network.arrived.extend(self._waiting.pop(partition, ()))
                 self.engines[partition] = engine
@@ -242,7 +237,7 @@ class Node:
         if delivery.subject == self.id:
             self.network.reply(peer, cast("Envelope", message), self.cluster.clock.now_s)
             return
-        partition = int(delivery.subject.rpartition(".")[2])
+        partition = partition_in(delivery.subject)
         arrived = peer, cast("list[bytes]", message)
         if partition in self.engines:
             self.engines[partition].network.arrived.append(arrived)

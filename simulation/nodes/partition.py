@@ -15,6 +15,7 @@ from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Envelope
 from simulation.aggregator import WINDOW_STEPS, SimulatedInbox, Stop
 from simulation.nodes.ledger import LedgerSession
+from simulation.nodes.names import NAMESPACE
 from simulation.nodes.store import PartitionStore
 from simulation.nodes.stream_client import SimulatedStream, Waiter
 from simulation.nodes.task import Task
@@ -120,9 +121,9 @@ class PartitionEngine:
             self.point,
             lambda: checker.ledger_written(self.epoch),
         )
-        waiter = Waiter(self.pass_by, self.point)
+        waiter = Waiter(self._pass_by_whole, self.point)
         stream = SimulatedStream(cluster.stream, node.number, cluster.faults, self.clock, waiter)
-        log = cluster.parts.log(stream, self.partition, self.epoch)
+        log = cluster.parts.log(stream, NAMESPACE, self.partition, self.epoch)
         return cluster.parts.engine(
             PartitionStore(log, session, clock, self._wait_a_turn),
             SimulatedInbox(self),
@@ -161,6 +162,12 @@ class PartitionEngine:
         """Let the others go on for a while."""
         until_s = self.clock.now_s + (seconds if math.isfinite(seconds) else 0.0)
         while self.clock.now_s < until_s and not self._stop.is_set():
+            self._task.wait()
+
+    def _pass_by_whole(self, seconds: float) -> None:
+        """Let the others go on for a while, which nothing ends."""
+        until_s = self.clock.now_s + seconds
+        while self.clock.now_s < until_s:
             self._task.wait()
 
     def note(self, *what: object) -> None:

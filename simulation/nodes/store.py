@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.jetstream.log import JetStreamLog
+from gradwatch_server.storage.jetstream.records import JetStreamRecords
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
-from gradwatch_server.storage.sqlite.records import SQLiteRecords
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
 from gradwatch_server.storage.sqlite.series import SQLiteSeries
 from gradwatch_server.storage.store import Loss, StorageError
 from simulation.nodes.ledger import LedgerSession
-from simulation.nodes.log import PartitionLog
 
 
 class PartitionStore:
@@ -21,7 +21,7 @@ class PartitionStore:
 
     def __init__(
         self,
-        log: PartitionLog,
+        log: JetStreamLog,
         session: LedgerSession,
         clock: Clock,
         between_batches: Callable[[], None],
@@ -39,7 +39,7 @@ class PartitionStore:
         self.alert_events = SQLiteAlertEvents(session.alerts(), clock)
         self.state = SQLiteSavedState(own)
         self.series = SQLiteSeries(own)
-        self.records = SQLiteRecords(own)
+        self.records = JetStreamRecords(log.contents)
         self._between_batches = between_batches
 
     def used_bytes(self) -> int:
