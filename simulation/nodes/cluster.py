@@ -104,6 +104,11 @@ class NodeCluster:
     def _written(self, written: Written) -> None:
         self.checkers[partition_in(written.message.subject)].written(written)
 
+    def epoch_of(self, partition: int) -> int:
+        """Return the epoch of the newest owner record of a partition."""
+        record = self.owners_bucket.entries(self.clock.now_s).get(str(partition))
+        return 0 if record is None else record.revision
+
     def live_nodes(self, now_s: float) -> set[str]:
         """Return the ids of the nodes that have a lease."""
         return set(self.nodes_bucket.entries(now_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.store import StorageError, StorageFault
 from gradwatch_wire import Envelope
 from simulation.aggregator import WINDOW_STEPS, SimulatedInbox, Stop
+from simulation.invariants import Violation, require
 from simulation.nodes.ledger import LedgerSession
 from simulation.nodes.names import NAMESPACE
 from simulation.nodes.store import PartitionStore
@@ -99,6 +102,7 @@ class PartitionEngine:
             engine = self._open()
         except GradwatchError as error:
             self.note("does not start:", error)
+            self._check_fenced(error)
             return
         self.engine = engine
         self._cluster.num_starts += 1
@@ -107,6 +111,22 @@ class PartitionEngine:
         self.engine = None
         self.fault = engine.published.fault
         self.note("ends", self.fault or "")
+
+    def _fail(self) -> None:
+        """Look at what the engine fails with, in the midst of that."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, StorageError):
+            raise Violation(f"the engine fails at nothing: {error!r}") from error
+        self._check_fenced(error)
+
+    def _check_fenced(self, error: BaseException) -> None:
+        """Check that nobody but an owner of a later epoch makes one end."""
+        cause = error if isinstance(error, StorageError) else error.__cause__
+        if isinstance(cause, StorageError) and cause.fault is StorageFault.GONE:
+            self._cluster.num_refused += 1
+            newest = self._cluster.epoch_of(self.partition)
+            promise = "an owner ends only for one of a later epoch"
+            require(newest > self.epoch, promise, self.name, newest, error)
 
     def _open(self) -> Engine:
         node, cluster = self._node, self._cluster
@@ -132,7 +152,7 @@ class PartitionEngine:
             window_steps=WINDOW_STEPS,
             session_timeout_s=self.scenario.session_timeout_s,
             on_alerts=lambda: None,
-            on_failure=lambda: None,
+            on_failure=self._fail,
             retention=RetentionPolicy(
                 log_max_age_s=self.scenario.log_age_s,
                 checkpoint_s=self.scenario.checkpoint_s,

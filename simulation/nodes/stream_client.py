@@ -117,7 +117,11 @@ class SimulatedClient:
         return self
 
     async def publish(
-        self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str]
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float,  # noqa: ASYNC109 - the library's name
+        headers: Mapping[str, str],
     ) -> api.PubAck:
         """Append a message."""
         message = Proposed(subject, payload, headers)
@@ -135,7 +139,7 @@ class SimulatedClient:
         self._waiter.point("after an append")
         return api.PubAck(stream="", seq=sequence)
 
-    async def _get_no_answer(self, message: Proposed, timeout: float, ways: Sequence[str]) -> None:
+    async def _get_no_answer(self, message: Proposed, most_s: float, ways: Sequence[str]) -> None:
         way = self._faults.random.choice(ways)
         self._faults.note("an append to", message.subject, "gets no answer:", way)
         try:
@@ -149,7 +153,7 @@ class SimulatedClient:
         except WrongLastSequence:
             pass  # nobody hears of it
         self._waiter.point("no answer to an append")
-        await sleep(self._faults.random.random() * timeout)
+        await sleep(self._faults.random.random() * most_s)
         raise TimeoutError
 
     async def get_msg(
