@@ -55,6 +55,16 @@ class Outcome:
     evicted: int
     refused: int
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was counted, by what it is."""
+        return {
+            "records made": self.made,
+            "stored": self.stored,
+            "declared lost": self.lost,
+            "starts of the aggregator": self.boots,
+        }
+
 
 def simulate(
     seed: int,

@@ -245,6 +245,8 @@ class NodeCluster:
     def _check(self) -> None:
         self.reader.poll(self.ledger.alerts)
         for checker in self.checkers:
+            for account in checker.records.accounts.values():
+                account.hears_old = True
             checker.records.check_workers()
             serving = (own for node in self.nodes for own in node.engines.values())
             idle = [own for own in serving if own.partition == checker.partition and own.is_idle]

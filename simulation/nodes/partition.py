@@ -115,6 +115,8 @@ class PartitionEngine:
     def _fail(self) -> None:
         """Look at what the engine fails with, in the midst of that."""
         error = sys.exc_info()[1]
+        if isinstance(error, Violation):
+            raise error
         if not isinstance(error, StorageError):
             raise Violation(f"the engine fails at nothing: {error!r}") from error
         self._check_fenced(error)

@@ -43,6 +43,19 @@ class NodesOutcome:
     epochs: int
     refused: int
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was counted, by what it is."""
+        return {
+            "records made": self.made,
+            "stored": self.stored,
+            "declared lost": self.lost,
+            "alert events": self.alerts,
+            "takings of a partition": self.epochs,
+            "starts of an engine": self.boots,
+            "owners of before refused": self.refused,
+        }
+
 
 def simulate_nodes(
     seed: int, parts: NodeParts | None = None, *, changes: Mapping[str, Any] | None = None
