@@ -11,6 +11,7 @@ import pytest
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
+from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
 
 STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
@@ -54,3 +55,11 @@ def peers() -> Iterator[Callable[..., Peer]]:
     yield connect
     for peer in made:
         peer.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests: `postgres.make_database()` gives each its own."""
+    server = PostgresServer()
+    yield server
+    server.close()

@@ -79,6 +79,31 @@ class HttpServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+class Ending:
+    """Ends the process when what it is for fails, from any thread."""
+
+    def __init__(self, alert_stream: AlertStream) -> None:
+        self.server: HttpServer | None = None
+        self._alert_stream = alert_stream
+        self._has_failed = False
+
+    def fail(self) -> None:
+        """Stop serving."""
+        self._has_failed = True
+        if self.server is not None:
+            self.server.should_exit = True
+        self._alert_stream.close()
+
+    def check(self, why: str) -> None:
+        """Raise *why* if that is why it ended.
+
+        Raises:
+            GradwatchError: If it failed.
+        """
+        if self._has_failed:
+            raise GradwatchError(why)
+
+
 def http_config(settings: Settings, app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
     """Return how an app is served on limited connections."""
     return uvicorn.Config(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,6 +21,7 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.http_server import (
+    Ending,
     HttpServer,
     bind,
     http_config,
@@ -36,8 +36,7 @@ from gradwatch_server.notify.notifications import Notifications, make_notifiers
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.reload import RulesReload
-from gradwatch_server.settings import Settings, exposure_warnings
-from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
 from gradwatch_server.stores import open_delivery_log, open_store, read_store
 
@@ -59,6 +58,9 @@ def serve(
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
+    if settings.cluster is not None:
+        _serve_node(settings, announce, reload)
+        return
     keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
     check_tls(settings.http_tls_cert, settings.http_tls_key)
     push = make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
@@ -81,7 +83,7 @@ def serve(
         notifications = stack.enter_context(
             _notifications(settings, notifiers, store, page_url(settings, http_socket))
         )
-        ending = _Ending(alert_stream)
+        ending = Ending(alert_stream)
 
         def wake() -> None:
             alert_stream.wake()
@@ -96,7 +98,7 @@ def serve(
             session_timeout_s=settings.session_timeout_s,
             on_alerts=wake,
             on_failure=ending.fail,
-            retention=_retention(settings),
+            retention=retention_of(settings),
             budget_use=budget_use,
             http_url=http_url(settings, http_socket),
         )
@@ -128,38 +130,22 @@ def serve(
             logger.warning("%s", warning)
         announce(http_url(settings, http_socket), ingest.endpoint)
         server.run(sockets=[http_socket])
-        ending.check()
+        ending.check("the engine failed; the log above says why")
 
 
-class _Ending:
-    """Ends the process when the engine fails, from the engine's thread."""
-
-    def __init__(self, alert_stream: AlertStream) -> None:
-        self.server: HttpServer | None = None
-        self._alert_stream = alert_stream
-        self._has_failed = False
-
-    def fail(self) -> None:
-        """Stop serving."""
-        self._has_failed = True
-        if self.server is not None:
-            self.server.should_exit = True
-        self._alert_stream.close()
-
-    def check(self) -> None:
-        """Raise if that is why it ended.
-
-        Raises:
-            GradwatchError: If the engine failed.
-        """
-        if self._has_failed:
-            msg = "the engine failed; the log above says why"
-            raise GradwatchError(msg)
-
-
-def _retention(settings: Settings) -> RetentionPolicy:
-    names = [own.name for own in dataclasses.fields(RetentionPolicy)]
-    return RetentionPolicy(**{name: getattr(settings, name) for name in names})
+def _serve_node(
+    settings: Settings,
+    announce: Callable[[str, str], None],
+    reload: Callable[[], Settings] | None,
+) -> None:
+    try:
+        from gradwatch_server.cluster.node import serve_node  # noqa: PLC0415 - an extra's
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("alembic", "nats", "psycopg", "sqlalchemy"):
+            raise
+        msg = "a cluster needs more libraries; run: pip install 'gradwatch[cluster]'"
+        raise GradwatchError(msg) from error
+    serve_node(settings, announce, reload)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.settings import Target, Targets, shows_input
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
 
 DEFAULT_CONFIG = Path("gradwatch.toml")
@@ -38,6 +40,39 @@ class Settings(BaseSettings):
         DEFAULT_ENDPOINT, description="ZeroMQ endpoint that clients push to, port 0 for any."
     )
     data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
+    cluster: str | None = Field(
+        None,
+        description="NATS servers of a cluster, such as nats://a:4222,nats://b:4222; this is a "
+        "node of it then, and has no data directory.",
+    )
+    ledger: str | None = Field(
+        None,
+        description="PostgreSQL of a cluster, such as postgresql://user@host/gradwatch.",
+    )
+    node: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Name of the node, that of the machine if none is given.",
+    )
+    advertise: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#@\s]+/?$",
+        description="Where other nodes reach the HTTP API of this one.",
+    )
+    cluster_namespace: str = Field(
+        "gradwatch",
+        pattern=r"^[a-z][a-z0-9_]{0,30}$",
+        description="What a cluster's subjects and buckets begin with, where several share NATS.",
+    )
+    cluster_replicas: int = Field(
+        3, ge=1, le=5, description="NATS servers that keep each message; 1 survives none of them."
+    )
+    cluster_lease_s: float = Field(
+        5.0,
+        ge=1.0,
+        le=60.0,
+        description="Time after which what a silent node owned goes to others.",
+    )
     keys_dir: Path | None = Field(
         None,
         description="Directory that `gradwatch keys` made; with it only who has a key or a token "
@@ -185,6 +220,7 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     except (OSError, ValueError) as error:  # the file itself
         msg = f"config file {config or DEFAULT_CONFIG}: {error}"
         raise GradwatchError(msg) from error
+    _check_cluster(settings)
     _check_exposure(settings)
     return settings
 
@@ -202,7 +238,7 @@ def check_config(config: Path) -> None:
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")
 
-_NEVER_SHOWN: Final = ("otlp_endpoint",)
+_NEVER_SHOWN: Final = ("cluster", "ledger", "otlp_endpoint")
 """Settings that a secret may stand in."""
 
 
@@ -226,6 +262,18 @@ def _first(error: ValidationError) -> str:
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
 
 
+def _check_cluster(settings: Settings) -> None:
+    """Refuse one half of a cluster."""
+    if (settings.cluster is None) != (settings.ledger is None):
+        lacking = "ledger" if settings.ledger is None else "cluster"
+        example = {"ledger": "postgresql://user@host/gradwatch", "cluster": "nats://host:4222"}
+        msg = (
+            "a cluster needs both NATS servers and a ledger: give also "
+            f"--{lacking} {example[lacking]}, or neither of them for a single process"
+        )
+        raise GradwatchError(msg)
+
+
 def _check_exposure(settings: Settings) -> None:
     """Refuse addresses that other machines reach while nothing checks who calls."""
     for name in _exposed(settings):
@@ -236,6 +284,12 @@ def _check_exposure(settings: Settings) -> None:
                 "--keys-dir gradwatch-keys, bind 127.0.0.1, or accept it with --insecure"
             )
             raise GradwatchError(msg)
+
+
+def retention_of(settings: Settings) -> RetentionPolicy:
+    """Return what is kept, and for how long."""
+    names = [own.name for own in dataclasses.fields(RetentionPolicy)]
+    return RetentionPolicy(**{name: getattr(settings, name) for name in names})
 
 
 def exposure_warnings(settings: Settings) -> list[str]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.history import History
 from gradwatch_server.storage.inspection import Inspection, Library
+from gradwatch_server.storage.ledger import Ledger
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
 from gradwatch_server.storage.sqlite.inspection import inspect, library
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
+
+if TYPE_CHECKING:
+    from gradwatch_server.nats.connection import Connection
+    from gradwatch_server.storage.replicated import ReplicatedStorage
 
 
 def open_store(
@@ -38,6 +45,60 @@ def open_delivery_log(directory: Path) -> DeliveryLog:
         StorageError: If it cannot be used.
     """
     return SQLiteDeliveryLog(directory)
+
+
+def open_ledger(url: str, cluster_id: str, partitions: int, clock: Clock | None = None) -> Ledger:
+    """Open the ledger of a cluster; a new database becomes one.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        cluster_id: The cluster that it has to be of.
+        partitions: Partitions of that cluster.
+        clock: Tells the time; None for one of its own.
+
+    Raises:
+        StorageError: If nobody answers, or it cannot be used or is of another cluster.
+        GradwatchError: If the libraries for it are missing.
+    """
+    try:
+        from gradwatch_server.storage.postgres.ledger import PostgresLedger  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("alembic", "psycopg", "sqlalchemy"):
+            raise
+        msg = "a ledger needs PostgreSQL's libraries; run: pip install 'gradwatch[cluster]'"
+        raise GradwatchError(msg) from error
+    return PostgresLedger(url, cluster_id, partitions, clock or Clock())
+
+
+def open_replicated(
+    connection: Connection,
+    url: str,
+    cluster_id: str,
+    partitions: int,
+    *,
+    namespace: str,
+    replicas: int,
+) -> ReplicatedStorage:
+    """Open or create what a cluster keeps: a log in JetStream, a ledger in PostgreSQL.
+
+    Args:
+        connection: To the NATS servers.
+        url: Of the ledger.
+        cluster_id: The cluster that both have to be of.
+        partitions: Partitions of that cluster.
+        namespace: What names of streams and subjects begin with.
+        replicas: NATS servers that keep each entry.
+
+    Raises:
+        GradwatchError: If either cannot be used.
+    """
+    from gradwatch_server.nats.jetstream import JetStreamStream  # noqa: PLC0415 - an extra's
+    from gradwatch_server.storage.replicated import ReplicatedStorage  # noqa: PLC0415 - likewise
+
+    stream = JetStreamStream(connection, f"{namespace.upper()}_LOG")
+    subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
+    stream.ensure(subjects, replicas=replicas, max_bytes=None)
+    return ReplicatedStorage(stream, open_ledger(url, cluster_id, partitions), namespace)
 
 
 def read_store(directory: Path) -> History:

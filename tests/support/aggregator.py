@@ -53,6 +53,11 @@ class Aggregator:
         return self._process
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
+    @property
     def errors(self) -> str:
         """What its processes wrote to stderr so far."""
         return self._errors.read_text("utf-8")

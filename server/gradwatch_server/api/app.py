@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,14 @@ from gradwatch_server.api.metrics.push import MetricsPush
 from gradwatch_server.api.metrics.source import Source
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
+from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.api.summaries import Summaries
-from gradwatch_server.engine.engine import Engine
+from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.api.ticks import TickSource
+from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.history import History
@@ -43,6 +45,8 @@ class ApiParts:
         data: The data directory, whose disk `/metrics` tells of.
         push: Sends the metrics on by itself.
         open_history: Opens the store beside the engine.
+        list_runs: As in `ApiState`.
+        all_ticks: Likewise.
     """
 
     stream_tokens: StreamTokens = field(default_factory=StreamTokens)
@@ -51,10 +55,12 @@ class ApiParts:
     data: Path | None = None
     push: MetricsPush | None = None
     open_history: Callable[[], History] | None = None
+    list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
+    all_ticks: Callable[[], TickSource] | None = None
 
 
 def make_app(
-    engine: Engine,
+    engine: EngineView,
     alert_events: AlertEventReader,
     alert_stream: AlertStream,
     parts: ApiParts | None = None,
@@ -105,6 +111,8 @@ def make_app(
         stream_tokens=parts.stream_tokens,
         stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
         open_history=parts.open_history,
+        list_runs=parts.list_runs,
+        all_ticks=parts.all_ticks,
     )
     problems.install(app)
     for router in ROUTERS:
@@ -113,7 +121,7 @@ def make_app(
     return app
 
 
-def share_metrics(source: Source, engine: Engine) -> SharedAnswer[bytes]:
+def share_metrics(source: Source, engine: EngineView) -> SharedAnswer[bytes]:
     """Return what renders `/metrics`, once for all who ask meanwhile."""
 
     async def render() -> bytes:

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from fastapi import HTTPException
 
-from gradwatch_server.api.run_rows import KEY_TYPES, Choice, Order
-from gradwatch_server.api.summaries import Listing, Summary
+from gradwatch_server.api.run_rows import KEY_TYPES, AnyListed, Choice, Listed, Order
+from gradwatch_server.api.summaries import Listing
 
 BEGIN: Final = "0"
 """What somebody gives as `since` who knows nothing yet."""
 
 
-def cursor_of(sort: Order, last: Summary) -> str:
+def cursor_of(sort: Order, last: Listed) -> str:
     """Return the cursor of the page after one that ends with a run."""
     plain = json.dumps([sort, *Choice(sort=sort).key(last)], separators=(",", ":"))
     return base64.urlsafe_b64encode(plain.encode("utf-8", "surrogatepass")).decode().rstrip("=")
@@ -46,12 +46,12 @@ def parse_cursor(given: str, sort: Order) -> tuple[Any, ...]:
     return tuple(plain[1:])
 
 
-def mark_of(boot: str, listing: Listing) -> str:
+def mark_of(boot: str, listing: Listing[AnyListed]) -> str:
     """Return the `since` of who has this listing."""
     return f"{boot}.{listing.number}"
 
 
-def parse_mark(given: str, boot: str, listing: Listing) -> int | None:
+def parse_mark(given: str, boot: str, listing: Listing[AnyListed]) -> int | None:
     """Return the number of the listing that somebody has; None if all is new to them.
 
     Raises:
@@ -76,9 +76,12 @@ def _unknown(given: str) -> HTTPException:
 
 
 def gone_of(
-    listing: Listing, number: int, changed: Sequence[Summary], found: Sequence[Summary]
+    listing: Listing[AnyListed],
+    number: int,
+    changed: Sequence[AnyListed],
+    found: Sequence[AnyListed],
 ) -> list[str]:
     """Return the names that somebody may have who knows a listing, and that are not wanted now."""
-    kept = {own.view.name for own in found}
+    kept = {own.key[1] for own in found}
     left = [name for name, at in listing.gone.items() if at > number]
-    return sorted({*left, *(own.view.name for own in changed)} - kept)
+    return sorted({*left, *(own.key[1] for own in changed)} - kept)

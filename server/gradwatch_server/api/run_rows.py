@@ -5,28 +5,64 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from gradwatch_server.api.summaries import Summary
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.health import Phase, Status
+
+if TYPE_CHECKING:
+    from gradwatch_server.api.summaries import Summary
 
 Order = Literal["heard", "worst", "name", "step"]
 
 _STATUSES: Final = list(Status)
 
 
-def _badness(own: Summary) -> tuple[Any, ...]:
-    return own.has_ended, -_STATUSES.index(own.status), -own.key[0], own.view.name
+class Listed(Protocol):
+    """What of a run in short decides whether and where it is listed; `Summary` has it."""
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """When it was last heard of, nanoseconds since the epoch, and its name."""
+
+    @property
+    def step(self) -> int:
+        """The step of its last frame, -1 without."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life."""
+
+    @property
+    def status(self) -> Status:
+        """How well it is."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is expected of it."""
+
+    @property
+    def number(self) -> int:
+        """That of the listing in which it came to be so."""
+
+    def row(self, spark: int | None) -> bytes:
+        """Return what `/runs` says of it, JSON; with a curve of so many values, if it is given."""
 
 
-_KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {
-    "heard": lambda own: (-own.key[0], own.view.name),
+AnyListed = TypeVar("AnyListed", bound=Listed)
+
+
+def _badness(own: Listed) -> tuple[Any, ...]:
+    return own.has_ended, -_STATUSES.index(own.status), -own.key[0], own.key[1]
+
+
+_KEYS: Final[Mapping[Order, Callable[[Listed], tuple[Any, ...]]]] = {
+    "heard": lambda own: (-own.key[0], own.key[1]),
     "worst": _badness,
-    "name": lambda own: (own.view.name,),
-    "step": lambda own: (-(own.view.frame.step if own.view.frame else -1), own.view.name),
+    "name": lambda own: (own.key[1],),
+    "step": lambda own: (-own.step, own.key[1]),
 }
 """By what they come, the least first; each run has a key of its own."""
 
@@ -55,19 +91,19 @@ class Choice:
     phase: Phase | None = None
     sort: Order = "heard"
 
-    def of(self, runs: Sequence[Summary]) -> tuple[Summary, ...]:
+    def of(self, runs: Sequence[AnyListed]) -> tuple[AnyListed, ...]:
         """Return those of the runs, in order."""
         text = None if self.q is None else self.q.casefold()
         found = [
             own
             for own in runs
-            if (text is None or text in own.view.name.casefold())
+            if (text is None or text in own.key[1].casefold())
             and self.status in (None, own.status)
             and self.phase in (None, own.phase)
         ]
         return tuple(sorted(found, key=self.key))
 
-    def key(self, own: Summary) -> tuple[Any, ...]:
+    def key(self, own: Listed) -> tuple[Any, ...]:
         """Return by what a run comes."""
         return _KEYS[self.sort](own)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, HTTPException, Query, Request
 
@@ -14,18 +14,20 @@ from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
+from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
-from gradwatch_server.api.summaries import Summaries
+from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.api.ticks import Ticks, TickSource
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
-from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.series.history import History
 from gradwatch_server.storage.history import History as StoredHistory
@@ -53,9 +55,12 @@ class ApiState:
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
         open_history: Opens the store beside the engine, None where that cannot be.
+        list_runs: Lists all runs, those of other nodes too, with curves of so many values; None
+            where there are no others.
+        all_ticks: Makes what tells which runs move, those of other nodes too; likewise.
     """
 
-    engine: Engine
+    engine: EngineView
     alert_events: AlertEventReader
     alert_stream: AlertStream
     summaries: Summaries
@@ -65,6 +70,8 @@ class ApiState:
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
     open_history: Callable[[], StoredHistory] | None = None
+    list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
+    all_ticks: Callable[[], TickSource] | None = None
     _earlier_attempts: EarlierAttempts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +102,18 @@ class ApiState:
         endpoint = self.engine.ingest_endpoint
         host = endpoint_host(endpoint)
         return None if host is not None and is_wildcard(host) else endpoint
+
+    async def listing(self, spark: int | None) -> Listing[Listed]:
+        """Return all runs, with what it takes to show curves of so many values."""
+        if self.list_runs is not None:
+            return await self.list_runs(spark)
+        return cast("Listing[Listed]", await self.summaries.listing())
+
+    def ticks(self, run: str | None) -> TickSource:
+        """Return what tells that a run moves, or which of all do."""
+        if self.all_ticks is not None and run is None:
+            return self.all_ticks()
+        return Ticks(lambda: self.published.runs, self.engine.series.place, run)
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""

@@ -9,15 +9,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Generic
 
 from gradwatch_server.api.problems import encode
+from gradwatch_server.api.run_rows import AnyListed, describe_row
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import SILENT_AFTER_S, LastSeen
 from gradwatch_server.core.views.runs import shorten
 from gradwatch_server.core.views.snapshot import RankView, RunView
-from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.view import EngineView
 from gradwatch_wire.health import AlertState, Phase, RankState, Status
 
 SLICE: Final = 50
@@ -74,13 +75,22 @@ class Summary:
         return self.view.updated_ns, self.view.name
 
     @property
+    def step(self) -> int:
+        """The step of its last frame, -1 without."""
+        return -1 if self.view.frame is None else self.view.frame.step
+
+    @property
     def has_ended(self) -> bool:
         """Whether nothing more is expected of it."""
         return self.phase not in (Phase.WAITING, Phase.RUNNING)
 
+    def row(self, spark: int | None) -> bytes:
+        """Return what `/runs` says of it, JSON; with a curve of so many values, if it is given."""
+        return self.encoded if spark is None else encode(describe_row(self, spark))
+
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Generic[AnyListed]):
     """All runs at one moment, and what tells somebody who knows an earlier one what is new.
 
     Args:
@@ -90,10 +100,27 @@ class Listing:
         forgotten: Number before which it is not known any more which runs went.
     """
 
-    runs: tuple[Summary, ...] = ()
+    runs: tuple[AnyListed, ...] = ()
     number: int = 0
     gone: Mapping[str, int] = field(default_factory=dict)
     forgotten: int = 0
+
+    def next(self, found: Mapping[str, AnyListed]) -> Listing[AnyListed]:
+        """Return the one after it.
+
+        Args:
+            found: Name to run; what changed has the next number.
+        """
+        next_ = self.number + 1
+        gone = {name: at for name, at in self.gone.items() if name not in found}
+        left = {own.key[1] for own in self.runs} - found.keys()
+        gone |= dict.fromkeys(left, next_)
+        forgotten = self.forgotten
+        while len(gone) > MAX_GONE:
+            forgotten = gone.pop(next(iter(gone)))
+        is_new = gone != self.gone or any(own.number == next_ for own in found.values())
+        runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
+        return Listing(runs, next_ if is_new else self.number, gone, forgotten)
 
 
 class Summaries:
@@ -103,8 +130,8 @@ class Summaries:
         engine: Publishes the snapshots.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._listing = Listing()
+    def __init__(self, engine: EngineView) -> None:
+        self._listing: Listing[Summary] = Listing()
         self._engine = engine
         self._kept: dict[str, Summary] = {}
         self._shared = SharedAnswer(self._look, self._share)
@@ -118,14 +145,14 @@ class Summaries:
         """Return all runs, the last one heard of first."""
         return (await self.listing()).runs
 
-    async def listing(self) -> Listing:
+    async def listing(self) -> Listing[Summary]:
         """Return all runs, and what tells which of them are new."""
         return await self._shared.get()
 
     def _share(self) -> float:
         return self._engine.budget_use.limits.answers_share
 
-    async def _look(self) -> Listing:
+    async def _look(self) -> Listing[Summary]:
         published, kept, before = self._engine.published, self._kept, self._listing
         next_ = before.number + 1
         views = published.runs
@@ -136,15 +163,8 @@ class Summaries:
             found[name] = own if own is kept.get(name) else replace(own, number=next_)
             if not number % SLICE:
                 await asyncio.sleep(0)
-        gone = {name: at for name, at in before.gone.items() if name not in found}
-        gone |= dict.fromkeys(kept.keys() - found.keys(), next_)
-        forgotten = before.forgotten
-        while len(gone) > MAX_GONE:
-            forgotten = gone.pop(next(iter(gone)))
-        is_new = gone != before.gone or any(own.number == next_ for own in found.values())
-        runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
+        self._listing = before.next(found)
         self._kept = found
-        self._listing = Listing(runs, next_ if is_new else before.number, gone, forgotten)
         return self._listing
 
 

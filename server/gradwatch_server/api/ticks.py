@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gradwatch_server.core.views.snapshot import RunView
 
@@ -20,6 +20,16 @@ TICK_S: Final = 1.0
 Runs = Mapping[str, RunView]
 Place = tuple[int, int]
 """Epoch and step."""
+
+Moved = Mapping[str, list[int | None]]
+"""Run to attempt, epoch, last step and revision."""
+
+
+class TickSource(Protocol):
+    """What moved, for one reader."""
+
+    def next(self) -> bytes | None:
+        """Return the next tick, None if nothing moved."""
 
 
 class Ticks:
@@ -55,10 +65,12 @@ class Ticks:
 
     def next(self) -> bytes | None:
         """Return the next tick, None if nothing moved."""
-        moved = self._look()
-        if not moved:
-            return None
-        return event("tick", {"runs": {name: self._describe(own) for name, own in moved.items()}})
+        moved = self.moved()
+        return tick(moved) if moved else None
+
+    def moved(self) -> Moved:
+        """Return what moved, by run."""
+        return {name: self._describe(own) for name, own in self._look().items()}
 
     def _describe(self, view: RunView) -> list[int | None]:
         """Return attempt, epoch, last step and revision."""
@@ -68,13 +80,18 @@ class Ticks:
         return [view.attempt, epoch, step, view.revision]
 
 
+def tick(moved: Moved) -> bytes:
+    """Return a tick."""
+    return event("tick", {"runs": moved})
+
+
 def event(name: str, data: dict[str, Any]) -> bytes:
     """Return an event without an id, which moves no cursor."""
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 async def with_ticks(
-    alerts: AsyncIterator[bytes], hello: bytes, ticks: Ticks
+    alerts: AsyncIterator[bytes], hello: bytes, ticks: TickSource
 ) -> AsyncIterator[bytes]:
     """Yield *hello*, then each alert at once, and once a second a tick if something moved."""
     yield hello
@@ -91,9 +108,9 @@ async def with_ticks(
                 yield data
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + TICK_S
-                tick = ticks.next()
-                if tick is not None:
-                    yield tick
+                moved = ticks.next()
+                if moved is not None:
+                    yield moved
     finally:
         pending.cancel()
         with contextlib.suppress(asyncio.CancelledError):

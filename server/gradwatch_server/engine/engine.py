@@ -27,7 +27,7 @@ from gradwatch_server.engine.commands import Commands
 from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
-from gradwatch_server.engine.metrics import EngineMetrics
+from gradwatch_server.engine.metrics import EngineMetrics, Timings
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.run_commands import Deletions
@@ -68,6 +68,7 @@ class Engine(threading.Thread):
         boot_id: bytes | None = None,
         http_url: str = "",
         stopping: threading.Event | None = None,
+        timings: Timings | None = None,
     ) -> None:
         """Read what the store has.
 
@@ -85,6 +86,7 @@ class Engine(threading.Thread):
             boot_id: Tells this start from others; random without.
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
+            timings: Where it is noted how long things take.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -93,7 +95,7 @@ class Engine(threading.Thread):
         self.clock = clock
         self.published = PublishedState()
         self.commands = Commands()
-        self.metrics = EngineMetrics()
+        self.metrics = EngineMetrics(timings)
         self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
         limits = self.budget_use.limits

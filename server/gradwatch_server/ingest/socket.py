@@ -59,6 +59,10 @@ class Ingest(Inbox):
         # Bound before the port is open, so that no handshake is left without an answer.
         self._authenticator = ZapAuthenticator(self._context, keys) if keys is not None else None
         self._socket = self._context.socket(zmq.ROUTER)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        if self._authenticator is not None:
+            self._poller.register(self._authenticator.socket, zmq.POLLIN)
         for option, value in SOCKET_OPTIONS.items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
@@ -124,13 +128,8 @@ class Ingest(Inbox):
 
     def _wait(self, timeout_ms: int) -> bool:
         """Wait for a message, and answer handshakes meanwhile; tell whether there is a message."""
-        if self._authenticator is None:
-            return bool(self._socket.poll(timeout_ms))
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._authenticator.socket, zmq.POLLIN)
-        events = dict(poller.poll(timeout_ms))
-        if self._authenticator.socket in events:
+        events = dict(self._poller.poll(timeout_ms))
+        if self._authenticator is not None and self._authenticator.socket in events:
             self._authenticator.answer()
         return self._socket in events
 

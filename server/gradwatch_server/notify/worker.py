@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.backoff import backoff_s
 from gradwatch_server.notify.batch import Batch
@@ -36,8 +35,25 @@ PAUSE_S: Final = 0.05
 PATIENCE_S: Final = 86_400.0
 """How long a message is tried anew. A target that has failed for longer gets each message once."""
 
-Standing: TypeAlias = Callable[[str, str], Alert | None]
-"""Returns the alert of a run and an id as it stands now, None if that is not in memory."""
+
+class StandingAlert(Protocol):
+    """What decides whether an alert is still to be told; `Alert` has it."""
+
+    @property
+    def state(self) -> AlertState:
+        """Whether it fires."""
+
+    @property
+    def silenced(self) -> object:
+        """What keeps it from being told, if anything."""
+
+    @property
+    def acknowledged(self) -> object:
+        """Who knows of it, if anybody."""
+
+
+Standing: TypeAlias = Callable[[str, str], StandingAlert | None]
+"""Returns the alert of a run and an id as it stands now, None if that is not known."""
 
 
 class Outcome(StrEnum):

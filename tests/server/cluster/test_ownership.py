@@ -18,12 +18,14 @@ def test_a_run_keeps_its_partition() -> None:
     assert [partition_of(run, 64) for run in ("gpt", "llama", "bert")] == [38, 30, 18]
 
 
+@settings(max_examples=25)
 @given(NODES)
 def test_partitions_have_one_wanted_owner_that_all_nodes_agree_on(nodes: set[str]) -> None:
     taken = [own for node in nodes for own in plan(node, nodes, FREE, {}).take]
     assert sorted(taken) == list(range(PARTITIONS))
 
 
+@settings(max_examples=25)
 @given(NODES, st.data())
 def test_only_what_a_node_had_moves_when_it_goes(nodes: set[str], data: st.DataObject) -> None:
     gone = data.draw(st.sampled_from(sorted(nodes)))
@@ -77,43 +79,51 @@ def test_a_partition_of_another_live_node_is_released_and_not_taken_from_one() -
     assert plan(OTHER, live, {theirs: Owner(None, 5)}, {}) == Plan(take=(theirs,))
 
 
-@settings(max_examples=60)
+class Nodes:
+    """Three nodes that write owner records by compare and swap."""
+
+    names = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        self.owners = {own: Owner(None, 0) for own in range(8)}
+        self.held: dict[str, dict[int, int]] = {name: {} for name in self.names}
+        self._revision = 0
+
+    def act(self, name: str, live: set[str], seen: dict[int, Owner]) -> None:
+        """Have a node do what is to be done by what it sees, which may be old."""
+        wish, held = plan(name, live, seen, self.held[name]), self.held[name]
+        for own in (*wish.lose, *wish.release):
+            held.pop(own, None)
+        for own in wish.release:
+            self._write(own, None, seen)
+        for own in wish.take:
+            if self._write(own, name, seen):
+                held[own] = self.owners[own].epoch
+
+    def _write(self, own: int, node: str | None, seen: dict[int, Owner]) -> bool:
+        if self.owners[own].epoch != seen[own].epoch:
+            return False
+        self._revision += 1
+        self.owners[own] = Owner(node, self._revision)
+        return True
+
+
+@settings(max_examples=40)
 @given(st.data())
 def test_nodes_that_come_go_and_look_at_different_moments_settle(data: st.DataObject) -> None:
-    """Whatever they saw before, no two hold a partition, and all are held once nothing changes."""
-    names = ["a", "b", "c"]
-    owners = {own: Owner(None, 0) for own in range(8)}
-    held: dict[str, dict[int, int]] = {name: {} for name in names}
-    views = [dict(owners)]
-    revision = 0
-
-    def act(name: str, live: set[str], seen: dict[int, Owner]) -> None:
-        nonlocal revision
-        wish = plan(name, live, seen, held[name])
-        for own in wish.lose:
-            held[name].pop(own, None)
-        for own in (*wish.release, *wish.take):
-            is_taken = own in wish.take
-            if not is_taken:
-                held[name].pop(own, None)
-            if owners[own].epoch == seen[own].epoch:  # compare and swap
-                revision += 1
-                owners[own] = Owner(name if is_taken else None, revision)
-                if is_taken:
-                    held[name][own] = revision
-
+    """Whatever they saw before, no two hold an epoch, and all is held once nothing changes."""
+    nodes = Nodes()
+    views = [dict(nodes.owners)]
     for _ in range(data.draw(st.integers(0, 12))):
-        name = data.draw(st.sampled_from(names))
-        live = data.draw(st.sets(st.sampled_from(names)))
-        act(name, live, dict(data.draw(st.sampled_from(views))))
-        views.append(dict(owners))
-        # A node may still hold what another acquired since: never with the newest epoch.
-        for own, owner in owners.items():
-            holders = [each for each in names if held[each].get(own) == owner.epoch]
-            assert set(holders) <= {owner.node}
+        live = data.draw(st.sets(st.sampled_from(nodes.names)))
+        name = data.draw(st.sampled_from(nodes.names))
+        nodes.act(name, live, dict(data.draw(st.sampled_from(views))))
+        views.append(dict(nodes.owners))
+        epochs = [epoch for held in nodes.held.values() for epoch in held.values()]
+        assert len(epochs) == len(set(epochs))
     for _ in range(4):
-        for name in names:
-            act(name, set(names), dict(owners))
-    for own, owner in owners.items():
-        assert owner.node == wanted_owner(own, names)
-        assert [each for each in names if own in held[each]] == [owner.node]
+        for name in nodes.names:
+            nodes.act(name, set(nodes.names), dict(nodes.owners))
+    for own, owner in nodes.owners.items():
+        assert owner.node == wanted_owner(own, nodes.names)
+        assert [each for each in nodes.names if own in nodes.held[each]] == [owner.node]

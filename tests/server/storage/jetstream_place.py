@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -118,8 +119,10 @@ class JetStreamMemory:
     """A stream of its own on a server that all tests share, and a database in memory."""
 
     is_exclusive = False  # a second writer takes over, and the first one is refused
+    has_readers = False
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, _scratch: Path, request: pytest.FixtureRequest) -> None:
+        connection: Connection = request.getfixturevalue("nats_connection")
         self._connection = connection
         self._name = f"CONTRACT_{next(_NUMBERS)}"
         self._database = StoppingDatabase(None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradwatch_server.api.summaries import Summary
-from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.status import TargetStatus
 
 
@@ -24,7 +24,7 @@ class Snapshot:
         targets: How each target of notifications is.
     """
 
-    engine: Engine
+    engine: EngineView
     refused: Mapping[str, int]
     data: Path | None
     runs: Sequence[Summary]

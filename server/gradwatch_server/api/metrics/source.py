@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
 from gradwatch_server.api.summaries import Summaries
-from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 
 
@@ -24,7 +24,7 @@ class Source:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineView,
         summaries: Summaries,
         refused: Mapping[str, int],
         data: Path | None,

@@ -10,7 +10,7 @@ from gradwatch_server.api.alert_stream import Wanted
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.event_stream import EventStream, alert_lines
 from gradwatch_server.api.state import Api, ApiState
-from gradwatch_server.api.ticks import Ticks, event, with_ticks
+from gradwatch_server.api.ticks import event, with_ticks
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_wire import __version__
 
@@ -60,7 +60,7 @@ def _stream(
     cursor = api.published.cursor
     lines = alert_lines(api.alert_stream, cursor, last_event_id, wanted)
     if ticks:
-        moved = Ticks(lambda: api.published.runs, api.engine.series.place, wanted.run)
+        moved = api.ticks(wanted.run)
         now = isotime(api.now_ns())
         facts = {"boot": boot_of(api), "version": __version__, "cursor": cursor, "now": now}
         lines = with_ticks(lines, event("hello", facts), moved)

@@ -14,15 +14,18 @@ STREAM_TOKEN_S: Final = 60
 
 
 class StreamTokens:
-    """Issues and checks them. They are signed, not stored, and good for this process only.
+    """Issues and checks them. They are signed, not stored, and good where the secret is known.
 
     Args:
         clock_s: The time in seconds; from when does not matter.
+        secret: What they are signed with; random without, so that only this process knows it.
     """
 
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock_s: Callable[[], float] = time.monotonic, secret: bytes | None = None
+    ) -> None:
         self._clock_s = clock_s
-        self._secret = os.urandom(32)
+        self._secret = secret or os.urandom(32)
 
     def issue(self) -> str:
         """Return a token that is good for `STREAM_TOKEN_S`."""

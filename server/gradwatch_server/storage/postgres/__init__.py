@@ -1,1 +1,1 @@
-"""PostgreSQL: the ledger of a cluster: alert events, saved state, curves, all fenced by an epoch."""
+"""PostgreSQL: the ledger of a cluster: alert events, saved state, curves, fenced by an epoch."""

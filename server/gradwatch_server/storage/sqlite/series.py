@@ -9,15 +9,18 @@ from typing import Final
 
 from gradwatch_server.series.encoding import Read
 from gradwatch_server.storage.series_store import (
+    FACT_COLUMNS,
     ChunkFacts,
     SavedSeriesChunk,
     SeriesSize,
     Track,
+    facts_of,
 )
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.faults import storage_errors
-from gradwatch_server.storage.sqlite.series_rows import FACTS, facts_of, open_body
-from gradwatch_server.storage.sqlite.stored_series import StoredSQLiteSeries
+from gradwatch_server.storage.sqlite.series_bodies import open_body
+from gradwatch_server.storage.sqlite.stored_chunks import SQLiteChunks
+from gradwatch_server.storage.stored_series import StoredChunks
 
 _OF: Final = "series = (SELECT id FROM series WHERE run = ? AND attempt = ?)"
 
@@ -81,7 +84,7 @@ class SQLiteSeries:
         )
         if before is None:
             cursor = self._db.execute(
-                f"INSERT INTO series_chunks (series, {FACTS}, num_bytes, head)"  # noqa: S608
+                f"INSERT INTO series_chunks (series, {FACT_COLUMNS}, num_bytes, head)"  # noqa: S608
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
@@ -162,7 +165,7 @@ class SQLiteSeries:
     def newest(self, run: str, attempt: int, level: int) -> ChunkFacts | None:
         """Return the newest chunk of a level, None without any."""
         row = self._db.row(
-            f"SELECT {FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
+            f"SELECT {FACT_COLUMNS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
             " ORDER BY number DESC LIMIT 1",
             (run, attempt, level),
         )
@@ -171,7 +174,7 @@ class SQLiteSeries:
     def after(self, run: str, attempt: int, level: int, number: int, most: int) -> list[ChunkFacts]:
         """Return up to *most* chunks of a level after a number, oldest first."""
         rows = self._db.rows(
-            f"SELECT {FACTS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
+            f"SELECT {FACT_COLUMNS} FROM series_chunks WHERE {_OF} AND level = ?"  # noqa: S608
             " AND number > ? ORDER BY number LIMIT ?",
             (run, attempt, level, number, most),
         )
@@ -226,13 +229,12 @@ class SQLiteSeries:
     @contextlib.contextmanager
     def read(
         self, run: str, attempt: int, before: int | None, gains_before: int | None = None
-    ) -> Iterator[tuple[StoredSQLiteSeries, StoredSQLiteSeries]]:
+    ) -> Iterator[tuple[StoredChunks, StoredChunks]]:
         """Open what is stored of an attempt, frames and gains, as it is at one moment."""
         begins = ((Track.FRAMES, before), (Track.GAINS, gains_before))
         with self._db.reading() as connection:
-            frames, gains = (
-                StoredSQLiteSeries(connection, run, attempt, own, track) for track, own in begins
-            )
+            source = SQLiteChunks(connection, run, attempt)
+            frames, gains = (StoredChunks(source, own, track) for track, own in begins)
             if connection.in_transaction:  # the writer's own, of a database in memory
                 yield frames, gains
                 return

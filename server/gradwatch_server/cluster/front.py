@@ -1,0 +1,161 @@
+"""HTTP of a node: each request goes to what can answer it, here or at the owner of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.cluster.host import Host
+from gradwatch_server.cluster.listing import LISTING_PATH, Listings
+from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.notifying import PARTITION
+from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.proxy import FORWARDED, Proxy, unavailable
+from gradwatch_server.storage.store import AlertEventReader, StorageError
+
+CLUSTER_PATH: Final = "/cluster"
+"""Where a node tells who is in the cluster, and who owns what."""
+
+_RUN: Final = re.compile(r"/runs/([^/]+)(/.*)?")
+_ALERT: Final = re.compile(r"/alerts/([^/]+)(/ack|/layers)?")
+_OF_RUN: Final = frozenset({"/alerts/stream", "/rules"})
+"""Paths that the owner of a run answers if their query names one."""
+
+_NOT_ALERTS: Final = frozenset({"stream", "stream-token"})
+
+
+class Front:
+    """The ASGI app of a node.
+
+    Args:
+        node_app: Answers what is of no run.
+        host: What the node owns.
+        membership: Who owns the rest.
+        partitions: How many there are.
+        alert_events: Those of all partitions.
+        listings: The runs of all nodes.
+        proxy: Passes requests on.
+        matter: Returns what is the matter with the node, None if nothing.
+    """
+
+    def __init__(
+        self,
+        node_app: ASGIApp,
+        host: Host,
+        membership: Membership,
+        partitions: int,
+        alert_events: AlertEventReader,
+        listings: Listings,
+        proxy: Proxy,
+        matter: Callable[[], str | None],
+    ) -> None:
+        self._node_app = node_app
+        self._host = host
+        self._membership = membership
+        self._partitions = partitions
+        self._alert_events = alert_events
+        self._listings = listings
+        self._proxy = proxy
+        self._matter = matter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            try:
+                await self._node_app(scope, receive, send)
+            finally:
+                await self._proxy.close()
+        elif scope["type"] == "http":
+            app = await self._app_for(scope)
+            await app(scope, receive, send)
+
+    async def _app_for(self, scope: Scope) -> ASGIApp:
+        path = scope["path"]
+        if path == "/readyz":
+            return self._ready()
+        if path == LISTING_PATH:
+            return self._listings.answer_own
+        if path == CLUSTER_PATH:
+            return Json(self._describe())
+        if path == "/notifiers":
+            return self._owners_app(PARTITION, scope) or self._node_app
+        try:
+            run = await self._run_of(scope, path)
+        except StorageError as error:
+            return unavailable(f"PostgreSQL: {error}")
+        if run is None:
+            return self._node_app
+        return self._app_of(run, scope) or self._elsewhere(path, run)
+
+    async def _run_of(self, scope: Scope, path: str) -> str | None:
+        """Return the run that a request is about, None if about none that is known."""
+        if found := _RUN.fullmatch(path):
+            return found[1]
+        if path in _OF_RUN:
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            return query["run"][0] if "run" in query else None
+        found = _ALERT.fullmatch(path)
+        if found is None or found[1] in _NOT_ALERTS:
+            return None
+        events = await run_in_threadpool(self._alert_events.of_alert, found[1])
+        return events[-1].run if events else None
+
+    def _app_of(self, run: str, scope: Scope) -> ASGIApp | None:
+        """Return what answers about a run, None if nothing does just now."""
+        number = partition_of(run, self._partitions)
+        own = self._host.owned.get(number)
+        if own is not None:
+            return None if own.running is None else own.running.app
+        return self._owners_app(number, scope)
+
+    def _owners_app(self, number: int, scope: Scope) -> ASGIApp | None:
+        """Return what passes a request on to the owner of a partition, None if there is none."""
+        owner = self._membership.owner_of(number)
+        if owner is not None and owner.id == self._membership.node:
+            return None
+        if owner is None or FORWARDED in Headers(scope=scope):
+            return None
+
+        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._proxy.pass_on(owner.http, scope, receive, send)
+
+        return pass_on
+
+    def _elsewhere(self, path: str, run: str) -> ASGIApp:
+        """Return what says why nothing answers about a run, or does without its engine."""
+        if path in _OF_RUN:
+            return self._node_app
+        own = self._host.owned.get(partition_of(run, self._partitions))
+        if own is None:
+            return unavailable("the partition of this run has no owner just now")
+        if own.needs_engine:
+            return unavailable(own.fault or "the partition of this run is being read")
+        return Problem(404, f"no run {run[:80]!a}; /runs has those that are")
+
+    def _describe(self) -> dict[str, Any]:
+        """Return who is in the cluster, and who owns what, as this node knows it."""
+        membership = self._membership
+        owners = {number: membership.owner_of(number) for number in range(self._partitions)}
+        return {
+            "node": membership.node,
+            "nodes": [asdict(record) for record in membership.live.values()],
+            "partitions": self._partitions,
+            "owners": {str(number): own and own.id for number, own in owners.items()},
+            "engines": [
+                number for number, own in self._host.owned.items() if own.running is not None
+            ],
+        }
+
+    def _ready(self) -> ASGIApp:
+        matter = self._matter()
+        if matter is not None:
+            return Problem(503, matter)
+        return Json({"status": "ready"})

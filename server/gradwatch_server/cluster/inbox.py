@@ -1,0 +1,131 @@
+"""What a partition's engine reads instead of a socket: gateways put it here, near or far."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.cluster.parcels import Answer, Parcel
+from gradwatch_server.ingest.inbox import MAX_DROPPED, MESSAGE_BYTES, Inbox
+from gradwatch_server.ingest.message import Dropped, PackedRecord
+from gradwatch_wire import Ack, Envelope, Record, Welcome, encode
+from gradwatch_wire.codec import join, place_of
+
+MAX_GONE: Final = 65_536
+"""Connections that are known to be gone; the one that went first is forgotten first."""
+
+DRAIN_S: Final = 0.1
+"""How long it takes to see that one is to stop."""
+
+_SEPARATOR: Final = b"/"
+
+
+class Postman(Protocol):
+    """Takes answers to the gateways, from the engine's thread."""
+
+    def is_live(self, node: str) -> bool:
+        """Tell whether a node has a lease, as far as is known."""
+
+    def post(self, node: str, answer: Answer) -> None:
+        """Send an answer with the next `flush`, or before it."""
+
+    def flush(self) -> None:
+        """Send all that was posted."""
+
+
+class ClusterInbox(Inbox):
+    """The messages to one partition. A peer is one connection to one node.
+
+    Args:
+        endpoint: Where clients attach to this node.
+        budget_use: What peers may use.
+        postman: What takes the answers.
+    """
+
+    def __init__(self, endpoint: str, budget_use: BudgetUse, postman: Postman) -> None:
+        super().__init__(budget_use)
+        self.endpoint = endpoint
+        self._postman = postman
+        self._max_bytes = budget_use.limits.queue_bytes
+        self._changed = threading.Condition()
+        self._arrived: deque[tuple[bytes, Parcel]] = deque()
+        self._arrived_bytes = 0
+        self._overflowed: dict[bytes, Dropped] = {}
+        self._gone: OrderedDict[bytes, None] = OrderedDict()
+
+    def put(self, node: str, parcels: Sequence[Parcel]) -> None:
+        """Take messages that came by the gateway of a node; from any thread."""
+        prefix = node.encode() + _SEPARATOR
+        with self._changed:
+            for parcel in parcels:
+                if self._arrived_bytes > self._max_bytes:
+                    self._overflow(prefix + parcel.peer, parcel)
+                    continue
+                self._arrived.append((prefix + parcel.peer, parcel))
+                self._arrived_bytes += parcel.num_bytes + MESSAGE_BYTES
+            self._changed.notify()
+
+    def _overflow(self, peer: bytes, parcel: Parcel) -> None:
+        session, seq = place_of(b"".join(parcel.frames[1:2]))
+        if seq and session not in self._overflowed and len(self._overflowed) < MAX_DROPPED:
+            self._overflowed[session] = Dropped(peer, seq)
+
+    def _read(self, timeout_ms: int) -> None:
+        self._postman.flush()
+        with self._changed:
+            if not self._arrived and timeout_ms:
+                self._changed.wait(timeout_ms / 1e3)
+            arrived, self._arrived = self._arrived, deque()
+            self._arrived_bytes = 0
+            overflowed, self._overflowed = self._overflowed, {}
+        now_s = time.monotonic()
+        for peer, parcel in arrived:
+            if not parcel.frames:
+                self._note_gone(peer)
+            elif self._throttle.is_muted(peer, now_s):
+                self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
+            else:
+                self._gone.pop(peer, None)
+                self._put(peer, (parcel.client, parcel.frames), now_s)
+        for session, dropped in overflowed.items():
+            known = self.dropped.get(session)
+            if known is None or dropped.seq < known.seq:
+                self.dropped[session] = dropped
+
+    def _note_gone(self, peer: bytes) -> None:
+        self._gone[peer] = None
+        if len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
+
+    def drain(self, seconds: float, stopping: threading.Event) -> None:
+        """Read for so long, or until stopped, so that nothing piles up where nobody counts it."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not stopping.is_set():
+            self._read(max(1, round(1e3 * min(left_s, DRAIN_S))))
+            self._report()
+
+    def reply(self, peer: bytes, session: bytes, record: Record) -> bool:
+        """Send a record to a peer; return False if it is known to be gone."""
+        acked = record.acked if isinstance(record, Ack | Welcome) else None
+        frames = encode(Envelope(session=session, record=record))
+        return self._post(peer, session, acked, frames)
+
+    def forward(self, peer: bytes, session: bytes, packed: PackedRecord) -> bool:
+        """Send a record that is packed already, as `reply` does."""
+        frames = join(packed.kind, session, 0, 0, 0, packed.body)
+        return self._post(peer, session, None, frames)
+
+    def _post(self, peer: bytes, session: bytes, acked: int | None, frames: list[bytes]) -> bool:
+        node, _, connection = peer.partition(_SEPARATOR)
+        if peer in self._gone or not self._postman.is_live(node.decode()):
+            return False
+        self._postman.post(node.decode(), Answer(connection, session, acked, frames))
+        return True
+
+    def close(self) -> None:
+        """Send what was answered."""
+        self._postman.flush()

@@ -1,0 +1,170 @@
+"""The runs of all nodes in one list, as a single process would list them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, cast
+
+import httpx
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.api.run_rows import Listed
+from gradwatch_server.api.shared_answer import SharedAnswer
+from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.cluster.membership import NodeRecord
+from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_wire.health import Phase, Status
+
+logger = logging.getLogger(__name__)
+
+LISTING_PATH: Final = "/cluster/runs"
+"""Where a node lists its own runs for the others."""
+
+MAX_SPARKS: Final = 8
+"""Sizes of curves for which lists are kept."""
+
+SHARE: Final = 0.2
+"""Part of the time that asking all nodes may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """A run in short, as a node said.
+
+    Args:
+        key: When it was last heard of, nanoseconds since the epoch, and its name.
+        step: The step of its last frame, -1 without.
+        phase: Where it is in its life.
+        status: How well it is.
+        text: What `/runs` says of it, JSON.
+        number: That of the listing in which it came to be so.
+    """
+
+    key: tuple[int, str]
+    step: int
+    phase: Phase
+    status: Status
+    text: bytes
+    number: int = field(default=0, compare=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.phase not in (Phase.WAITING, Phase.RUNNING)
+
+    def row(self, _spark: int | None) -> bytes:
+        """Return what `/runs` says of it; the curve is in it that was asked for."""
+        return self.text
+
+
+class Listings:
+    """Lists runs, for one event loop.
+
+    Args:
+        live: Returns the nodes that have a lease.
+        node: Id of this one.
+        proxy: Asks others.
+        token: What lets it read there; None where anyone may.
+    """
+
+    def __init__(
+        self,
+        live: Callable[[], Mapping[str, NodeRecord]],
+        node: str,
+        proxy: Proxy,
+        token: str | None,
+    ) -> None:
+        self.summaries: Summaries | None = None
+        """The runs of this node, once its app is there."""
+        self._live = live
+        self._node = node
+        self._proxy = proxy
+        self._token = token
+        self._shared: OrderedDict[int | None, SharedAnswer[Listing[Listed]]] = OrderedDict()
+        self._newest: dict[int | None, Listing[RemoteRun]] = {}
+        self._of_nodes: dict[tuple[str, int | None], list[RemoteRun]] = {}
+
+    async def list_runs(self, spark: int | None) -> Listing[Listed]:
+        """Return all runs, each with a curve of so many values if that is given."""
+        shared = self._shared.get(spark)
+        if shared is None:
+            shared = self._shared[spark] = SharedAnswer(partial(self._gather, spark), lambda: SHARE)
+        self._shared.move_to_end(spark)
+        if len(self._shared) > MAX_SPARKS:
+            oldest, _ = self._shared.popitem(last=False)
+            self._newest.pop(oldest, None)
+        return await shared.get()
+
+    async def answer_own(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell another node of the runs of this one."""
+        given = QueryParams(scope["query_string"]).get("spark")
+        if given is not None and not (given.isdecimal() and len(given) < 4):
+            await Problem(422, "query spark: a number")(scope, receive, send)
+            return
+        spark = None if given is None else int(given)
+        rows = [
+            {
+                "key": own.key,
+                "step": own.step,
+                "phase": own.phase,
+                "status": own.status,
+                "text": own.row(spark).decode("ascii"),
+            }
+            for own in await self._summaries()
+        ]
+        await Json(rows)(scope, receive, send)
+
+    async def _summaries(self) -> tuple[Any, ...]:
+        return () if self.summaries is None else await self.summaries.all()
+
+    async def _gather(self, spark: int | None) -> Listing[Listed]:
+        nodes = self._live()
+        asked = (self._ask(record, spark) for record in nodes.values() if record.id != self._node)
+        own = [
+            RemoteRun(each.key, each.step, each.phase, each.status, each.row(spark))
+            for each in await self._summaries()
+        ]
+        found: dict[str, RemoteRun] = {}
+        for runs in (*await asyncio.gather(*asked), own):
+            for run in runs:
+                known = found.get(run.key[1])
+                if known is None or known.key < run.key:  # it moves from one to another just now
+                    found[run.key[1]] = run
+        for of in [own for own in self._of_nodes if own[0] not in nodes]:
+            del self._of_nodes[of]
+        before = self._newest.get(spark, Listing())
+        kept = {run.key[1]: run for run in before.runs}
+        next_ = before.number + 1
+        numbered = {
+            name: kept[name] if kept.get(name) == run else replace(run, number=next_)
+            for name, run in found.items()
+        }
+        self._newest[spark] = before.next(numbered)
+        return cast("Listing[Listed]", self._newest[spark])
+
+    async def _ask(self, record: NodeRecord, spark: int | None) -> list[RemoteRun]:
+        """Return the runs of another node: those that it had, if it does not answer."""
+        query = "" if spark is None else f"?spark={spark}"
+        try:
+            answer = await self._proxy.get(f"{record.http}{LISTING_PATH}{query}", self._token)
+            answer.raise_for_status()
+            runs = [_run_of(plain) for plain in answer.json()]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            logger.debug("the runs of node %s are those that it had: %s", record.id, error)
+            return self._of_nodes.get((record.id, spark), [])
+        self._of_nodes[record.id, spark] = runs
+        return runs
+
+
+def _run_of(plain: dict[str, Any]) -> RemoteRun:
+    updated_ns, name = plain["key"]
+    text = plain["text"].encode("ascii")
+    key = int(updated_ns), str(name)
+    return RemoteRun(key, int(plain["step"]), Phase(plain["phase"]), Status(plain["status"]), text)

@@ -1,0 +1,305 @@
+"""The lease of a node, and the partitions that it acquires by it.
+
+A thread renews the lease, looks who else has one, and does what `ownership.plan` says. What is
+recorded decides: a partition is acquired by compare and swap, and the revision of that is its
+epoch. A lease says only who may be asked to stop; the epoch, which log and ledger check, keeps one
+out that did not hear of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from gradwatch_server.cluster.ownership import Owner, plan
+from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+
+logger = logging.getLogger(__name__)
+
+RENEWALS: Final = 3
+"""How often a lease is renewed within its time."""
+
+LOOKS: Final = 10
+"""How often it is looked at the others within the time of a lease."""
+
+OWNER_READS: Final = 6
+"""Every so many looks all owner records are read; what somebody says he wrote is known at once."""
+
+LEAVE_S: Final = 10.0
+"""How long the end waits until all that is held is saved."""
+
+LEAVE_LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What a node says of itself with its lease.
+
+    Args:
+        id: Its name and what tells this start from others.
+        version: Of gradwatch.
+        http: Where other nodes reach its HTTP.
+        ingest: Where clients attach to it.
+    """
+
+    id: str
+    version: str
+    http: str
+    ingest: str
+
+    def encode(self) -> bytes:
+        """Return it as it is written."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode_node(value: bytes) -> NodeRecord | None:
+    """Return what a node wrote, of this or another version; None if it cannot be read."""
+    try:
+        plain = json.loads(value)
+        return NodeRecord(*(str(plain[name]) for name in ("id", "version", "http", "ingest")))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class Holder(Protocol):
+    """Runs what a node owns. All calls return at once."""
+
+    def own(self, partition: int, epoch: int) -> None:
+        """Begin with a partition."""
+
+    def release(self, partition: int) -> None:
+        """Save a partition and end it."""
+
+    def lose(self, partition: int) -> None:
+        """End a partition, which another may have by now."""
+
+    def has_ended(self, partition: int) -> bool:
+        """Tell whether nothing of a partition runs any more."""
+
+
+class Membership:
+    """One node's part in the cluster.
+
+    Args:
+        record: What it says of itself.
+        nodes: The leases; keys go after *lease_s*.
+        owners: The owner records.
+        partitions: How many there are.
+        lease_s: The time of a lease.
+        holder: Runs what is owned.
+    """
+
+    def __init__(
+        self,
+        record: NodeRecord,
+        nodes: KeyValue,
+        owners: KeyValue,
+        partitions: int,
+        lease_s: float,
+        holder: Holder,
+    ) -> None:
+        self.node = record.id
+        self._record = record
+        self._nodes, self._owners = nodes, owners
+        self._lease_s = lease_s
+        self._holder = holder
+        self._lease_revision = 0
+        self._renewed_s = float("-inf")
+        self._held: dict[int, int] = {}
+        self._releasing: set[int] = set()
+        self._live: Mapping[str, NodeRecord] = MappingProxyType({})
+        self._recorded = {partition: Owner(None, 0) for partition in range(partitions)}
+        self._recorded_lock = threading.Lock()
+        self._looks_left = 0
+        self._fault: str | None = "the node has no lease yet"
+        self._asked = threading.Event()
+        self._stopping = threading.Event()
+        owners.watch(self._take)
+        self._thread = threading.Thread(target=self._run, name="gradwatch-membership", daemon=True)
+
+    @property
+    def fault(self) -> str | None:
+        """Why the node owns nothing just now, None if all is well."""
+        return self._fault
+
+    @property
+    def live(self) -> Mapping[str, NodeRecord]:
+        """The nodes that had a lease when it was looked last."""
+        return self._live
+
+    def has_lease(self) -> bool:
+        """Tell whether its own lease holds."""
+        return time.monotonic() - self._renewed_s < self._lease_s
+
+    def is_live(self, node: str) -> bool:
+        """Tell whether a node had a lease when it was looked last."""
+        return node == self.node or node in self._live
+
+    def owner_of(self, partition: int) -> NodeRecord | None:
+        """Return the live node that owns a partition, None if none does just now."""
+        owner = self._recorded[partition].node
+        return None if owner is None else self._live.get(owner)
+
+    def owned(self) -> tuple[int, ...]:
+        """Return the partitions that the node holds."""
+        return tuple(sorted(self._held))
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def look_again(self) -> None:
+        """Have everything read anew soon: the connection was cut, for one. From any thread."""
+        self._looks_left = 0
+        self._asked.set()
+
+    def stop(self) -> None:
+        """Release all, give the lease back, and end."""
+        self._stopping.set()
+        self._asked.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _take(self, entry: KeyEntry) -> None:
+        """Note an owner record that was written just now."""
+        self._note(entry)
+        self._asked.set()
+
+    def _note(self, entry: KeyEntry) -> None:
+        if not entry.key.isdecimal() or int(entry.key) not in self._recorded:
+            return
+        with self._recorded_lock:
+            partition = int(entry.key)
+            if entry.revision > self._recorded[partition].epoch:
+                self._recorded[partition] = Owner(_node_of(entry.value), entry.revision)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._round()
+                self._fault = None
+            except NATSError as error:
+                self._fault = f"NATS: {error}"
+                self._looks_left = 0
+                logger.debug("a look at the cluster failed: %s", error)
+            except Exception:
+                logger.exception("a look at the cluster failed")
+            if not self.has_lease():
+                self._lose_all()
+            self._asked.wait(self._lease_s / LOOKS)
+            self._asked.clear()
+        self._leave()
+
+    def _round(self) -> None:
+        self._renew()
+        found = (decode_node(entry.value or b"") for entry in self._nodes.entries().values())
+        self._live = MappingProxyType({own.id: own for own in found if own is not None})
+        self._looks_left -= 1
+        if self._looks_left < 0:
+            for entry in self._owners.entries().values():
+                self._note(entry)
+            self._looks_left = OWNER_READS
+        self._act()
+
+    def _renew(self) -> None:
+        """Renew the lease if it is time; it counts from before that is asked for."""
+        now_s = time.monotonic()
+        if now_s - self._renewed_s < self._lease_s / RENEWALS:
+            return
+        value, key = self._record.encode(), self.node
+        revision = None
+        if self._lease_revision:
+            revision = self._nodes.update(key, value, self._lease_revision)
+        if revision is None:  # the first one, or it ran out
+            revision = self._nodes.create(key, value)
+        if revision is None:  # an answer was lost
+            entry = self._nodes.get(key)
+            self._lease_revision = 0 if entry is None else entry.revision
+            return
+        self._lease_revision, self._renewed_s = revision, now_s
+
+    def _act(self) -> None:
+        """Do what is to be done with each partition."""
+        with self._recorded_lock:
+            recorded = dict(self._recorded)
+        live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
+        wish = plan(self.node, live, recorded, self._held)
+        for partition in wish.lose:
+            self._lose(partition)
+        for partition in wish.release:
+            self._release(partition, recorded[partition])
+        for partition in wish.take:
+            if self._holder.has_ended(partition):
+                self._acquire(partition, recorded[partition])
+
+    def _acquire(self, partition: int, owner: Owner) -> None:
+        epoch = self._write(partition, self.node, owner.epoch)
+        if epoch is not None:
+            self._held[partition] = epoch
+            self._holder.own(partition, epoch)
+
+    def _release(self, partition: int, owner: Owner) -> None:
+        if partition in self._held and partition not in self._releasing:
+            self._releasing.add(partition)
+            self._holder.release(partition)
+        if self._holder.has_ended(partition):
+            self._write(partition, None, owner.epoch)
+            self._forget(partition)
+
+    def _lose(self, partition: int) -> None:
+        logger.warning("partition %d is not owned any more", partition)
+        self._forget(partition)
+        self._holder.lose(partition)
+
+    def _lose_all(self) -> None:
+        for partition in list(self._held):
+            self._lose(partition)
+
+    def _forget(self, partition: int) -> None:
+        self._held.pop(partition, None)
+        self._releasing.discard(partition)
+
+    def _write(self, partition: int, node: str | None, revision: int) -> int | None:
+        """Write an owner record by compare and swap; return its revision, None if it changed."""
+        key, value = str(partition), json.dumps({"node": node}).encode()
+        if revision:
+            written = self._owners.update(key, value, revision)
+        else:
+            written = self._owners.create(key, value)
+        if written is None:
+            self._looks_left = 0
+            return None
+        self._note(KeyEntry(key, value, written))
+        return written
+
+    def _leave(self) -> None:
+        """Give up all that is held, so that others need not wait for the end of the lease."""
+        for partition in self._held:
+            self._holder.release(partition)
+        until_s = time.monotonic() + LEAVE_S
+        try:
+            while self._held and self.has_lease() and time.monotonic() < until_s:
+                self._renew()
+                for partition in list(self._held):
+                    if self._holder.has_ended(partition):
+                        self._release(partition, self._recorded[partition])
+                time.sleep(LEAVE_LOOK_S)
+            if self._lease_revision:
+                self._nodes.delete(self.node, self._lease_revision)
+        except NATSError as error:
+            logger.warning("what this node owned is free once its lease has run out: %s", error)
+
+
+def _node_of(value: bytes | None) -> str | None:
+    try:
+        node = json.loads(value or b"{}").get("node")
+    except (ValueError, AttributeError):
+        return None
+    return node if isinstance(node, str) else None

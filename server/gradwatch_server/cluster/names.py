@@ -1,0 +1,49 @@
+"""What the subjects and buckets of a cluster are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Those of one cluster; several may share NATS servers.
+
+    Args:
+        namespace: What all of them begin with.
+    """
+
+    namespace: str
+
+    def ingest(self, partition: int) -> str:
+        """Return the subject of messages to a partition."""
+        return f"{self.namespace}.ingest.{partition}"
+
+    def answers(self, node: str) -> str:
+        """Return the subject of answers to the clients of a node."""
+        return f"{self.namespace}.node.{node}"
+
+    @property
+    def alerts(self) -> str:
+        """Return the subject on which it is said that alert events were stored."""
+        return f"{self.namespace}.alerts"
+
+    @property
+    def ticks(self) -> str:
+        """Return the subject on which nodes tell which of their runs moved."""
+        return f"{self.namespace}.ticks"
+
+    @property
+    def config(self) -> str:
+        """Return the bucket of what is fixed at the creation."""
+        return f"{self.namespace}-config"
+
+    @property
+    def nodes(self) -> str:
+        """Return the bucket of leases."""
+        return f"{self.namespace}-nodes"
+
+    @property
+    def owners(self) -> str:
+        """Return the bucket of owner records."""
+        return f"{self.namespace}-owners"

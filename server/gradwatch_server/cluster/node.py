@@ -1,0 +1,345 @@
+"""A node as a process: start-up, main loop, shutdown."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+from gradwatch_server.addresses import is_wildcard, split_address
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.app import ApiParts, make_app
+from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.metrics.push import make_push
+from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.hosts import Hosts
+from gradwatch_server.api.security.middleware import SecurityMiddleware
+from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.ticks import Ticks
+from gradwatch_server.api.tls import check_tls
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.cluster.creation import create_or_read
+from gradwatch_server.cluster.front import Front
+from gradwatch_server.cluster.gateway import Gateway
+from gradwatch_server.cluster.host import AnswerPost, Host, answers_to
+from gradwatch_server.cluster.ledger_watch import LedgerWatch
+from gradwatch_server.cluster.listing import Listings
+from gradwatch_server.cluster.membership import Membership, NodeRecord
+from gradwatch_server.cluster.names import Names
+from gradwatch_server.cluster.node_view import NodeView
+from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
+from gradwatch_server.cluster.partition import Surroundings
+from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.ticks import ClusterTicks
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine.metrics import Timings
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.garbage import GarbageCollector
+from gradwatch_server.http_server import (
+    Ending,
+    HttpServer,
+    bind,
+    http_config,
+    http_url,
+    page_url,
+    quiet_signals,
+)
+from gradwatch_server.keys import Keys, read_keys
+from gradwatch_server.log_limits import LogLimits
+from gradwatch_server.nats.connection import Connection
+from gradwatch_server.nats.errors import NATSError, UnreachableError
+from gradwatch_server.nats.key_value import KeyValue
+from gradwatch_server.notify.notifications import make_notifiers
+from gradwatch_server.open_files import raise_limit
+from gradwatch_server.reload import RulesReload
+from gradwatch_server.settings import Settings, exposure_warnings
+from gradwatch_server.storage.replicated import ReplicatedStorage
+from gradwatch_server.stores import open_replicated
+from gradwatch_wire import __version__
+
+logger = logging.getLogger(__name__)
+
+WORKERS: Final = 4
+"""Partitions that are opened or closed at once."""
+
+PATIENCE_S: Final = 60.0
+"""How long the start waits for a leader of JetStream."""
+
+PAUSE_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+def serve_node(
+    settings: Settings,
+    announce: Callable[[str, str], None],
+    reload: Callable[[], Settings] | None = None,
+) -> None:
+    """Run a node of a cluster until SIGTERM or SIGINT; as `service.serve`, which see.
+
+    Raises:
+        GradwatchError: If a port is taken, NATS or PostgreSQL cannot be used, or the gateway died.
+    """
+    reloading = RulesReload(settings, reload or (lambda: settings))
+    raise_limit()
+    for library in ("alembic", "httpx"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    with reloading.listening(), contextlib.ExitStack() as stack:
+        _Node(settings, stack).run(announce, reloading)
+
+
+class _Node:
+    """All parts of a node, put together; *stack* ends them."""
+
+    def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._keys = read_keys(settings.keys_dir) if settings.keys_dir is not None else None
+        check_tls(settings.http_tls_cert, settings.http_tls_key)
+        notifiers = make_notifiers(settings.notify)
+        self._id = f"{settings.node or _host_name()}-{os.urandom(3).hex()}"
+        self._names = Names(settings.cluster_namespace)
+        self._budget_use = BudgetUse(settings.budgets)
+        self._log_limits = LogLimits(self._budget_use)
+        stack.enter_context(self._log_limits.guarding())
+        self._limits = ConnectionLimits(self._budget_use)
+        self._timings = Timings()
+        self._connection = Connection((settings.cluster or "").split(","), self._id)
+        stack.callback(self._connection.close)
+        self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
+        self._storage = patiently(self._open_storage)
+        stack.callback(self._storage.close)
+        self._http_socket = stack.enter_context(bind(settings.http))
+        self._http_url = http_url(settings, self._http_socket)
+        self._build()
+        self._notifications = ClusterNotifications(
+            settings.notify,
+            notifiers,
+            self._storage.alert_events,
+            self._storage.open_deliveries,
+            page_url(settings, self._http_socket),
+            partial(self._host.epoch_of, PARTITION),
+        )
+
+    def _open_storage(self) -> ReplicatedStorage:
+        return open_replicated(
+            self._connection,
+            self._settings.ledger or "",
+            self._creation.id,
+            self._creation.partitions,
+            namespace=self._settings.cluster_namespace,
+            replicas=self._settings.cluster_replicas,
+        )
+
+    def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
+        replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
+        return KeyValue(self._connection, name, replicas, ttl_s, timeout_s=lease_s)
+
+    def _build(self) -> None:
+        settings, partitions = self._settings, self._creation.partitions
+        self._alert_stream = AlertStream(self._storage.alert_events)
+        self._ending = Ending(self._alert_stream)
+        self._watch = LedgerWatch(self._storage.alert_events, self._wake)
+        self._host = Host(self._id, self._names, self._connection, settings.rules)
+        self._gateway = Gateway(
+            settings.ingest, partitions, self._host, self._keys, self._budget_use, self._ending.fail
+        )
+        self._stack.callback(self._gateway.stop)
+        lease_s = settings.cluster_lease_s
+        self._membership = Membership(
+            NodeRecord(self._id, __version__, self._advertised(), self._gateway.endpoint),
+            patiently(lambda: self._bucket(self._names.nodes, lease_s)),
+            patiently(lambda: self._bucket(self._names.owners)),
+            partitions,
+            lease_s,
+            self._host,
+        )
+        self._view = NodeView(
+            self._host,
+            self._gateway,
+            settings.rules,
+            self._budget_use,
+            self._timings,
+            lambda: self._watch.cursor,
+            self._matter,
+        )
+
+        ticks = Ticks(lambda: self._view.published.runs, self._view.place)
+        self._ticks = ClusterTicks(self._id, self._names.ticks, self._connection, ticks)
+
+    def _advertised(self) -> str:
+        """Return where other nodes reach the HTTP of this one.
+
+        Raises:
+            GradwatchError: If nobody said so and it cannot be known.
+        """
+        if self._settings.advertise is not None:
+            return self._settings.advertise.rstrip("/")
+        if is_wildcard(split_address(self._settings.http)[0]):
+            msg = (
+                f"other nodes cannot tell where {self._settings.http} is: say where they reach "
+                "this node, such as --advertise http://10.0.0.5:8420"
+            )
+            raise GradwatchError(msg)
+        return self._http_url
+
+    def run(self, announce: Callable[[str, str], None], reloading: RulesReload) -> None:
+        """Run until told to stop."""
+        stack, collector = self._stack, GarbageCollector()
+        app = SecurityMiddleware(self._front(), self._policy())
+        config = http_config(self._settings, app, self._limits)
+        server = HttpServer(config, self._alert_stream, self._limits, self._log_limits, collector)
+        self._ending.server = server
+        stack.enter_context(quiet_signals(server))
+        stack.enter_context(collector.pausing_briefly())
+        self._start()
+        stack.enter_context(reloading.handing_to(self._set_rules))
+        for warning in exposure_warnings(self._settings):
+            logger.warning("%s", warning)
+        announce(self._http_url, self._gateway.endpoint)
+        server.run(sockets=[self._http_socket])
+        self._ending.check("the gateway failed; the log above says why")
+
+    def _start(self) -> None:
+        stack = self._stack
+        pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
+        stack.callback(pool.shutdown)
+        self._host.start(self._surroundings(pool))
+        stack.callback(self._host.stop)
+        answers = self._names.answers(self._id)
+        self._connection.subscribe(answers, answers_to(self._gateway.deliver))
+        self._connection.subscribe(self._names.alerts, lambda _: self._watch.wake())
+        self._connection.on_change(lambda _: self._membership.look_again())
+        self._notifications.begin()
+        stack.callback(self._notifications.stop)
+        self._ticks.start()
+        stack.callback(self._ticks.stop)
+        self._watch.start()
+        stack.callback(self._watch.stop)
+        self._gateway.start()
+        self._membership.start()
+        stack.callback(self._membership.stop)
+
+    def _surroundings(self, pool: ThreadPoolExecutor) -> Surroundings:
+        post = partial(
+            AnswerPost,
+            self._id,
+            self._names,
+            self._connection,
+            self._gateway.deliver,
+            self._membership.is_live,
+        )
+        return Surroundings(
+            settings=self._settings,
+            storage=self._storage,
+            postman=post,
+            alert_stream=self._alert_stream,
+            parts=self._parts,
+            endpoint=self._gateway.endpoint,
+            http_url=self._advertised(),
+            timings=self._timings,
+            on_alerts=self._tell_alerts,
+            pool=pool,
+        )
+
+    def _front(self) -> Front:
+        settings, keys = self._settings, self._keys
+        proxy = Proxy(self._id)
+        token = keys.tokens.read if keys is not None else None
+        listings = Listings(lambda: self._membership.live, self._id, proxy, token)
+        push = make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data)
+        self._parts = ApiParts(
+            stream_tokens=_stream_tokens(keys),
+            connection_limits=self._limits,
+            notifications=self._notifications,
+        )
+        parts = replace(
+            self._parts, push=push, list_runs=listings.list_runs, all_ticks=self._ticks.reader
+        )
+        events = self._storage.alert_events
+        app = make_app(self._view, events, self._alert_stream, parts)
+        listings.summaries = app.state.shared.summaries
+        return Front(
+            app,
+            self._host,
+            self._membership,
+            self._creation.partitions,
+            events,
+            listings,
+            proxy,
+            self._matter,
+        )
+
+    def _policy(self) -> AccessPolicy:
+        settings = self._settings
+        own = split_address(self._advertised().partition("//")[2].partition("/")[0])[0]
+        hosts = Hosts(split_address(settings.http)[0], (*settings.http_hosts, own))
+        tokens = self._keys.tokens if self._keys is not None else None
+        return AccessPolicy(hosts, tokens, self._parts.stream_tokens)
+
+    def _set_rules(self, rules: Rules) -> None:
+        self._view.rules = rules
+        self._host.set_rules(rules)
+
+    def _wake(self) -> None:
+        """Say to readers that there are alert events."""
+        self._alert_stream.wake()
+        self._notifications.wake()
+
+    def _tell_alerts(self) -> None:
+        """Say that alert events were stored, to this node and all others."""
+        self._watch.wake()
+        with contextlib.suppress(NATSError):  # the others look each second
+            self._connection.publish(self._names.alerts)
+
+    def _matter(self) -> str | None:
+        """Return what is the matter with the node, None if nothing."""
+        if not self._connection.is_connected:
+            return "NATS: no server is connected"
+        if self._membership.fault is not None:
+            return self._membership.fault
+        if not self._membership.has_lease():
+            return "lease: it could not be renewed in time"
+        if self._watch.fault is not None:
+            return f"PostgreSQL: {self._watch.fault}"
+        return None
+
+
+def patiently(make: Callable[[], T]) -> T:
+    """Return what *make* returns once JetStream answers: servers may start with the nodes.
+
+    Raises:
+        GradwatchError: If it does not answer in time, or anything else is wrong.
+    """
+    until_s, is_told = time.monotonic() + PATIENCE_S, False
+    while True:
+        try:
+            return make()
+        except UnreachableError as error:
+            if time.monotonic() > until_s:
+                raise
+            if not is_told:
+                logger.warning("waiting for JetStream: %s", error)
+            is_told = True
+            time.sleep(PAUSE_S)
+
+
+def _stream_tokens(keys: Keys | None) -> StreamTokens:
+    """Return what makes tokens that every node with the same keys takes."""
+    if keys is None:
+        return StreamTokens()
+    secret = hashlib.sha256(b"gradwatch stream tokens " + keys.tokens.write.encode()).digest()
+    return StreamTokens(time.time, secret)
+
+
+def _host_name() -> str:
+    """Return the name of the machine as a name of a node."""
+    name = socket.gethostname().partition(".")[0]
+    return "".join(each if each.isascii() and each.isalnum() else "-" for each in name)[:40]

@@ -1,0 +1,126 @@
+"""Notifications of a cluster: the node that owns the first partition sends them for all."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gradwatch_server.notify.notifications import Notifications
+from gradwatch_server.notify.notifiers.base import Notifier
+from gradwatch_server.notify.settings import Targets
+from gradwatch_server.notify.status import TargetStatus
+from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.store import AlertEventReader, StorageError, StorageFault
+from gradwatch_wire.health import AlertState
+
+logger = logging.getLogger(__name__)
+
+PARTITION: Final = 0
+"""Whoever owns it sends notifications, with its epoch."""
+
+LOOK_S: Final = 1.0
+"""How often it is looked who is to send them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAlert:
+    """An alert as the ledger has it.
+
+    Args:
+        state: Whether it fires.
+        silenced: What keeps it from being told, if anything.
+        acknowledged: Who knows of it, if anybody.
+    """
+
+    state: AlertState
+    silenced: object
+    acknowledged: object
+
+
+class ClusterNotifications(Notifications):
+    """Those of this node, as long as it sends them; a thread begins and ends them.
+
+    Args:
+        targets: As they are set.
+        notifiers: What sends to each, by its name.
+        events: The alert events of all partitions.
+        open_log: Opens what is kept of notifications, with an epoch.
+        page_url: As in `Notifications.to`.
+        epoch: Returns that of the first partition, None if another node owns it.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        notifiers: Mapping[str, Notifier],
+        events: AlertEventReader,
+        open_log: Callable[[int], DeliveryLog],
+        page_url: str | None,
+        epoch: Callable[[], int | None],
+    ) -> None:
+        super().__init__()
+        self._targets, self._notifiers = targets, notifiers
+        self._events, self._open_log, self._page_url = events, open_log, page_url
+        self._epoch = epoch
+        self._stopping = threading.Event()
+        self._current = Notifications()
+        self._current_epoch: int | None = None
+        self._thread = threading.Thread(target=self._run, name="gradwatch-notifying", daemon=True)
+
+    def begin(self) -> None:
+        """Begin to look whether it is on this node to send."""
+        if self._notifiers:
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Say that events were stored."""
+        self._current.wake()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._current.stop()
+
+    def statuses(self) -> list[TargetStatus]:
+        """Return how each target is; none where another node sends."""
+        return self._current.statuses()
+
+    def _standing(self, _run: str, alert_id: str) -> LedgerAlert | None:
+        """Return an alert of any partition as its newest event says."""
+        try:
+            events = self._events.of_alert(alert_id)
+        except StorageError:
+            return None
+        if not events:
+            return None
+        plain = events[-1].alert
+        state = AlertState(plain["state"])
+        return LedgerAlert(state, plain.get("silenced"), plain.get("acknowledged"))
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            epoch = self._epoch()
+            if epoch == self._current_epoch:
+                continue
+            self._current.stop()
+            self._current, self._current_epoch = Notifications(), None
+            if epoch is not None:
+                self._take_over(epoch)
+
+    def _take_over(self, epoch: int) -> None:
+        try:
+            log = self._open_log(epoch)
+            own = Notifications.to(
+                self._targets, self._notifiers, self._events, log, self._page_url
+            )
+        except StorageError as error:
+            if error.fault is not StorageFault.GONE:
+                logger.error("notifications wait for the ledger: %s", error)
+            return
+        own.start(self._standing)
+        self._current, self._current_epoch = own, epoch

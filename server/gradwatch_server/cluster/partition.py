@@ -1,0 +1,212 @@
+"""One partition that a node owns: a queue, and an engine with its app once there is work for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import FastAPI
+
+from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.app import ApiParts, make_app
+from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.clock import Clock
+from gradwatch_server.cluster.inbox import ClusterInbox, Postman
+from gradwatch_server.cluster.parcels import Parcel
+from gradwatch_server.cluster.storage import Storage
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.engine.metrics import Timings
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.settings import Settings, retention_of
+from gradwatch_server.storage.store import StorageError, StorageFault, Store
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 30.0
+"""Pause before an engine that failed is started again; it doubles up to the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all partitions of a node share.
+
+    Args:
+        settings: What is set.
+        storage: Where they are kept.
+        postman: Makes what takes answers to gateways.
+        alert_stream: Follows the alert events of all.
+        parts: What their apps use.
+        endpoint: Where clients attach to the node.
+        http_url: Where its HTTP is.
+        timings: Where engines note how long they take.
+        on_alerts: Called after alerts were stored.
+        pool: Runs what takes long.
+    """
+
+    settings: Settings
+    storage: Storage
+    postman: Callable[[], Postman]
+    alert_stream: AlertStream
+    parts: ApiParts
+    endpoint: str
+    http_url: str
+    timings: Timings
+    on_alerts: Callable[[], None]
+    pool: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs of a partition.
+
+    Args:
+        store: Where it is kept.
+        engine: What evaluates it.
+        app: What answers about it.
+    """
+
+    store: Store
+    engine: Engine
+    app: FastAPI
+
+
+class Partition:
+    """A partition at one epoch. All methods are for any thread, and none but `work` waits."""
+
+    def __init__(self, number: int, epoch: int, rules: Rules, around: Surroundings) -> None:
+        """Begin without an engine.
+
+        Args:
+            number: The partition.
+            epoch: That of its acquisition.
+            rules: Those in force when the engine starts.
+            around: What it shares with others.
+        """
+        self.number, self.epoch = number, epoch
+        self.running: Running | None = None
+        self.fault: str | None = None
+        """Why it has no engine although it needs one."""
+        self.needs_engine = False
+        self._rules = rules
+        self._around = around
+        self._budget_use = BudgetUse(around.settings.budgets)
+        self._inbox = ClusterInbox(around.endpoint, self._budget_use, around.postman())
+        self._is_ending = False
+        self._has_failed = False
+        self._working = threading.Lock()
+        self._retry_s, self._retry_at_s = FIRST_RETRY_S, 0.0
+        self._ended = threading.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self._ended.is_set()
+
+    def put(self, node: str, parcels: Sequence[Parcel]) -> None:
+        """Take messages that came by the gateway of a node."""
+        self._inbox.put(node, parcels)
+        if not self.needs_engine and any(parcel.frames for parcel in parcels):
+            self.begin()
+
+    def begin(self) -> None:
+        """Start the engine: there is something for it."""
+        self.needs_engine = True
+        self._later()
+
+    def set_rules(self, rules: Rules) -> None:
+        """Put other rules in force."""
+        self._rules = rules
+        if (running := self.running) is not None:
+            running.engine.set_rules(rules)
+
+    def end(self) -> None:
+        """Save, and stop the engine."""
+        self._is_ending = True
+        self._later()
+
+    def look(self) -> None:
+        """Start an engine again that failed, if it is time."""
+        is_due = time.monotonic() >= self._retry_at_s
+        if self.needs_engine and self.running is None and is_due and not self._is_ending:
+            self._later()
+
+    def _later(self) -> None:
+        self._around.pool.submit(self._work)
+
+    def _fail(self) -> None:
+        """Note, in the engine's thread, that it ends by itself."""
+        self._has_failed = True
+        self._later()
+
+    def _work(self) -> None:
+        with self._working:
+            try:
+                if self._has_failed or self._is_ending:
+                    self._stop()
+                if self._is_ending:
+                    self._inbox.close()
+                    self._ended.set()
+                elif self.needs_engine and self.running is None:
+                    self._start()
+            except Exception:
+                logger.exception("partition %d", self.number)
+
+    def _start(self) -> None:
+        if time.monotonic() < self._retry_at_s:
+            return
+        try:
+            self.running = self._run()
+        except GradwatchError as error:
+            self._note_fault(str(error))
+            if isinstance(error, StorageError) and error.fault is StorageFault.GONE:
+                self._retry_at_s = float("inf")  # the membership ends it
+            return
+        self.fault, self._retry_s = None, FIRST_RETRY_S
+
+    def _run(self) -> Running:
+        around, settings = self._around, self._around.settings
+        store = around.storage.open(self.number, self.epoch)
+        try:
+            engine = Engine(
+                store,
+                self._inbox,
+                self._rules,
+                clock=Clock(),
+                window_steps=settings.window_steps,
+                session_timeout_s=settings.session_timeout_s,
+                on_alerts=around.on_alerts,
+                on_failure=self._fail,
+                retention=retention_of(settings),
+                budget_use=self._budget_use,
+                http_url=around.http_url,
+                timings=around.timings,
+            )
+            app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
+        except BaseException:
+            store.close()
+            raise
+        engine.start()
+        return Running(store, engine, app)
+
+    def _stop(self) -> None:
+        running, self.running = self.running, None
+        if running is None:
+            return
+        running.engine.stop()
+        running.store.close()
+        if self._has_failed:
+            self._has_failed = False
+            self._note_fault(running.engine.published.fault or "the engine failed")
+
+    def _note_fault(self, why: str) -> None:
+        self.fault = why
+        self._retry_at_s = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+        logger.error("partition %d has no engine just now: %s", self.number, why)

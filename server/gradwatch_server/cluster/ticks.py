@@ -1,0 +1,96 @@
+"""Ticks of a cluster: each node tells the others which of its runs moved, once a second."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Final
+
+from gradwatch_server.api.ticks import TICK_S, Moved, Ticks, TickSource, tick
+from gradwatch_server.cluster.parcels import Assembler, Sender
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.nats.connection import Connection
+from gradwatch_server.nats.message import Message
+
+logger = logging.getLogger(__name__)
+
+MAX_RUNS: Final = 16_384
+"""Runs of which it is known that they moved; the one that did longest ago is forgotten first."""
+
+
+class ClusterTicks:
+    """What moved lately on all nodes.
+
+    Args:
+        node: Id of this one.
+        subject: Where nodes tell it.
+        connection: How they are reached.
+        own: What moved here.
+    """
+
+    def __init__(self, node: str, subject: str, connection: Connection, own: Ticks) -> None:
+        self._own = own
+        self._subject = subject
+        self._sender = Sender(f"{node}-ticks", connection.publish)
+        self._assembler = Assembler(self._note)
+        self._newest: dict[str, tuple[int, list[int | None]]] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gradwatch-ticks", daemon=True)
+        connection.subscribe(subject, self._take)
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell no more."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def reader(self) -> TickSource:
+        """Return what moves from now on, for one reader."""
+        return _Reader(self)
+
+    def since(self, number: int) -> tuple[int, Moved]:
+        """Return what was told after a number, and the number of the newest."""
+        with self._lock:
+            moved = {run: what for run, (at, what) in self._newest.items() if at > number}
+            return self._number, moved
+
+    def _run(self) -> None:
+        while not self._stopping.wait(TICK_S):
+            moved = self._own.moved()
+            if not moved:
+                continue
+            try:
+                self._sender.send(self._subject, json.dumps(moved).encode())
+            except GradwatchError as error:
+                logger.debug("ticks: %s", error)
+
+    def _take(self, message: Message) -> None:
+        self._assembler.add(message.payload, message.headers)
+
+    def _note(self, payload: bytes) -> None:
+        moved: Moved = json.loads(payload)
+        with self._lock:
+            self._number += 1
+            for run, what in moved.items():
+                self._newest.pop(run, None)
+                self._newest[run] = self._number, what
+            while len(self._newest) > MAX_RUNS:
+                del self._newest[next(iter(self._newest))]
+
+
+class _Reader:
+    def __init__(self, ticks: ClusterTicks) -> None:
+        self._ticks = ticks
+        self._number, _ = ticks.since(0)
+
+    def next(self) -> bytes | None:
+        """Return the next tick, None if nothing moved."""
+        self._number, moved = self._ticks.since(self._number)
+        return tick(moved) if moved else None

@@ -1,0 +1,162 @@
+"""A real PostgreSQL of the tests' own, in a temporary directory and not as root, who may not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from tests.support.ports import ReservedPort
+from tests.support.programs import REQUIRED
+from tests.support.waiting import PATIENCE_S, wait_until
+
+PASSWORD: Final = "S3kret/@:?#ü"
+
+STRANGER: Final = "stranger"
+"""A user of whom a password is asked, and whom nobody has made."""
+
+_SETTINGS: Final = {
+    "fsync": "off",  # a process that is killed loses nothing by it
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "log_min_messages": "fatal",
+    "autovacuum": "off",
+    "max_wal_size": "64MB",
+}
+
+# To check a password takes milliseconds, and connections are made by the hundred.
+_WHO_IS_LET_IN: Final = f"""
+host all {STRANGER} 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+"""
+
+
+class PostgresServer:
+    """One cluster of databases; it is started when it is made.
+
+    Leaves the test out where PostgreSQL is not installed; fails instead where that is required.
+    """
+
+    def __init__(self) -> None:
+        self._programs = _programs()
+        self._as_user = _as_nobody() if os.geteuid() == 0 else []
+        self.directory = Path(tempfile.mkdtemp(prefix="gradwatch-postgres-"))
+        if self._as_user:
+            shutil.chown(self.directory, "nobody", "nogroup")
+        self._port = ReservedPort()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = count(1)
+        self._initialise()
+        self.start()
+
+    def _initialise(self) -> None:
+        secret = self.directory / "password"
+        secret.write_text(PASSWORD, "utf-8")
+        self._run(
+            *("initdb", "--pgdata", self._data, "--username=gradwatch", f"--pwfile={secret}"),
+            *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+        )
+        (self._data / "pg_hba.conf").write_text(_WHO_IS_LET_IN)
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _command(self, name: str, *arguments: str | Path) -> list[str | Path]:
+        return [*self._as_user, self._programs / name, *arguments]
+
+    def _run(self, name: str, *arguments: str | Path) -> None:
+        subprocess.run(
+            self._command(name, *arguments), check=True, capture_output=True, cwd=self.directory
+        )
+
+    def start(self, **settings: str) -> None:
+        """Start it, with settings beside those that all tests have."""
+        chosen = _SETTINGS | settings | {"port": str(self._port.number)}
+        options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
+        with (self.directory / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command("postgres", "-D", self._data, *options),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+            )
+        wait_until(self._answers, "PostgreSQL answers")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.directory / "log.txt").read_text("utf-8")
+        try:
+            self.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop it at once; `SIGQUIT` leaves it as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE_S)
+        self._process = None
+
+    def url(self, database: str = "postgres") -> str:
+        """Return the URL of a database, with user and password."""
+        secret = quote(PASSWORD, safe="")
+        return f"postgresql://gradwatch:{secret}@127.0.0.1:{self._port.number}/{database}"
+
+    def make_database(self, options: str = "") -> str:
+        """Make a new database and return its URL."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} {options}")
+        return self.url(name)
+
+    def execute(self, sql: str, values: Sequence[Any] = (), url: str | None = None) -> list[Any]:
+        """Run statements in a database as its superuser; return the rows of the last one."""
+        with psycopg.connect(url or self.url(), autocommit=True) as connection:
+            cursor = connection.execute(sql, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def end_connections(self, url: str) -> None:
+        """End all connections to a database, as when the processes that have them are killed."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            others = (
+                "FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid()"
+            )
+            connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
+            find = f"SELECT pid {others}"
+            wait_until(lambda: not connection.execute(find).fetchall(), "connections are gone")
+
+    def close(self) -> None:
+        """Stop it and remove all of it."""
+        self.stop()
+        self._port.close()
+        shutil.rmtree(self.directory)
+
+
+def _programs() -> Path:
+    """Return the directory of PostgreSQL's programs, of the newest version."""
+    # Debian has them where no PATH looks.
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if (initdb := shutil.which("initdb")) is not None:
+        found.append(Path(initdb).resolve().parent)
+    if not found:
+        why = "no initdb: apt-get install postgresql"
+        if REQUIRED:
+            pytest.fail(why)
+        pytest.skip(why)
+    return max(found, key=lambda path: (len(path.parent.name), path.parent.name))
+
+
+def _as_nobody() -> list[str | Path]:
+    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
