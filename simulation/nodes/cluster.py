@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from random import Random
 from typing import Final
 
 from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.partition import MAX_RETRY_S
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.jetstream.log import JetStreamLog
@@ -23,7 +25,7 @@ from simulation.network import Network
 from simulation.nodes.bus import Bus
 from simulation.nodes.checker import PartitionChecker
 from simulation.nodes.faults import NodeFaults
-from simulation.nodes.key_value import Bucket
+from simulation.nodes.key_value import CALL_S, Bucket
 from simulation.nodes.ledger import Ledger
 from simulation.nodes.names import partition_in
 from simulation.nodes.node import Node
@@ -39,8 +41,9 @@ HEALING_S: Final = 240.0
 CHECK_TICKS: Final = 64
 """How often an engine is compared with a replay of its log."""
 
-SERVES_ALONE_S: Final = 1.5
-"""How long a node may go on that has no lease any more and is not paused: some ticks."""
+SERVES_ALONE_S: Final = 2 * CALL_S + 1.5
+"""How long a node may go on that has no lease any more and is not paused: until two calls that get
+no answer are over, and some ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,6 @@ class NodeParts:
     engine: type[Engine] = Engine
     session: type[Session[Outbox]] = Session
     log: type[JetStreamLog] = JetStreamLog
-    stream: type[ReplicatedStream] = ReplicatedStream
-    node: type[Node] = Node
 
 
 class NodeCluster:
@@ -66,10 +67,10 @@ class NodeCluster:
         self.faults = NodeFaults(scenario, random, self.clock, self.note)
         self.num_starts = self.num_epochs = self.num_refused = 0
         self.checkers = [PartitionChecker(p) for p in range(scenario.partitions)]
-        self.stream = parts.stream(self.clock, self._written)
+        self.stream = ReplicatedStream(self.clock, self._written)
         self.ledger = Ledger(self.clock, lambda p, epoch: self.checkers[p].taken_over(epoch))
-        self.nodes_bucket = Bucket(scenario.lease_s)
-        self.owners_bucket = Bucket()
+        self.nodes_bucket = Bucket("nodes", self.clock, scenario.lease_s)
+        self.owners_bucket = Bucket("owners", self.clock)
         self.bus = Bus(self.clock, self.faults)
         self.reader = Reader()
         self.nodes = [self._node(number) for number in range(scenario.nodes)]
@@ -81,7 +82,7 @@ class NodeCluster:
         job = self.scenario.job
         skew_s = (self.random.random() * 2 - 1) * self.scenario.skew_s
         network = Network(self.random, hwm=job.hwm, delay_s=job.delay_s, duplicate=job.duplicate)
-        return self.parts.node(self, number, skew_s, network)
+        return Node(self, number, skew_s, network)
 
     def _job(self, run: str) -> Job:
         checker = self.checkers[partition_of(run, self.scenario.partitions)]
@@ -106,12 +107,12 @@ class NodeCluster:
 
     def epoch_of(self, partition: int) -> int:
         """Return the epoch of the newest owner record of a partition."""
-        record = self.owners_bucket.entries(self.clock.now_s).get(str(partition))
+        record = self.owners_bucket.entries().get(str(partition))
         return 0 if record is None else record.revision
 
-    def live_nodes(self, now_s: float) -> set[str]:
+    def live_nodes(self) -> set[str]:
         """Return the ids of the nodes that have a lease."""
-        return set(self.nodes_bucket.entries(now_s))
+        return set(self.nodes_bucket.entries())
 
     def alert_events(self, partition: int) -> list[AlertEvent]:
         """Return what the ledger has of the runs of a partition."""
@@ -158,15 +159,16 @@ class NodeCluster:
     @property
     def _bound_s(self) -> float:
         """Within which somebody has each partition: a lease ends, and another node looks."""
-        return 3 * self.scenario.lease_s + 10.0
+        return 3 * self.scenario.lease_s + MAX_RETRY_S + 10.0
 
     def _is_owned(self) -> bool:
-        live = self.live_nodes(self.clock.now_s)
-        records = self.owners_bucket.entries(self.clock.now_s)
+        live = self.live_nodes()
+        records = self.owners_bucket.entries()
         for partition, checker in enumerate(self.checkers):
             record = records.get(str(partition))
-            holders = [node.id for node in self.nodes if partition in node.held]
-            if record is None or record.value not in live or holders != [record.value]:
+            holders = [node.id for node in self.nodes if partition in node.owned]
+            owner = None if record is None else json.loads(record.value or b"{}").get("node")
+            if owner not in live or holders != [owner]:
                 return False
             serve = [own for node in self.nodes for own in self._serving(node, partition)]
             if len(serve) != bool(checker.records.entries):
@@ -235,7 +237,7 @@ class NodeCluster:
 
     def _check_lease(self, node: Node, seconds: float) -> None:
         serves = any(not engine.is_over for engine in node.engines.values())
-        if not node.is_running or not serves or node.id in self.live_nodes(self.clock.now_s):
+        if not node.is_running or not serves or node.id in self.live_nodes():
             node.without_lease_s = 0.0
             return
         node.without_lease_s += seconds

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from gradwatch_server.cluster.ownership import Owner, partition_of, plan
+from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.partition import FIRST_RETRY_S, MAX_RETRY_S
 from gradwatch_server.engine.intake import NO_BOOT
+from gradwatch_server.nats.key_value import KeyEntry
 from gradwatch_wire import Ack, Envelope, Hello, decode
 from simulation.network import Network
 from simulation.nodes.bus import Delivery
-from simulation.nodes.key_value import Key
+from simulation.nodes.keeper import Keeper
 from simulation.nodes.names import inbox_of, log_of, partition_in
 from simulation.nodes.partition import PartitionEngine
 
 if TYPE_CHECKING:
     from simulation.nodes.cluster import NodeCluster
 
-RENEWALS: Final = 3
-"""How often a lease is renewed in the time that it lasts."""
+
+@dataclass(slots=True)
+class Retry:
+    """When an engine that failed is started again.
+
+    Args:
+        at_s: The time.
+        pause_s: How long the next pause is.
+    """
+
+    at_s: float = 0.0
+    pause_s: float = FIRST_RETRY_S
+
+    def put_off(self, now_s: float) -> None:
+        """Begin a pause, longer each time."""
+        self.at_s, self.pause_s = now_s + self.pause_s, min(2 * self.pause_s, MAX_RETRY_S)
+
+
+NO_RETRY: Final = Retry()
 
 
 class Node:
@@ -32,16 +52,15 @@ class Node:
         self.id = ""
         self.is_alive = False
         self.engines: dict[int, PartitionEngine] = {}
-        self.held: dict[int, int] = {}  # partition -> epoch
+        self.owned: dict[int, int] = {}  # partition -> epoch
         self.ending: list[PartitionEngine] = []
         self.without_lease_s = 0.0
         self._num_boots = 0
         self._down_until_s = self._paused_until_s = 0.0
         self._is_doomed = False
-        self._is_leaving = False
         self._fuse = 0
-        self._revision: int | None = None  # of its lease
-        self._renewed_s = self._tried_s = 0.0
+        self._keeper: Keeper | None = None
+        self._retries: dict[int, Retry] = {}
         self._partitions: dict[bytes, int] = {}  # by session
         self._waiting: dict[int, list[tuple[bytes, list[bytes]]]] = defaultdict(list)
 
@@ -79,15 +98,20 @@ class Node:
         self._paused_until_s = self._down_until_s = 0.0
 
     def leave(self) -> None:
-        """Be told to end: what it holds is released first."""
-        self._is_leaving = True
+        """Be told to end: what it owns is released first."""
+        if self._keeper is not None:
+            self._note("is stopped")
+            self._keeper.stop()
 
     def _die(self) -> None:
         faults, clock = self.cluster.faults, self.cluster.clock
         for engine in [*self.engines.values(), *self.ending]:
             engine.kill()
-        self.engines, self.held, self.ending = {}, {}, []
-        self.is_alive = self._is_doomed = self._is_leaving = False
+        if self._keeper is not None:
+            self._keeper.kill()
+        self._keeper = None
+        self.engines, self.owned, self.ending = {}, {}, []
+        self.is_alive = self._is_doomed = False
         self.cluster.bus.hear_no_more(self.number)
         self.network.restart()
         self._down_until_s = clock.now_s + faults.random.random() * faults.scenario.outage_s
@@ -100,10 +124,9 @@ class Node:
         self._num_boots += 1
         self.id = f"n{self.number}.{self._num_boots}"
         self.is_alive = True
-        self._revision = None
-        self._partitions, self._waiting = {}, defaultdict(list)
+        self._partitions, self._waiting, self._retries = {}, defaultdict(list), {}
         self._light()
-        self._tried_s = -1e9
+        self._keeper = Keeper(self)
         self.cluster.bus.listen(self.number, self.id)
         self._note("starts")
 
@@ -113,11 +136,10 @@ class Node:
         """Do what is due, in any order: its threads know nothing of each other."""
         if not self.is_alive and self.cluster.clock.now_s >= self._down_until_s:
             self._boot()
-        threads = [
-            self._keep,
-            self._route,
-            *(e.step for e in [*self.engines.values(), *self.ending]),
-        ]
+        if self._keeper is not None and self._keeper.is_over:
+            self._is_doomed = True
+        engines = [engine.step for engine in [*self.engines.values(), *self.ending]]
+        threads = [self._keep, self._look, self._route, *engines]
         self.cluster.random.shuffle(threads)
         for thread in threads:
             if self.is_running and not self._is_doomed:
@@ -125,99 +147,58 @@ class Node:
         if self._is_doomed:
             self._die()
 
-    # The lease, and what it is for.
-
     def _keep(self) -> None:
-        now_s = self.cluster.clock.now_s
-        self.ending = [engine for engine in self.ending if not engine.is_over]
-        for partition, engine in list(self.engines.items()):
-            if engine.is_over and not engine.is_stopping:  # it is taken anew, as another epoch
-                del self.engines[partition]
-                self._lose(partition)
-        if self._revision is not None and now_s - self._renewed_s >= self.cluster.scenario.lease_s:
-            self._note("has lost its lease")
-            self._lose_all()
-        if not self._reaches_buckets():
+        if self._keeper is not None:
+            self._keeper.step()
+
+    # What it owns: a node is the holder of its membership.
+
+    def own(self, partition: int, epoch: int) -> None:
+        """Begin with a partition."""
+        self._note("takes partition", partition, "as epoch", epoch)
+        self.owned[partition] = epoch
+        self.cluster.num_epochs += 1
+        self.cluster.bus.listen(self.number, inbox_of(partition))
+
+    def release(self, partition: int) -> None:
+        """Save a partition and end it."""
+        if self.owned.pop(partition, None) is None:
             return
-        if now_s - self._tried_s >= self.cluster.scenario.lease_s / RENEWALS:
-            self._renew(now_s)
-        self._follow_plan(now_s)
-        self._start_engines()
-
-    def _reaches_buckets(self) -> bool:
-        faults = self.cluster.faults
-        return faults.reaches_nats(self.number) and faults.has_leader
-
-    def _renew(self, now_s: float) -> None:
-        self._tried_s = now_s
-        if self._is_leaving and not self.held:
-            self._is_doomed = True
-            self._note("leaves")
-            return
-        revision = self.cluster.nodes_bucket.put(self.id, "", self._revision or 0, now_s)
-        if revision is None:
-            self._note("finds its lease gone")
-            self._lose_all()
-            return
-        self._revision, self._renewed_s = revision, now_s
-
-    def _follow_plan(self, now_s: float) -> None:
-        cluster = self.cluster
-        records = cluster.owners_bucket.entries(now_s)
-        live = cluster.live_nodes(now_s)
-        owners = {p: _owner(records.get(str(p))) for p in range(cluster.scenario.partitions)}
-        own = plan(self.id, live, owners, self.held)
-        for partition in own.lose:
-            self._note("finds that it does not own", partition)
-            self._lose(partition)
-        release = sorted(self.held) if self._is_leaving else own.release
-        for partition in release:
-            self._release(partition, owners[partition], now_s)
-        for partition in own.take if not self._is_leaving else ():
-            self._take(partition, owners[partition], now_s)
-
-    def _take(self, partition: int, owner: Owner, now_s: float) -> None:
-        if any(engine.partition == partition for engine in self.ending):
-            return
-        bucket = self.cluster.owners_bucket
-        epoch = bucket.put(str(partition), self.id, owner.epoch, now_s)
-        if epoch is not None:
-            self._note("takes partition", partition, "as epoch", epoch)
-            self.held[partition] = epoch
-            self.cluster.num_epochs += 1
-            self.cluster.bus.listen(self.number, inbox_of(partition))
-
-    def _release(self, partition: int, owner: Owner, now_s: float) -> None:
-        engine = self.engines.get(partition)
-        if engine is not None and not engine.is_over:
-            engine.stop()
-            return
-        self._lose(partition)
-        self.cluster.owners_bucket.put(str(partition), "", owner.epoch, now_s)
-        self._note("releases partition", partition)
-
-    def _lose_all(self) -> None:
-        self._revision = None
-        for partition in list(self.held):
-            self._lose(partition)
-
-    def _lose(self, partition: int) -> None:
-        self.held.pop(partition, None)
+        self._note("ends partition", partition)
         self._waiting.pop(partition, None)
+        self._retries.pop(partition, None)
         self.cluster.bus.hear_no_more(self.number, inbox_of(partition))
         engine = self.engines.pop(partition, None)
         if engine is not None:
             engine.stop()
             self.ending.append(engine)
 
-    def _start_engines(self) -> None:
-        for partition, epoch in self.held.items():
-            if partition in self.engines:
-                continue
-            if partition in self._waiting or self.cluster.stream.last(log_of(partition)) > 0:
-                engine = PartitionEngine(self, partition, epoch)
-                engine.network.arrived.extend(self._waiting.pop(partition, ()))
-                self.engines[partition] = engine
+    lose = release
+
+    def has_ended(self, partition: int) -> bool:
+        """Tell whether nothing of a partition runs any more."""
+        self.ending = [engine for engine in self.ending if not engine.is_over]
+        running = [*self.engines.values(), *self.ending]
+        return partition not in self.owned and all(own.partition != partition for own in running)
+
+    def _look(self) -> None:
+        """Start the engines that are needed, and those again that failed."""
+        now_s = self.cluster.clock.now_s
+        for partition, epoch in self.owned.items():
+            engine = self.engines.get(partition)
+            if engine is not None and engine.is_over:
+                del self.engines[partition]
+                self._retries.setdefault(partition, Retry()).put_off(now_s)
+            elif engine is None and now_s >= self._retries.get(partition, NO_RETRY).at_s:
+                self._start(partition, epoch)
+            elif engine is not None and engine.engine is not None:
+                self._retries.pop(partition, None)
+
+    def _start(self, partition: int, epoch: int) -> None:
+        if partition in self._waiting or self.cluster.stream.last(log_of(partition)) > 0:
+            engine = PartitionEngine(self, partition, epoch)
+            engine.network.arrived.extend(self._waiting.pop(partition, ()))
+            self.engines[partition] = engine
 
     # The gateway.
 
@@ -234,6 +215,10 @@ class Node:
 
     def _deliver(self, delivery: Delivery) -> None:
         peer, message = delivery.message
+        if isinstance(message, KeyEntry):
+            if self._keeper is not None:
+                self._keeper.hear(message)
+            return
         if delivery.subject == self.id:
             self.network.reply(peer, cast("Envelope", message), self.cluster.clock.now_s)
             return
@@ -259,7 +244,3 @@ class Node:
 
     def _note(self, *what: object) -> None:
         self.cluster.note(self.id, *what)
-
-
-def _owner(record: Key | None) -> Owner:
-    return Owner(None, 0) if record is None else Owner(record.value or None, record.revision)

@@ -20,8 +20,9 @@ from simulation.invariants import Violation, require
 from simulation.nodes.ledger import LedgerSession
 from simulation.nodes.names import NAMESPACE
 from simulation.nodes.store import PartitionStore
-from simulation.nodes.stream_client import SimulatedStream, Waiter
+from simulation.nodes.stream_client import SimulatedStream
 from simulation.nodes.task import Task
+from simulation.nodes.waiter import Waiter
 
 if TYPE_CHECKING:
     from gradwatch_server.engine.engine import Engine

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 from unittest import mock
@@ -17,6 +16,7 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
+from gradwatch_server.cluster import membership
 from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import Chain, sequence_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection
@@ -26,24 +26,13 @@ from gradwatch_server.nats.stream import Stored
 from simulation.clock import Clock
 from simulation.nodes.faults import NodeFaults
 from simulation.nodes.stream import Proposed, ReplicatedStream, Written, WrongLastSequence
+from simulation.nodes.task import Task
+from simulation.nodes.waiter import Waiter
 
 T = TypeVar("T")
 
 LATE_S: Final = 8.0
 """The longest time that a message is on its way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """Who waits in the middle of a call.
-
-    Args:
-        pass_by: Lets others go on for some seconds.
-        point: Passes a point at which the node may be killed or paused.
-    """
-
-    pass_by: Callable[[float], None]
-    point: Callable[[str], None]
 
 
 class _Sleep:
@@ -66,7 +55,11 @@ def simulated_time(clock: Clock) -> Iterator[None]:
     """Give the adapter the simulation's time in place of that of an asyncio loop."""
     loop = SimpleNamespace(time=lambda: clock.now_s)
     stand_in = SimpleNamespace(sleep=sleep, get_running_loop=lambda: loop)
-    with mock.patch.object(appending, "asyncio", stand_in):
+    steady = SimpleNamespace(monotonic=lambda: clock.now_s, sleep=Task.sleep)
+    with (
+        mock.patch.object(appending, "asyncio", stand_in),
+        mock.patch.object(membership, "time", steady),
+    ):
         yield
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import ClassVar
 
 
 class Killed(BaseException):
@@ -16,6 +17,9 @@ class Killed(BaseException):
 
 class Task:
     """Work that is done in turns."""
+
+    current: ClassVar[Task]
+    """The one whose turn it is."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.is_over = False
@@ -36,6 +40,7 @@ class Task:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
+        Task.current = self
         self._turn.release()
         self._back.acquire()
         if self._failure is not None:
@@ -52,6 +57,11 @@ class Task:
         self._turn.acquire()
         if self._is_killed:
             raise Killed
+
+    @classmethod
+    def sleep(cls, _seconds: float) -> None:
+        """Let others have their turn, in the task whose turn it is."""
+        cls.current.wait()
 
     def kill(self) -> None:
         """End it where it waits."""

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from gradwatch_server.storage.jetstream.subject import Subject
 from gradwatch_server.storage.store import StorageError, StorageFault
 from simulation.__main__ import app
-from simulation.nodes.cluster import NodeCluster, NodeParts
-from simulation.nodes.node import Node
+from simulation.nodes.cluster import NodeCluster
 from simulation.nodes.simulate import simulate_nodes
 
 SEEDS = 20
@@ -67,8 +66,9 @@ def writes_after_anybody(subject: Any, label: Any, payload: bytes) -> int:
             subject.last_sequence = stored.sequence
 
 
-def all_who_ever_lived(cluster: NodeCluster, _now_s: float) -> set[str]:
-    return set(cluster.nodes_bucket.entries(-1e9))
+def lives_for_ever(bucket: Any, key: str) -> Any:
+    """Return a key whatever its age."""
+    return bucket._keys.get(key)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,14 @@ def all_who_ever_lived(cluster: NodeCluster, _now_s: float) -> set[str]:
             "nothing is written to the ledger once a higher epoch has the partition",
         ),
         (
-            "simulation.nodes.cluster.NodeCluster.live_nodes",
-            all_who_ever_lived,
+            "simulation.nodes.key_value.Bucket._alive",
+            lives_for_ever,
             "all partitions have one owner in the end",
+        ),
+        (
+            "gradwatch_server.cluster.membership.Membership._lose_all",
+            lambda _: None,
+            "a node without a lease serves nothing",
         ),
         (
             "gradwatch_server.storage.jetstream.subject._digest",
@@ -95,32 +100,26 @@ def all_who_ever_lived(cluster: NodeCluster, _now_s: float) -> set[str]:
             "an owner ends only for one of a later epoch",
         ),
     ],
-    ids=["no fence in the log", "no fence in the ledger", "leases never end", "an id for each try"],
+    ids=[
+        "no fence in the log",
+        "no fence in the ledger",
+        "leases never end",
+        "goes on without a lease",
+        "an id for each try",
+    ],
 )
 def test_a_planted_bug_is_found(
     where: str, bug: Callable[..., Any], promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By some seed, as the promise that it breaks."""
     monkeypatch.setattr(where, bug)
-    assert_found(promise, NodeParts())
+    assert_found(promise)
 
 
-class GoesOnWithoutLease(Node):
-    """Serves what it has, whether or not it has a lease."""
-
-    def _lose_all(self) -> None:
-        self._revision = None
-
-
-def test_a_node_that_goes_on_without_a_lease_is_found() -> None:
-    """Though log and ledger refuse what it writes."""
-    assert_found("a node without a lease serves nothing", NodeParts(node=GoesOnWithoutLease))
-
-
-def assert_found(promise: str, parts: NodeParts) -> None:
+def assert_found(promise: str) -> None:
     broken = set()
     for seed in range(SEEDS_FOR_A_BUG):
-        violation = simulate_nodes(seed, parts).violation
+        violation = simulate_nodes(seed).violation
         if violation is not None:
             broken.add(violation.partition(":")[0])
         if promise in broken:
