@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
+from gradwatch_server.nats.key_value import KeyEntry
 from simulation.clock import Clock
 from simulation.network import Pipe
 from simulation.nodes.faults import NodeFaults
@@ -15,6 +16,9 @@ REPEAT_S: Final = 5.0
 """The longest time after which a message comes again."""
 
 MAX_WAITING: Final = 10_000
+
+Sent: TypeAlias = tuple[bytes, Mapping[str, str]] | KeyEntry
+"""A payload with its headers, or what became of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Delivery:
     """
 
     subject: str
-    message: tuple[bytes, object]
+    message: Sent
 
 
 class Bus:
@@ -53,7 +57,7 @@ class Bus:
                 if receiver == node:
                     pipe.clear()
 
-    def publish(self, sender: int, subject: str, message: tuple[bytes, object]) -> None:
+    def publish(self, sender: int, subject: str, message: Sent) -> None:
         """Send a message to all who listen to its subject."""
         for receiver in sorted(self._listeners[subject]):
             faults, delivery = self._faults, Delivery(subject, message)

@@ -197,6 +197,8 @@ class NodeCluster:
             worker.socket.unreachable_until_s = 0.0
 
     def _check_end(self) -> None:
+        serving = [own for node in self.nodes for own in node.engines.values() if own.engine]
+        require(all(own.is_idle for own in serving), "nothing is left to be done in the end")
         self._check()
         for partition, checker in enumerate(self.checkers):
             serving = [own for node in self.nodes for own in node.engines.values()]

@@ -80,6 +80,10 @@ class Keeper:
         """Take an owner record that another node says it wrote."""
         self._owners.hear(entry)
 
+    def is_live(self, node: str) -> bool:
+        """Tell whether a node had a lease when it was looked last."""
+        return self._membership.is_live(node)
+
     def stop(self) -> None:
         """Have it give up all that is owned, and end."""
         self._membership.stop()

@@ -129,6 +129,6 @@ class SimulatedKeyValue:
             raise UnreachableError("no answer")
         if written is not None:
             told = KeyEntry(key, value, written)
-            self._bus.publish(self._node, self._bucket.name, (b"", told))
+            self._bus.publish(self._node, self._bucket.name, told)
         self._waiter.point("after a key is written")
         return written

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.names import Names
+from gradwatch_server.cluster.parcels import (
+    Answer,
+    Parcel,
+    pack_parcels,
+    unpack_answers,
+    unpack_parcels,
+)
 from gradwatch_server.cluster.partition import FIRST_RETRY_S, MAX_RETRY_S
-from gradwatch_server.engine.intake import NO_BOOT
+from gradwatch_server.nats.errors import UnreachableError
 from gradwatch_server.nats.key_value import KeyEntry
-from gradwatch_wire import Ack, Envelope, Hello, decode
 from simulation.network import Network
 from simulation.nodes.bus import Delivery
+from simulation.nodes.gateway import SimulatedGateway
 from simulation.nodes.keeper import Keeper
-from simulation.nodes.names import inbox_of, log_of, partition_in
+from simulation.nodes.names import NAMESPACE, inbox_of, log_of, partition_in
 from simulation.nodes.partition import PartitionEngine
 
 if TYPE_CHECKING:
@@ -61,8 +69,8 @@ class Node:
         self._fuse = 0
         self._keeper: Keeper | None = None
         self._retries: dict[int, Retry] = {}
-        self._partitions: dict[bytes, int] = {}  # by session
-        self._waiting: dict[int, list[tuple[bytes, list[bytes]]]] = defaultdict(list)
+        self._gateway: SimulatedGateway | None = None
+        self._waiting: dict[int, list[tuple[str, list[Parcel]]]] = defaultdict(list)
 
     @property
     def is_running(self) -> bool:
@@ -109,7 +117,7 @@ class Node:
             engine.kill()
         if self._keeper is not None:
             self._keeper.kill()
-        self._keeper = None
+        self._keeper = self._gateway = None
         self.engines, self.owned, self.ending = {}, {}, []
         self.is_alive = self._is_doomed = False
         self.cluster.bus.hear_no_more(self.number)
@@ -124,10 +132,12 @@ class Node:
         self._num_boots += 1
         self.id = f"n{self.number}.{self._num_boots}"
         self.is_alive = True
-        self._partitions, self._waiting, self._retries = {}, defaultdict(list), {}
+        self._waiting, self._retries = defaultdict(list), {}
         self._light()
         self._keeper = Keeper(self)
-        self.cluster.bus.listen(self.number, self.id)
+        partitions = self.cluster.scenario.partitions
+        self._gateway = SimulatedGateway(self.network, self.cluster.clock, partitions, self._carry)
+        self.cluster.bus.listen(self.number, self._answers)
         self._note("starts")
 
     # A tick.
@@ -197,50 +207,68 @@ class Node:
     def _start(self, partition: int, epoch: int) -> None:
         if partition in self._waiting or self.cluster.stream.last(log_of(partition)) > 0:
             engine = PartitionEngine(self, partition, epoch)
-            engine.network.arrived.extend(self._waiting.pop(partition, ()))
+            for node, parcels in self._waiting.pop(partition, ()):
+                engine.inbox.put(node, parcels)
             self.engines[partition] = engine
 
-    # The gateway.
+    # Messages.
 
-    def publish(self, subject: str, message: tuple[bytes, object]) -> None:
-        """Send a message to those who listen."""
-        self.cluster.bus.publish(self.number, subject, message)
+    def is_live(self, node: str) -> bool:
+        """Tell whether a node had a lease when it was looked last."""
+        return self._keeper is not None and self._keeper.is_live(node)
+
+    def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        """Send a message to those who listen.
+
+        Raises:
+            UnreachableError: If it certainly arrives nowhere.
+        """
+        if not self.cluster.faults.reaches_nats(self.number):
+            raise UnreachableError("NATS cannot be reached")
+        self.cluster.bus.publish(self.number, subject, (payload, headers))
+
+    def deliver(self, answers: list[Answer]) -> None:
+        """Take answers for the clients of this node."""
+        if self._gateway is not None:
+            self._gateway.deliver(answers)
+
+    def _carry(self, partition: int, parcels: list[Parcel]) -> bool:
+        """Send on what came for a partition; return False if it certainly does not arrive."""
+        if partition in self.owned:
+            self._put(partition, self.id, parcels)
+            return True
+        try:
+            self.publish(inbox_of(partition), pack_parcels(self.id, parcels), {})
+        except UnreachableError:
+            return False
+        return True
+
+    def _put(self, partition: int, node: str, parcels: list[Parcel]) -> None:
+        if partition in self.engines:
+            self.engines[partition].inbox.put(node, parcels)
+        else:
+            self._waiting[partition].append((node, parcels))
 
     def _route(self) -> None:
         for delivery in self.cluster.bus.receive(self.number):
-            self._deliver(delivery)
-        now_s = self.cluster.clock.now_s
-        while (found := self.network.receive(now_s)) is not None:
-            self._forward(*found)
+            self._take(delivery)
+        if self._gateway is not None:
+            self._gateway.work()
 
-    def _deliver(self, delivery: Delivery) -> None:
-        peer, message = delivery.message
-        if isinstance(message, KeyEntry):
+    def _take(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, KeyEntry):
             if self._keeper is not None:
-                self._keeper.hear(message)
+                self._keeper.hear(delivery.message)
             return
-        if delivery.subject == self.id:
-            self.network.reply(peer, cast("Envelope", message), self.cluster.clock.now_s)
-            return
-        partition = partition_in(delivery.subject)
-        arrived = peer, cast("list[bytes]", message)
-        if partition in self.engines:
-            self.engines[partition].network.arrived.append(arrived)
-        else:
-            self._waiting[partition].append(arrived)
+        payload, _ = delivery.message
+        if delivery.subject == self._answers:
+            self.deliver(unpack_answers(payload))
+        elif (partition := partition_in(delivery.subject)) in self.owned:
+            self._put(partition, *unpack_parcels(payload))
 
-    def _forward(self, peer: bytes, frames: list[bytes]) -> None:
-        envelope = decode(frames)
-        session = envelope.session
-        if isinstance(envelope.record, Hello):
-            partitions = self.cluster.scenario.partitions
-            self._partitions[session] = partition_of(envelope.record.run, partitions)
-        partition = self._partitions.get(session)
-        if partition is None:
-            again = Envelope(session=session, record=Ack(boot_id=NO_BOOT, acked=0))
-            self.network.reply(peer, again, self.cluster.clock.now_s)
-            return
-        self.publish(inbox_of(partition), (b"%s/%s" % (self.id.encode(), peer), frames))
+    @property
+    def _answers(self) -> str:
+        return Names(NAMESPACE).answers(self.id)
 
     def _note(self, *what: object) -> None:
         self.cluster.note(self.id, *what)

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import deque
-from random import Random
 from typing import TYPE_CHECKING
 
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import StorageError, StorageFault
-from gradwatch_wire import Envelope
-from simulation.aggregator import WINDOW_STEPS, SimulatedInbox, Stop
+from simulation.aggregator import WINDOW_STEPS
 from simulation.invariants import Violation, require
+from simulation.nodes.inbox import PartitionInbox
 from simulation.nodes.ledger import LedgerSession
 from simulation.nodes.names import NAMESPACE
 from simulation.nodes.store import PartitionStore
 from simulation.nodes.stream_client import SimulatedStream
 from simulation.nodes.task import Task
-from simulation.nodes.waiter import Waiter
+from simulation.nodes.waiter import WaitedEvent, Waiter
 
 if TYPE_CHECKING:
     from gradwatch_server.engine.engine import Engine
     from simulation.nodes.node import Node
 
 
-class Port:
-    """What arrives for the engine from all gateways, and the way back."""
-
-    def __init__(self, node: Node) -> None:
-        self.arrived: deque[tuple[bytes, list[bytes]]] = deque()
-        self._node = node
-
-    def receive(self, now_s: float) -> tuple[bytes, list[bytes]] | None:  # noqa: ARG002 - it is
-        """Return a message that arrived, and its peer."""
-        return self.arrived.popleft() if self.arrived else None
-
-    def reply(self, peer: bytes, envelope: Envelope, now_s: float) -> bool:  # noqa: ARG002 - now
-        """Send an answer to the gateway that the peer is connected to."""
-        gateway, _, connection = peer.partition(b"/")
-        self._node.publish(gateway.decode(), (connection, envelope))
-        return True
-
-
 class PartitionEngine:
-    """One owner of a partition; what it is surrounded by is that of `simulation.aggregator`."""
+    """One owner of a partition."""
 
     def __init__(self, node: Node, partition: int, epoch: int) -> None:
         cluster = node.cluster
@@ -56,15 +34,13 @@ class PartitionEngine:
         self.engine: Engine | None = None
         self.is_between_batches = False
         self.fault: str | None = None
-        self.network = Port(node)
-        self.scenario = cluster.scenario.job
-        self.batch = self.scenario.batch
-        self.clock = cluster.clock
-        self.invariants = cluster.checkers[partition].records
         self._node = node
         self._cluster = cluster
-        self._stop = Stop(self)
         self._task = Task(self._run)
+        self._stop = WaitedEvent(self._task.wait, self._now_s)
+        waiter = Waiter(self._pass_by, self._point)
+        self.inbox = PartitionInbox(node, waiter, cluster.checkers[partition].records)
+        self._waiter = waiter
 
     @property
     def name(self) -> str:
@@ -102,16 +78,16 @@ class PartitionEngine:
         try:
             engine = self._open()
         except GradwatchError as error:
-            self.note("does not start:", error)
+            self._note("does not start:", error)
             self._check_fenced(error)
             return
         self.engine = engine
         self._cluster.num_starts += 1
-        self.note("starts")
+        self._note("starts")
         engine.run()
         self.engine = None
         self.fault = engine.published.fault
-        self.note("ends", self.fault or "")
+        self._note("ends", self.fault or "")
 
     def _fail(self) -> None:
         """Look at what the engine fails with, in the midst of that."""
@@ -134,33 +110,34 @@ class PartitionEngine:
     def _open(self) -> Engine:
         node, cluster = self._node, self._cluster
         checker = cluster.checkers[self.partition]
-        clock = self.clock.boot(node.skew_s)
+        clock, job = cluster.clock.boot(node.skew_s), cluster.scenario.job
         session = LedgerSession(
             cluster.ledger,
             node.number,
             self.partition,
             self.epoch,
             cluster.faults,
-            self.point,
+            self._point,
             lambda: checker.ledger_written(self.epoch),
         )
-        waiter = Waiter(self._pass_by_whole, self.point)
-        stream = SimulatedStream(cluster.stream, node.number, cluster.faults, self.clock, waiter)
+        stream = SimulatedStream(
+            cluster.stream, node.number, cluster.faults, cluster.clock, self._waiter
+        )
         log = cluster.parts.log(stream, NAMESPACE, self.partition, self.epoch)
         return cluster.parts.engine(
             PartitionStore(log, session, clock, self._wait_a_turn),
-            SimulatedInbox(self),
+            self.inbox,
             Rules(),
             clock=clock,
             window_steps=WINDOW_STEPS,
-            session_timeout_s=self.scenario.session_timeout_s,
+            session_timeout_s=job.session_timeout_s,
             on_alerts=lambda: None,
             on_failure=self._fail,
             retention=RetentionPolicy(
-                log_max_age_s=self.scenario.log_age_s,
-                checkpoint_s=self.scenario.checkpoint_s,
+                log_max_age_s=job.log_age_s,
+                checkpoint_s=job.checkpoint_s,
             ),
-            budget_use=BudgetUse(Budgets()),
+            budget_use=BudgetUse(),
             boot_id=cluster.random.randbytes(16),
             stopping=self._stop,
         )
@@ -172,32 +149,19 @@ class PartitionEngine:
 
     # What it is surrounded by.
 
-    def point(self, where: str) -> None:
+    def _now_s(self) -> float:
+        return self._cluster.clock.now_s
+
+    def _point(self, where: str) -> None:
         """Pass a point at which the node may be killed or paused."""
         if self._node.befalls(where):
             self._task.wait()
 
-    def fails(self, word: str) -> bool:  # noqa: ARG002 - there is no disk
-        """Tell whether a statement fails."""
-        return False
-
-    def pass_by(self, seconds: float) -> None:
+    def _pass_by(self, seconds: float) -> None:
         """Let the others go on for a while."""
-        until_s = self.clock.now_s + (seconds if math.isfinite(seconds) else 0.0)
-        while self.clock.now_s < until_s and not self._stop.is_set():
+        until_s = self._now_s() + seconds
+        while self._now_s() < until_s:
             self._task.wait()
 
-    def _pass_by_whole(self, seconds: float) -> None:
-        """Let the others go on for a while, which nothing ends."""
-        until_s = self.clock.now_s + seconds
-        while self.clock.now_s < until_s:
-            self._task.wait()
-
-    def note(self, *what: object) -> None:
-        """Write a line of the trace."""
+    def _note(self, *what: object) -> None:
         self._cluster.note(self.name, *what)
-
-    @property
-    def random(self) -> Random:
-        """Where chance comes from."""
-        return self._cluster.random
