@@ -23,7 +23,7 @@ class PartitionChecker:
     def __init__(self, partition: int) -> None:
         self.records = InvariantChecker()
         self.partition = partition
-        self._chains: dict[str, Chain] = defaultdict(lambda: Chain(0))
+        self._chains: dict[str, Chain] = defaultdict(Chain)
         self._parts: list[bytes] = []
         self._log_epoch = 0
         self._ledger_epoch = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 from unittest import mock
@@ -18,7 +19,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from gradwatch_server.cluster import inbox, membership
 from gradwatch_server.nats import appending
-from gradwatch_server.nats.chain import Chain, sequence_of, walk
+from gradwatch_server.nats.chain import Chain, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection
 from gradwatch_server.nats.errors import WRONG_LAST_SEQUENCE, translated
 from gradwatch_server.nats.jetstream import JetStreamStream
@@ -194,14 +195,12 @@ class SimulatedStream(JetStreamStream):
         """Yield the messages of a subject after one of them, as many as there are."""
 
         async def run(client: Client) -> list[Stored]:
-            chain, found = Chain(after or None), []
-            async for message in walk(client, "", subject, after + 1):
+            chain, found = Chain(), []
+            async for message in walk(client, "", subject, after):
                 if chain.take(sequence_of(message), message.headers):
-                    payload = message.data or b""
-                    read = b"" if headers_only else payload
-                    own = Stored(sequence_of(message), message.headers or {}, read, len(payload))
-                    found.append(own)
-            return found
+                    own = stored_of(message)
+                    found.append(replace(own, payload=b"") if headers_only else own)
+            return [own for own in found if own.sequence > after]
 
         yield from self._connection.call(run, f"the messages of {subject}")
 

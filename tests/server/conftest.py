@@ -94,3 +94,10 @@ def nats_connection(nats_servers: NATSServers) -> Iterator[Connection]:
     """A connection to it."""
     with Connection(nats_servers.urls) as connection:
         yield connection
+
+
+@pytest.fixture(scope="module")
+def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
+    """Three servers; a test that ends one starts it again."""
+    with NATSServers(tmp_path_factory.mktemp("nats"), num_servers=3) as servers:
+        yield servers

@@ -37,6 +37,7 @@ class NATSServer:
         extra: str = "",
     ) -> None:
         self._binary = program("nats-server", "nats-server")
+        self.name = name
         self._directory = directory
         directory.mkdir(parents=True)
         self._ports = ReservedPort(), ReservedPort()

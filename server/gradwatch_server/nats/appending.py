@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError
 
-from gradwatch_server.nats.chain import AFTER, find_successor, id_of, sequence_of
+from gradwatch_server.nats.chain import AFTER, EPOCH, TAKES_OVER, find_successor, id_of, sequence_of
 from gradwatch_server.nats.errors import (
     STORE_FAILED,
     UNREACHABLE,
@@ -37,6 +37,7 @@ class NewMessage:
         payload: Its bytes.
         message_id: Of this message, and of no other one.
         after: Sequence of the last message of the subject, 0 if there is none.
+        epoch: Of the owner that writes it.
         headers: Headers of its own.
     """
 
@@ -44,6 +45,7 @@ class NewMessage:
     payload: bytes
     message_id: str
     after: int
+    epoch: int
     headers: Mapping[str, str]
 
 
@@ -65,7 +67,9 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
         try:
             if await _publish(client, stream, message, expected):
                 return message.after + 1
-            successor = await find_successor(client, stream, message.subject, message.after)
+            successor = await find_successor(
+                client, stream, message.subject, message.after, message.epoch
+            )
         except UNREACHABLE as error:
             if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
                 raise
@@ -82,25 +86,55 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
         await asyncio.sleep(PAUSE_S)
 
 
+async def take_over(client: Client, stream: str, message: NewMessage, patience_s: float) -> int:
+    """Append the first message of an owner, whatever is before it; return its sequence.
+
+    Raises:
+        FullError: If there is no room.
+    """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + patience_s
+    while True:
+        try:
+            return await _send(client, stream, message, {TAKES_OVER: "1"})
+        except UNREACHABLE as error:
+            if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
+                raise
+        await asyncio.sleep(PAUSE_S)
+
+
 async def _publish(client: Client, stream: str, message: NewMessage, expected: int) -> bool:
     """Publish a message; return whether it is certain that it comes after the one expected."""
-    require_connected(client)
-    headers = {
-        **message.headers,
+    places = {
         AFTER: str(message.after),
-        api.Header.MSG_ID.value: message.message_id,
-        api.Header.EXPECTED_STREAM.value: stream,
         api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
     }
     try:
-        answer = await client.jetstream().publish(
-            message.subject, message.payload, timeout=TRY_S, headers=headers
-        )
+        return await _send(client, stream, message, places) == message.after + 1
     except APIError as error:
         if error.err_code == WRONG_LAST_SEQUENCE:
             return False
+        raise
+
+
+async def _send(
+    client: Client, stream: str, message: NewMessage, headers: Mapping[str, str]
+) -> int:
+    require_connected(client)
+    own = {
+        **message.headers,
+        **headers,
+        EPOCH: str(message.epoch),
+        api.Header.MSG_ID.value: message.message_id,
+        api.Header.EXPECTED_STREAM.value: stream,
+    }
+    try:
+        answer = await client.jetstream().publish(
+            message.subject, message.payload, timeout=TRY_S, headers=own
+        )
+    except APIError as error:
         if error.err_code == STORE_FAILED and "maximum" in (error.description or ""):
             msg = f"the stream {stream} is full: {error.description}"
             raise FullError(msg) from error
         raise
-    return answer.seq == message.after + 1
+    return answer.seq

@@ -5,6 +5,9 @@ before the messages that it took just now are written: of those that come at the
 expect the same one, 2.9 writes all. What is written is the same for everybody, though, and in one
 order. So each message says after which one it comes, and of several only the first one counts;
 whoever reads passes over the others, and whoever wrote one of those finds out before it goes on.
+
+A new owner of a subject need not know the last message: its first one counts wherever it is, unless
+there is a later owner.
 """
 
 from __future__ import annotations
@@ -18,10 +21,16 @@ from nats.js import api
 from nats.js.errors import NotFoundError
 
 from gradwatch_server.nats.errors import require_connected
-from gradwatch_server.nats.stream import MissingError
+from gradwatch_server.nats.stream import MissingError, Stored
 
 AFTER: Final = "Gradwatch-After"
 """Header: sequence of the message before, 0 for the first one of a subject."""
+
+EPOCH: Final = "Gradwatch-Epoch"
+"""Header: epoch of the owner that wrote the message."""
+
+TAKES_OVER: Final = "Gradwatch-Takes-Over"
+"""Header, if there is one: the message is the first one of an owner."""
 
 GET_S: Final = 2.0
 """How long one question to the leader of a stream waits."""
@@ -30,6 +39,16 @@ GET_S: Final = 2.0
 def after_of(headers: dict[str, str] | None) -> int:
     """Return the sequence of the message before."""
     return int((headers or {}).get(AFTER, "0"))
+
+
+def epoch_of(headers: dict[str, str] | None) -> int:
+    """Return the epoch of the owner that wrote a message."""
+    return int((headers or {}).get(EPOCH, "0"))
+
+
+def takes_over(headers: dict[str, str] | None) -> bool:
+    """Return whether a message is the first one of an owner."""
+    return TAKES_OVER in (headers or {})
 
 
 def id_of(message: api.RawStreamMsg) -> str | None:
@@ -42,30 +61,42 @@ def sequence_of(message: api.RawStreamMsg) -> int:
     return message.seq or 0
 
 
-class Chain:
-    """Tells which messages of a subject count, given all of them in order.
+def stored_of(message: api.RawStreamMsg) -> Stored:
+    """Return a message as the leader of the stream gave it."""
+    payload, headers = message.data or b"", message.headers or {}
+    return Stored(sequence_of(message), headers, payload, len(payload), epoch_of(headers))
 
-    Args:
-        last: Sequence of one that counts, None to begin with the oldest that is kept: it counts,
-            for nothing is purged but up to one that does.
+
+class Chain:
+    """Tells which messages of a subject count, given all of them in order, from one that does.
+
+    The oldest one that is kept counts: nothing is purged but up to one that does.
     """
 
-    def __init__(self, last: int | None = None) -> None:
-        self.last = last
+    def __init__(self) -> None:
+        self._counted: set[int] = set()
+        self._first = 0
+        self._last: int | None = None
+        self._epoch = 0
 
     def take(self, sequence: int, headers: dict[str, str] | None) -> bool:
         """Return whether the next message counts.
 
         Raises:
-            MissingError: If it comes after one that did not come.
+            MissingError: If it comes after one that did not come, or never was.
         """
-        after = after_of(headers)
-        if self.last is not None and after > self.last:
-            msg = f"the message {after} before message {sequence} is missing"
-            raise MissingError(msg)
-        counts = self.last is None or after == self.last
+        after, epoch = after_of(headers), epoch_of(headers)
+        if takes_over(headers):
+            counts = epoch >= self._epoch
+        else:
+            counts = self._last is None or after == self._last
+            if self._last is not None and after >= self._first and after not in self._counted:
+                msg = f"the message {after} before message {sequence} is missing"
+                raise MissingError(msg)
         if counts:
-            self.last = sequence
+            self._first = self._first or sequence
+            self._last, self._epoch = sequence, epoch
+            self._counted.add(sequence)
         return counts
 
 
@@ -84,14 +115,19 @@ class Successor:
     is_past: bool
 
 
-async def find_successor(client: Client, stream: str, subject: str, after: int) -> Successor:
-    """Look for what comes after a message, by its sequence, 0 for the first of a subject."""
+async def find_successor(
+    client: Client, stream: str, subject: str, after: int, epoch: int
+) -> Successor:
+    """Look for what comes after a message of the owner of an epoch, 0 for the first one."""
     last = 0 if after == 0 else None
     async for message in walk(client, stream, subject, after):
-        last = sequence_of(message)
-        if last > after and after_of(message.headers) >= after:
-            is_next = after_of(message.headers) == after
-            return Successor(message if is_next else None, last, is_past=True)
+        last, headers = sequence_of(message), message.headers
+        if last <= after or (takes_over(headers) and epoch_of(headers) < epoch):
+            continue
+        if epoch_of(headers) > epoch or takes_over(headers) or after_of(headers) > after:
+            return Successor(None, last, is_past=True)
+        if after_of(headers) == after:
+            return Successor(message, last, is_past=True)
     return Successor(None, last, is_past=last is None)
 
 

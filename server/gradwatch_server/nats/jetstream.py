@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+from uuid import uuid4
 
 from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import NotFoundError
 
 from gradwatch_server.nats import chain
-from gradwatch_server.nats.appending import NewMessage, append
+from gradwatch_server.nats.appending import NewMessage, append, take_over
 from gradwatch_server.nats.connection import CALL_S, Connection
 from gradwatch_server.nats.errors import require_connected
 from gradwatch_server.nats.reading import SubjectReader
@@ -67,15 +68,25 @@ class JetStreamStream:
         *,
         message_id: str,
         after: int,
+        epoch: int,
         headers: Mapping[str, str],
     ) -> int:
         """Append a message and return its sequence once most servers have it."""
-        message = NewMessage(subject, payload, message_id, after, headers)
+        message = NewMessage(subject, payload, message_id, after, epoch, headers)
 
         async def run(client: Client) -> int:
             return await append(client, self.name, message, self._patience_s)
 
         return self._connection.call(run, f"append to {subject}", self._patience_s + CALL_S)
+
+    def take_over(self, subject: str, epoch: int, headers: Mapping[str, str]) -> int:
+        """Append a message of a new owner, whichever is the last one; return its sequence."""
+        message = NewMessage(subject, b"", uuid4().hex, 0, epoch, headers)
+
+        async def run(client: Client) -> int:
+            return await take_over(client, self.name, message, self._patience_s)
+
+        return self._connection.call(run, f"taking over {subject}", self._patience_s + CALL_S)
 
     def read(self, subject: str, after: int = 0, *, headers_only: bool = False) -> Iterator[Stored]:
         """Yield the messages of a subject after one of them, as many as there are."""
@@ -95,10 +106,7 @@ class JetStreamStream:
                 return None
 
         found = self._connection.call(run, f"message {sequence} of {self.name}")
-        if found is None:
-            return None
-        payload = found.data or b""
-        return Stored(sequence, found.headers or {}, payload, len(payload))
+        return None if found is None else chain.stored_of(found)
 
     def purge(self, subject: str, before: int) -> None:
         """Delete the messages of a subject before one of them, which stays."""

@@ -151,7 +151,7 @@ class KeyValue:
     def _write(self, key: str, value: bytes | None, after: int) -> int | None:
         headers = {} if value is not None else {_OPERATION: _DELETED[0]}
         payload = value or b""
-        message = NewMessage(self._subject(key), payload, uuid4().hex, after, headers)
+        message = NewMessage(self._subject(key), payload, uuid4().hex, after, 0, headers)
 
         async def write(client: Client) -> int | None:
             try:

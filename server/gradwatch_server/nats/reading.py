@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,10 +12,10 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 
-from gradwatch_server.nats.chain import GET_S, Chain, sequence_of, walk
+from gradwatch_server.nats.chain import GET_S, Chain, epoch_of, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import UNREACHABLE, NATSError, is_unreachable, require_connected
-from gradwatch_server.nats.stream import Stored
+from gradwatch_server.nats.stream import MissingError, Stored
 
 PAGE_MESSAGES: Final = 16
 """Messages read at once: up to 8 MiB."""
@@ -38,8 +38,9 @@ class SubjectReader:
     """Reads one subject once.
 
     A consumer of JetStream goes with the server that has it, and that server may lack the newest
-    messages for a moment. So another one takes its place, and it is read until what the stream's
-    leader called the last message has come.
+    messages, or with 2.9 even have others, after it stood still. So where what it says is not a
+    chain up to the message that the stream's leader calls the last one, the leader is asked for
+    each message instead.
 
     Args:
         connection: How the stream is reached.
@@ -55,14 +56,17 @@ class SubjectReader:
         self._connection = connection
         self._stream = stream
         self._subject = subject
-        self._chain = Chain(after or None)
-        self._next = after + 1
+        self._chain = Chain()
+        self._after = after
+        self._next = max(after, 1)  # the one after which it begins says who wrote it
         self._headers_only = headers_only
         self._most = PAGE_HEADERS if headers_only else PAGE_MESSAGES
         self._consumer: JetStreamContext.PullSubscription | None = None
+        self._asks_leader = False
         self._delivered = 0  # messages that the consumer gave out
         self._pending = 0  # and those that it has for us
         self._end = 0
+        self._has_begun = False
 
     def read(self) -> Iterator[Stored]:
         """Yield the messages that count."""
@@ -70,14 +74,35 @@ class SubjectReader:
         self._end = self._connection.call(self._last_sequence, what, PAGE_S)
         try:
             while self._next <= self._end:
-                for message in self._connection.call(self._page, what, PAGE_S * 2):
-                    sequence = message.metadata.sequence.stream
-                    self._next = sequence + 1
-                    if sequence <= self._end and self._chain.take(sequence, message.headers):
-                        yield _stored(message, sequence)
+                try:
+                    yield from self._counted(self._connection.call(self._page, what, PAGE_S * 2))
+                except MissingError:
+                    if self._asks_leader:
+                        raise
+                    self._asks_leader = True
         finally:
             with suppress(NATSError):
                 self._connection.call(self._forget, what)
+
+    def _counted(self, page: Sequence[Stored]) -> Iterator[Stored]:
+        """Yield those messages of a page that count, and note how far it is read."""
+        for stored in page:
+            if stored.sequence > self._end:
+                self._next = self._end + 1
+                return
+            begin = self._begin(stored.sequence)
+            counts = self._chain.take(stored.sequence, dict(stored.headers))
+            self._next = stored.sequence + 1
+            if counts and stored.sequence > begin:
+                yield stored
+
+    def _begin(self, sequence: int) -> int:
+        """Return the message after which it begins, given one that came."""
+        if not self._has_begun and self._after and sequence != self._after:
+            msg = f"the message {self._after} of {self._subject} is missing"
+            raise MissingError(msg)
+        self._has_begun = True
+        return self._after
 
     async def _last_sequence(self, client: Client) -> int:
         """Return the sequence of the last message, as the leader has it; 0 without any."""
@@ -90,35 +115,43 @@ class SubjectReader:
             return 0
         return sequence_of(last)
 
-    async def _page(self, client: Client) -> list[Msg]:
+    async def _page(self, client: Client) -> list[Stored]:
         """Return the next messages, none if all that is left was purged meanwhile."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PAGE_S
         while True:
             try:
+                require_connected(client)
+                if self._asks_leader:
+                    return await self._ask(client)
                 return await self._fetch(client)
             except UNREACHABLE as error:
-                await self._forget(client)
+                self._asks_leader = True
                 if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    async def _fetch(self, client: Client) -> list[Msg]:
-        require_connected(client)
+    async def _ask(self, client: Client) -> list[Stored]:
+        page: list[Stored] = []
+        async for message in walk(client, self._stream, self._subject, self._next):
+            page.append(stored_of(message))
+            if len(page) == PAGE_MESSAGES:
+                return page
+        if not page:
+            self._next = self._end + 1
+        return page
+
+    async def _fetch(self, client: Client) -> list[Stored]:
         if self._consumer is None:
-            following = await anext(walk(client, self._stream, self._subject, self._next), None)
-            if following is None or sequence_of(following) > self._end:
-                self._next = self._end + 1
-                return []
             self._consumer = await self._consume(client)
-            self._delivered, self._pending = 0, 1
+            self._pending = 1
         page = await self._consumer.fetch(min(self._most, self._pending or 1), timeout=GET_S)
         for message in page:
             self._delivered += 1
             if message.metadata.sequence.consumer != self._delivered:
                 raise TimeoutError  # one before it was lost on its way
         self._pending = page[-1].metadata.num_pending if page else 0
-        return page
+        return [_stored(message) for message in page]
 
     async def _consume(self, client: Client) -> JetStreamContext.PullSubscription:
         context = client.jetstream(timeout=GET_S)
@@ -142,7 +175,8 @@ class SubjectReader:
             await consumer.unsubscribe()
 
 
-def _stored(message: Msg, sequence: int) -> Stored:
+def _stored(message: Msg) -> Stored:
     headers = message.headers or {}
     num_bytes = int(headers.get(_SIZE, len(message.data)))
-    return Stored(sequence, headers, message.data, num_bytes)
+    sequence = message.metadata.sequence.stream
+    return Stored(sequence, headers, message.data, num_bytes, epoch_of(headers))

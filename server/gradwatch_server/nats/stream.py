@@ -33,16 +33,18 @@ class Stored:
         headers: Its headers.
         payload: Its bytes; none if only headers were read.
         num_bytes: How many bytes that are, whether or not they were read.
+        epoch: Of the owner of the subject that wrote it.
     """
 
     sequence: int
     headers: Mapping[str, str] = field(default_factory=dict)
     payload: bytes = b""
     num_bytes: int = 0
+    epoch: int = 0
 
 
 class Stream(Protocol):
-    """Messages on subjects, each subject a chain. All methods are for any thread.
+    """Messages on subjects, each subject a chain with one owner. All methods are for any thread.
 
     All of them raise `UnreachableError` if there is no answer: an append may have been done then.
     """
@@ -54,6 +56,7 @@ class Stream(Protocol):
         *,
         message_id: str,
         after: int,
+        epoch: int,
         headers: Mapping[str, str],
     ) -> int:
         """Append a message and return its sequence once most servers have it.
@@ -63,10 +66,21 @@ class Stream(Protocol):
             payload: Its bytes.
             message_id: The same call with the same id is written once, however often it is made.
             after: Sequence of the last message of the subject, 0 if there is none.
+            epoch: Of the owner that writes it; 0 of a subject that anybody writes to.
             headers: Its headers.
 
         Raises:
             LastSequenceError: If another message came after that one; nobody reads this one.
+            FullError: If there is no room.
+        """
+
+    def take_over(self, subject: str, epoch: int, headers: Mapping[str, str]) -> int:
+        """Append a message of a new owner, whichever is the last one; return its sequence.
+
+        From it on no owner of a lower epoch appends. It does not count if there is one of a higher
+        epoch: who reads the subject then sees.
+
+        Raises:
             FullError: If there is no room.
         """
 
@@ -79,7 +93,7 @@ class Stream(Protocol):
             headers_only: Whether payloads are left out.
 
         Raises:
-            MissingError: If one between two others is missing.
+            MissingError: If that one or one between two others is missing.
         """
 
     def get(self, sequence: int) -> Stored | None:

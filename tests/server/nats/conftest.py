@@ -1,24 +1,15 @@
-"""Three servers, and calls that are made at the same moment."""
+"""Calls that are made at the same moment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TypeVar
 
 import pytest
 
-from tests.support.nats_servers import NATSServers
-
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
-    """Three servers; a test that ends one starts it again."""
-    with NATSServers(tmp_path_factory.mktemp("nats"), num_servers=3) as servers:
-        yield servers
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from nats.aio.client import Client
@@ -33,21 +32,14 @@ class StoppingStream:
     stream: Stream
     database: StoppingDatabase
 
-    def append(
-        self,
-        subject: str,
-        payload: bytes,
-        *,
-        message_id: str,
-        after: int,
-        headers: Mapping[str, str],
-    ) -> int:
+    def append(self, *arguments: Any, **settings: Any) -> int:
         self.database.count(True)
-        sequence = self.stream.append(
-            subject, payload, message_id=message_id, after=after, headers=headers
-        )
+        sequence = self.stream.append(*arguments, **settings)
         self.database.count(True)
         return sequence
+
+    def take_over(self, subject: str, epoch: int, headers: Mapping[str, str]) -> int:
+        return self.stream.take_over(subject, epoch, headers)
 
     def purge(self, subject: str, before: int) -> None:
         self.database.count(True)
@@ -121,8 +113,7 @@ class JetStreamMemory:
     is_exclusive = False  # a second writer takes over, and the first one is refused
     has_readers = False
 
-    def __init__(self, _scratch: Path, request: pytest.FixtureRequest) -> None:
-        connection: Connection = request.getfixturevalue("nats_connection")
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._name = f"CONTRACT_{next(_NUMBERS)}"
         self._database = StoppingDatabase(None)

@@ -74,31 +74,36 @@ class Batches:
 
     def __init__(self) -> None:
         self._all: list[Batch] = []
+        self.num_bytes = 0
         self._parts: list[tuple[Label, Stored]] = []  # of a batch that is not complete
 
-    def take(self, label: Label, stored: Stored) -> None:
-        """Take the next message; a batch that stays incomplete was never committed."""
+    def take(self, label: Label, stored: Stored) -> Batch | None:
+        """Take the next message; return the batch if it completes one.
+
+        One that stays incomplete was never committed.
+        """
         if label.kept_from is not None:
             self.drop_before(label.kept_from or stored.sequence)
         if label.kind is not MessageKind.ENTRIES or label.part != len(self._parts) + 1:
             self._parts = []
         if label.kind is not MessageKind.ENTRIES or label.part != len(self._parts) + 1:
-            return
+            return None
         self._parts.append((label, stored))
-        if label.part == label.parts:
-            sequences = tuple(own.sequence for _, own in self._parts)
-            num_bytes = sum(own.num_bytes for _, own in self._parts)
-            self.add(Batch(label.first, label.count, sequences, num_bytes, label.has_heads))
-            self._parts = []
-
-    def add(self, batch: Batch) -> None:
-        """Take a batch that is complete."""
+        if label.part < label.parts:
+            return None
+        sequences = tuple(own.sequence for _, own in self._parts)
+        num_bytes = sum(own.num_bytes for _, own in self._parts)
+        batch = Batch(label.first, label.count, sequences, num_bytes, label.has_heads)
         self._all.append(batch)
+        self.num_bytes += num_bytes
+        self._parts = []
+        return batch
 
     def drop_before(self, sequence: int) -> None:
         """Forget the batches that begin before a message."""
         # Readers go on with the list that they have.
         self._all = [own for own in self._all if own.sequences[0] >= sequence]
+        self.num_bytes = sum(own.num_bytes for own in self._all)
 
     def all(self) -> Sequence[Batch]:
         """Return all of them."""

@@ -20,11 +20,13 @@ class Copied:
         kind: What it is.
         session: The session that it is of, if any.
         batch: Where its copy is.
+        num_bytes: About what it takes.
     """
 
     kind: int
     session: bytes | None
     batch: Batch
+    num_bytes: int
 
 
 class Contents:
@@ -39,9 +41,24 @@ class Contents:
     def __init__(self, log: Subject, kept: Subject, deleted: Places) -> None:
         self.log = log
         self.kept = kept
-        self.deleted = deleted
         self._copies: dict[int, Copied] | None = None
         self._lock = threading.Lock()
+        self.delete(deleted)
+
+    def delete(self, deleted: Places) -> None:
+        """Have these entries deleted, and no others."""
+        self.deleted = deleted
+        written = sum(
+            batch.num_bytes
+            * deleted.count(max(first, batch.first), min(last, batch.last))
+            // batch.count
+            for first, last in deleted.ranges
+            for batch in self.log.batches.between(first - 1, last)
+        )
+        copied = sum(
+            own.num_bytes for offset, own in (self._copies or {}).items() if offset in deleted
+        )
+        self._deleted_bytes = written + copied
 
     @property
     def first_offset(self) -> int:
@@ -72,7 +89,8 @@ class Contents:
     def _of_copies(self, batch: Batch, after: int, upto: int) -> Iterator[Placed]:
         copies = self.copies()
         for offset, entry in self._alive(self.kept.entries_of(batch), after, upto):
-            if copies[offset].batch is batch:  # not one that was copied once more
+            copy = copies.get(offset)
+            if copy is not None and copy.batch is batch:  # or it was copied once more
                 yield offset, entry
 
     def _alive(self, entries: Sequence[Placed], after: int, upto: int) -> Iterator[Placed]:
@@ -97,6 +115,12 @@ class Contents:
         with self._lock:
             copies.update(_copied(batch, entries))
 
+    def replace_copies(self, entries: Sequence[Placed]) -> None:
+        """Have no copies but those that were just appended to `kept`."""
+        batches = self.kept.batches.all()
+        with self._lock:
+            self._copies = dict(_copied(batches[-1], entries)) if entries else {}
+
     def heads(self, after: int, upto: int) -> Iterator[tuple[int, int, bytes | None]]:
         """Yield place, kind and session of what others cannot be read without, oldest first."""
         first = self.first_offset
@@ -112,19 +136,10 @@ class Contents:
 
     def used_bytes(self) -> int:
         """Return about how many bytes the entries take that are not deleted."""
-        return sum(
-            alive_bytes(batch, self.deleted)
-            for subject in (self.log, self.kept)
-            for batch in subject.batches.all()
-        )
+        written = self.log.batches.num_bytes + self.kept.batches.num_bytes
+        return max(written - self._deleted_bytes, 0)
 
 
 def _copied(batch: Batch, entries: Sequence[Placed]) -> Iterator[tuple[int, Copied]]:
     for offset, entry in entries:
-        yield offset, Copied(entry.kind, entry.session, batch)
-
-
-def alive_bytes(batch: Batch, deleted: Places) -> int:
-    """Return about how many bytes those entries of a batch take that are not deleted."""
-    num_deleted = min(deleted.count(batch.first, batch.last), batch.count)
-    return batch.num_bytes * (batch.count - num_deleted) // batch.count
+        yield offset, Copied(entry.kind, entry.session, batch, len(entry.payload or b""))

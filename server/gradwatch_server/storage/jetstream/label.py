@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Final
 
 _KIND: Final = "Gradwatch-Kind"
-_EPOCH: Final = "Gradwatch-Epoch"
 _FIRST: Final = "Gradwatch-First"
 _COUNT: Final = "Gradwatch-Count"
 _PART: Final = "Gradwatch-Part"
@@ -30,8 +29,7 @@ class Label:
 
     Args:
         kind: What is in it.
-        epoch: Of the owner that wrote it.
-        first: Place of its first entry in the log; without entries, of the next one.
+        first: Place of its first entry in the log; without entries, of the next one, or 0.
         count: Its entries.
         part: Which part of the batch it is, from 1.
         parts: How many there are.
@@ -41,7 +39,6 @@ class Label:
     """
 
     kind: MessageKind
-    epoch: int
     first: int
     count: int = 0
     part: int = 1
@@ -53,7 +50,6 @@ class Label:
         """Return it as headers."""
         headers = {
             _KIND: str(self.kind),
-            _EPOCH: str(self.epoch),
             _FIRST: str(self.first),
             _COUNT: str(self.count),
             _PART: f"{self.part}/{self.parts}",
@@ -72,7 +68,6 @@ class Label:
             part, _, parts = headers[_PART].partition("/")
             return cls(
                 kind=MessageKind(headers[_KIND]),
-                epoch=int(headers[_EPOCH]),
                 first=int(headers[_FIRST]),
                 count=int(headers[_COUNT]),
                 part=int(part),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gradwatch_server.storage.jetstream.batch import Batch, Placed
-from gradwatch_server.storage.jetstream.contents import Contents, alive_bytes
+from gradwatch_server.storage.jetstream.contents import Contents
 from gradwatch_server.storage.jetstream.places import Places
 from gradwatch_server.storage.store import StorageError, StorageFault
 
@@ -58,20 +58,21 @@ def _write(contents: Contents, deleted: Places, most_copied: float) -> None:
     deleted = deleted.since(first) | kept
     kept_from = left[0].sequences[0] if left else 0
     sequence = log.append_deleted(deleted.encode(), log.next_offset, kept_from)
-    contents.deleted = deleted
     try:
         log.drop_before(kept_from or sequence)
     except StorageError as error:  # they count no more, and go the next time
         logger.debug("messages of %s are purged later: %s", log.name, error)
+    contents.delete(deleted)
 
 
 def _worth_purging(batches: Sequence[Batch], deleted: Places, most_copied: float) -> list[Batch]:
     """Return the most of the oldest batches of which little enough is left."""
-    total = alive = best = 0
+    total, alive, best = 0, 0.0, 0
     for number, batch in enumerate(batches, 1):
+        part = 1.0 - deleted.count(batch.first, batch.last) / batch.count
         total += batch.num_bytes
-        alive += alive_bytes(batch, deleted)
-        if alive <= total * most_copied:
+        alive += batch.num_bytes * part
+        if part <= most_copied and alive <= total * most_copied:
             best = number
     return list(batches[:best])
 
@@ -87,10 +88,10 @@ def _alive_in(contents: Contents, batches: Sequence[Batch], deleted: Places) -> 
 
 def _purge_whole(contents: Contents, deleted: Places) -> None:
     log = contents.log
-    whole = _worth_purging(log.batches.all(), deleted, 0.0)
-    left = log.batches.all()[len(whole) :]
+    batches = log.batches.all()
+    whole = _worth_purging(batches[:-1], deleted, 0.0)  # the last one says how far the log is
     if whole:
-        log.drop_before(left[0].sequences[0] if left else log.last_sequence)
+        log.drop_before(batches[len(whole)].sequences[0])
 
 
 def _rewrite_copies(contents: Contents) -> None:
@@ -108,8 +109,11 @@ def _rewrite_copies(contents: Contents) -> None:
     try:
         if alive:
             kept.append(alive)
-            contents.add_copies(alive)
-        begin = kept.batches.all()[-1].sequences[0] if alive else kept.last_sequence
-        kept.drop_before(begin)
+        begin = kept.batches.all()[-1].sequences[0] if alive else kept.append_nothing()
+        kept.purge(begin)
     except StorageError as error:  # they are in the way of nobody
         logger.debug("copies of %s are written anew later: %s", kept.name, error)
+        return
+    contents.replace_copies(alive)
+    kept.batches.drop_before(begin)
+    contents.delete(contents.deleted)

@@ -54,34 +54,31 @@ class Subject:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Find out what is there, and let no earlier owner write any more.
+        """Let no earlier owner write any more, and find out what is there.
 
         Raises:
             StorageError: If a later owner wrote, or it cannot be read.
         """
-        while True:
-            self._take_new()
-            try:
-                self._write(Label(kind=MessageKind.OWNER, epoch=self._epoch, first=0), b"")
-            except StorageError as error:
-                if error.fault is not StorageFault.GONE:
-                    raise
-            else:
-                return
-
-    def _take_new(self) -> None:
-        """Read what was written meanwhile, all of it at first."""
+        label = Label(kind=MessageKind.OWNER, first=0)
+        with storage_errors():
+            begin = self._stream.take_over(self.name, self._epoch, label.headers())
         for left in reversed(range(TRIES)):
             try:
-                for stored in self._messages(self.last_sequence, headers_only=True):
-                    self._take(stored)
+                self._read_labels()
             except StorageError as error:
                 if error.fault is not StorageFault.DAMAGED or left == 0:
                     raise
                 # The owner before may have purged what was just to be read.
-                self.batches, self.last_sequence = Batches(), 0
             else:
-                return
+                if self.last_sequence >= begin:
+                    return
+        msg = f"{self.name} cannot be read up to message {begin}, which was written just now"
+        raise StorageError(msg)
+
+    def _read_labels(self) -> None:
+        self.batches, self.last_sequence = Batches(), 0
+        for stored in self._messages(0, headers_only=True):
+            self._take(stored)
 
     def _take(self, stored: Stored) -> None:
         try:
@@ -89,12 +86,12 @@ class Subject:
         except ValueError as error:
             msg = f"the message {stored.sequence} of {self.name} is not of a log: {error}"
             raise StorageError(msg, StorageFault.DAMAGED) from error
-        if label.epoch > self._epoch:
-            msg = f"another node has taken over {self.name}: epoch {label.epoch} wrote to it"
+        if stored.epoch > self._epoch:
+            msg = f"another node has taken over {self.name}: epoch {stored.epoch} wrote to it"
             raise StorageError(msg, StorageFault.GONE)
-        self.batches.take(label, stored)
+        batch = self.batches.take(label, stored)
         self.last_sequence = stored.sequence
-        self.next_offset = max(self.next_offset, label.first + label.count)
+        self.next_offset = max(self.next_offset, label.first, batch.last + 1 if batch else 0)
         if label.kind is MessageKind.DELETED:
             self.deleted = stored
 
@@ -107,7 +104,6 @@ class Subject:
         payloads = encode_entries(entries)
         label = Label(
             kind=MessageKind.ENTRIES,
-            epoch=self._epoch,
             first=entries[0][0],
             count=len(entries),
             parts=len(payloads),
@@ -129,14 +125,15 @@ class Subject:
         Returns:
             The sequence of the message.
         """
-        label = Label(
-            kind=MessageKind.DELETED, epoch=self._epoch, first=next_offset, kept_from=kept_from
-        )
+        label = Label(kind=MessageKind.DELETED, first=next_offset, kept_from=kept_from)
         return self._write(label, payload)
 
+    def append_nothing(self) -> int:
+        """Write a message without entries; return its sequence."""
+        label = Label(kind=MessageKind.OWNER, first=self.next_offset)
+        return self._write(label, b"")
+
     def _write(self, label: Label, payload: bytes) -> int:
-        if label.kind is MessageKind.OWNER:
-            label = replace(label, first=self.next_offset)
         after = self.last_sequence
         with storage_errors():
             self.last_sequence = self._stream.append(
@@ -144,14 +141,15 @@ class Subject:
                 payload,
                 message_id=_digest(label, payload, f"{self.name} {after}".encode()).hex(),
                 after=after,
+                epoch=self._epoch,
                 headers=label.headers(),
             )
         return self.last_sequence
 
     def drop_before(self, sequence: int) -> None:
-        """Delete the messages before one that stays; what cannot be deleted now is later.
+        """Forget the messages before one that stays, and purge them.
 
-        Whoever reads them knows from a later message that they do not count.
+        Whoever reads those that cannot be purged knows from a later message that they do not count.
         """
         self.batches.drop_before(sequence)
         self.purge(sequence)
