@@ -14,10 +14,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import psycopg
-import pytest
 
 from tests.support.ports import ReservedPort
-from tests.support.programs import REQUIRED
+from tests.support.programs import program
 from tests.support.waiting import PATIENCE_S, wait_until
 
 PASSWORD: Final = "S3kret/@:?#ü"
@@ -48,7 +47,7 @@ class PostgresServer:
     """
 
     def __init__(self) -> None:
-        self._programs = _programs()
+        self._programs = Path(program("initdb", "postgresql")).resolve().parent
         self._as_user = _as_nobody() if os.geteuid() == 0 else []
         self.directory = Path(tempfile.mkdtemp(prefix="gradwatch-postgres-"))
         if self._as_user:
@@ -142,20 +141,6 @@ class PostgresServer:
         self.stop()
         self._port.close()
         shutil.rmtree(self.directory)
-
-
-def _programs() -> Path:
-    """Return the directory of PostgreSQL's programs, of the newest version."""
-    # Debian has them where no PATH looks.
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    if (initdb := shutil.which("initdb")) is not None:
-        found.append(Path(initdb).resolve().parent)
-    if not found:
-        why = "no initdb: apt-get install postgresql"
-        if REQUIRED:
-            pytest.fail(why)
-        pytest.skip(why)
-    return max(found, key=lambda path: (len(path.parent.name), path.parent.name))
 
 
 def _as_nobody() -> list[str | Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -22,8 +23,10 @@ def program(name: str, package: str) -> str:
         name: The command, for example `promtool`.
         package: The Debian package that has it.
     """
-    # Debian puts some services where only root's PATH looks.
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    # Debian puts some services where only root's PATH looks, and PostgreSQL where none does.
+    newest_first = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    places = [os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *map(str, newest_first)]
+    found = shutil.which(name, path=":".join(places))
     if found is None:
         why = f"no {name}: apt-get install {package}"
         if REQUIRED:

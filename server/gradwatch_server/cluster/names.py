@@ -47,3 +47,8 @@ class Names:
     def owners(self) -> str:
         """Return the bucket of owner records."""
         return f"{self.namespace}-owners"
+
+    @property
+    def silences(self) -> str:
+        """Return the bucket of silences."""
+        return f"{self.namespace}-silences"

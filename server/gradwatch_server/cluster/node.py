@@ -38,6 +38,7 @@ from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings
 from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
@@ -116,6 +117,8 @@ class _Node:
         self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
         self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
+        self._pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
+        stack.callback(self._pool.shutdown)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
         self._build()
@@ -169,8 +172,11 @@ class _Node:
             self._timings,
             lambda: self._watch.cursor,
             self._matter,
+            self._pool,
         )
-
+        bucket = patiently(lambda: self._bucket(self._names.silences))
+        self._silences = ClusterSilences(bucket, self._view.engines, self._view.clock)
+        self._view.silences = self._silences
         ticks = Ticks(lambda: self._view.published.runs, self._view.place)
         self._ticks = ClusterTicks(self._id, self._names.ticks, self._connection, ticks)
 
@@ -209,9 +215,7 @@ class _Node:
 
     def _start(self) -> None:
         stack = self._stack
-        pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
-        stack.callback(pool.shutdown)
-        self._host.start(self._surroundings(pool))
+        self._host.start(self._surroundings(self._pool))
         stack.callback(self._host.stop)
         answers = self._names.answers(self._id)
         self._connection.subscribe(answers, answers_to(self._gateway.deliver))
@@ -219,6 +223,8 @@ class _Node:
         self._connection.on_change(lambda _: self._membership.look_again())
         self._notifications.begin()
         stack.callback(self._notifications.stop)
+        self._silences.start()
+        stack.callback(self._silences.stop)
         self._ticks.start()
         stack.callback(self._ticks.stop)
         self._watch.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -16,7 +16,9 @@ from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.gateway import Gateway
 from gradwatch_server.cluster.host import Host
+from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import Timings
@@ -38,6 +40,7 @@ class NodeView:
         timings: Those of all its engines.
         cursor: Returns that of the newest alert event that is known of.
         fault: Returns why the node takes nothing in, None if it does.
+        pool: Runs what waits.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class NodeView:
         timings: Timings,
         cursor: Callable[[], int],
         fault: Callable[[], str | None],
+        pool: Executor,
     ) -> None:
         self.boot_id = os.urandom(BOOT_ID_BYTES)
         self.clock = Clock()
@@ -61,8 +65,12 @@ class NodeView:
         self._timings = timings
         self._cursor = cursor
         self._fault = fault
+        self._pool = pool
+        self.silences: ClusterSilences
+        """Those of all partitions; put here before anybody asks."""
 
-    def _engines(self) -> Iterator[Engine]:
+    def engines(self) -> Iterator[Engine]:
+        """Yield those that run."""
         for partition in self._host.owned.values():
             if (running := partition.running) is not None:
                 yield running.engine
@@ -75,9 +83,10 @@ class NodeView:
             fault=self._fault(),
             started_ns=self._started_ns,
             cursor=self._cursor(),
+            silences=self.silences.all,
         )
         runs: dict[str, Any] = {}
-        for engine in self._engines():
+        for engine in self.engines():
             own = engine.published
             runs |= own.runs
             state.last_seen |= own.last_seen.copy()
@@ -90,17 +99,17 @@ class NodeView:
     @property
     def stored(self) -> int:
         """Records that were stored."""
-        return sum(engine.metrics.stored for engine in self._engines())
+        return sum(engine.metrics.stored for engine in self.engines())
 
     @property
     def lost(self) -> int:
         """Records that were lost before."""
-        return sum(engine.metrics.lost for engine in self._engines())
+        return sum(engine.metrics.lost for engine in self.engines())
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of those that were stored."""
-        return sum(engine.metrics.stored_bytes for engine in self._engines())
+        return sum(engine.metrics.stored_bytes for engine in self.engines())
 
     @property
     def log_write(self) -> Histogram:
@@ -121,7 +130,7 @@ class NodeView:
     def refused(self) -> Mapping[str, int]:
         """Kind to the number of messages that were not taken, by the gateway or an engine."""
         counts = Counter(self._gateway.refused)
-        for engine in self._engines():
+        for engine in self.engines():
             counts.update(engine.refused)
         return counts
 
@@ -129,7 +138,7 @@ class NodeView:
     def budget_use(self) -> BudgetUse:
         """What is used on the node: of what is counted by engine, the most; refusals in sum."""
         whole = BudgetUse(self._use.limits)
-        every = [self._use, *(engine.budget_use for engine in self._engines())]
+        every = [self._use, *(engine.budget_use for engine in self.engines())]
         for name in whole:
             uses = [own[name] for own in every]
             whole[name].used = max((own.used for own in uses if own.used is not None), default=None)
@@ -139,13 +148,17 @@ class NodeView:
 
     @property
     def commands(self) -> NodeView:
-        """Itself: what is of no run has no engine."""
+        """Itself: what is of no run is done without an engine."""
         return self
 
-    def submit(self, _command: Command) -> Future[Any]:
-        """Refuse: commands are for the engine of a partition."""
+    def submit(self, command: Command) -> Future[Any]:
+        """Do what is asked of all partitions: silences."""
+        if isinstance(command, AddSilence):
+            return self._pool.submit(self.silences.add, command)
+        if isinstance(command, RemoveSilence):
+            return self._pool.submit(self.silences.remove, command)
         future: Future[Any] = Future()
-        future.set_exception(CommandError(404, "there is nothing of this kind in a cluster"))
+        future.set_exception(CommandError(404, "there is none in this cluster just now"))
         return future
 
     @property
@@ -169,7 +182,7 @@ class NodeView:
         return engine.series.history(run, attempt)
 
     def _of(self, run: str) -> Engine | None:
-        return next((own for own in self._engines() if run in own.published.runs), None)
+        return next((own for own in self.engines() if run in own.published.runs), None)
 
     @property
     def records(self) -> Records:

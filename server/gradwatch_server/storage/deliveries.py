@@ -1,6 +1,7 @@
 """What is kept of notifications, so that a restart or a crash misses none.
 
-`sqlite/` has an implementation. It lies in a file of its own: what writes the log waits for nobody.
+`sqlite/` has it in a file of its own: what writes the log waits for nobody. `postgres/` has it in
+the ledger of a cluster, for the node that sends notifications.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a store is: a log, alert events and the saved state, kept over restarts and crashes.
 
-`sqlite/` is one; each of the three may also be kept by a service of its own. All that a caller may
+`sqlite/` is one; in a cluster `postgres/` has all but the log. All that a caller may
 rely on is here, and `tests/server/storage/test_contract.py` holds every implementation to it:
 
 * The engine's thread writes and is the only one that does; `AlertEventReader` is for any thread.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.postgres.ledger import PostgresLedger
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
 from tests.server.storage.jetstream_place import JetStreamMemory
+from tests.server.storage.ledger_place import JetStreamAndLedger
 from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
-from tests.support.ledger_database import PARTITIONS, LedgerDatabase
+from tests.support.ledger_database import LedgerDatabase
 from tests.support.postgres import PostgresServer
 
 
@@ -72,7 +72,7 @@ class SQLiteFiles(SQLitePlace):
 
     is_exclusive = has_readers = True
 
-    def __init__(self, scratch: Path, _request: pytest.FixtureRequest) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._directory = scratch / "data"
         self._num_kills = 0
@@ -103,7 +103,7 @@ class SQLiteMemory(SQLitePlace):
 
     is_exclusive = has_readers = False
 
-    def __init__(self, _scratch: Path, _request: pytest.FixtureRequest) -> None:
+    def __init__(self, _scratch: Path) -> None:
         self._database = StoppingDatabase(None)
 
     def open(self) -> Store:
@@ -115,6 +115,15 @@ class SQLiteMemory(SQLitePlace):
 
     def damage(self, store: Store) -> None:
         pytest.skip("memory has no pages that could be damaged")
+
+
+PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
+
+REMOTE_PLACES: dict[Callable[..., Place], Sequence[str]] = {
+    JetStreamMemory: ["nats_connection"],
+    JetStreamAndLedger: ["nats_connection", "ledger_database"],
+}
+"""Likewise; they are given what these fixtures make."""
 
 
 @pytest.fixture(scope="session")
@@ -132,75 +141,7 @@ def ledger_database(shared_ledger: LedgerDatabase) -> LedgerDatabase:
     return shared_ledger
 
 
-class LedgerStore(MemoryStore):
-    """A log in memory beside what a partition has in PostgreSQL."""
-
-    def __init__(self, database: StoppingDatabase, ledger: PostgresLedger, epoch: int) -> None:
-        super().__init__(database, Clock())
-        self._own = ledger.take(PARTITIONS - 1, epoch)
-
-    @property
-    def alert_events(self) -> Any:
-        return self._own.alert_events
-
-    @property
-    def state(self) -> Any:
-        return self._own.state
-
-    @property
-    def series(self) -> Any:
-        return self._own.series
-
-    def used_bytes(self) -> int:
-        return super().used_bytes() + self._own.used_bytes()
-
-
-class LedgerBesideMemory(SQLiteMemory):
-    """A partition in PostgreSQL; the log that belongs to it is in memory."""
-
-    has_readers = True
-
-    def __init__(self, scratch: Path, request: pytest.FixtureRequest) -> None:
-        super().__init__(scratch, request)
-        self._ledger_database: LedgerDatabase = request.getfixturevalue("ledger_database")
-        self._ledger_database.clear()
-        self._epoch = 0
-
-    def open(self) -> Store:
-        self._epoch += 1
-        return LedgerStore(self._database, self._ledger_database.ledger, self._epoch)
-
-    def stop_at(self, store: Store, write: int) -> None:
-        super().stop_at(store, write)
-        self._ledger_database.count = self._database.count
-
-    def kill(self, store: Store) -> None:
-        super().kill(store)
-        self._ledger_database.end_connections()
-
-    def fill(self, store: Store) -> None:
-        super().fill(store)
-        self._ledger_database.fill()
-
-    def make_room(self, store: Store) -> None:
-        super().make_room(store)
-        self._ledger_database.make_room()
-
-    def damage(self, store: Store) -> None:
-        pytest.skip(
-            "PostgreSQL finds damage by its own checksums, and it is restored from a backup"
-        )
-
-
-PLACES: tuple[Callable[[Path, pytest.FixtureRequest], Place], ...] = (
-    SQLiteFiles,
-    SQLiteMemory,
-    LedgerBesideMemory,
-    JetStreamMemory,
-)
-
-
-@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+@pytest.fixture(params=[*PLACES, *REMOTE_PLACES], ids=lambda place: place.__name__)
 def make_place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -208,8 +149,11 @@ def make_place(
 ) -> Callable[[], Place]:
     """Make a new place of one kind each time."""
     monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
-    make: Callable[[Path, pytest.FixtureRequest], Place] = request.param
-    return lambda: make(tmp_path_factory.mktemp("place"), request)
+    make = request.param
+    if make in REMOTE_PLACES:
+        services = [request.getfixturevalue(name) for name in REMOTE_PLACES[make]]
+        return lambda: make(*services)
+    return lambda: make(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -26,26 +28,34 @@ ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pendi
 PROGRESS = Progress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
 
 
+OpenLog: TypeAlias = Callable[[], AbstractContextManager[DeliveryLog]]
+
+
+@pytest.fixture(params=["file", "ledger"])
+def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
+    """Open what is kept as one more process does."""
+    if request.param == "file":
+        return lambda: closing(SQLiteDeliveryLog(tmp_path))
+    ledger = request.getfixturevalue("ledger_database").ledger
+    return lambda: closing(ledger.take_deliveries(1))
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[DeliveryLog]:
-    made = SQLiteDeliveryLog(tmp_path)
-    yield made
-    made.close()
+def log(open_log: OpenLog) -> Iterator[DeliveryLog]:
+    with open_log() as made:
+        yield made
 
 
-def test_what_was_saved_is_found(log: DeliveryLog, tmp_path: Path) -> None:
-    """All of it, by another process too, while this one has not closed the file."""
+def test_what_was_saved_is_found(log: DeliveryLog, open_log: OpenLog) -> None:
+    """All of it, by another process too, while this one has not closed it."""
     second = replace(ENTRY, alert_id="b2", cursor=8, is_told=True, is_pending=False, is_muted=True)
     times = {"gpt": GroupTimes(1.0, 2.0, 3.0)}
     assert log.load("oncall") is None
     log.save("oncall", TargetChange(PROGRESS, [second, ENTRY], groups=times))
     log.save("other", TargetChange(Progress(1)))
-    found = SQLiteDeliveryLog(tmp_path)
-    try:
+    with open_log() as found:
         assert found.load("oncall") == SavedTarget(PROGRESS, [ENTRY, second], times)
         assert found.load("other") == SavedTarget(Progress(1), [], {})
-    finally:
-        found.close()
 
 
 def test_a_change_replaces_and_forgets(log: DeliveryLog) -> None:
@@ -72,8 +82,9 @@ def test_a_target_that_is_not_set_any_more_is_forgotten(log: DeliveryLog) -> Non
     assert log.load("other") is not None
 
 
-def test_the_file_is_of_its_owner(log: DeliveryLog, tmp_path: Path) -> None:
+def test_the_file_is_of_its_owner(tmp_path: Path) -> None:
     """Names of runs and errors are in it."""
+    SQLiteDeliveryLog(tmp_path).close()
     mode = (tmp_path / DELIVERIES_NAME).stat().st_mode
 
     assert stat.S_IMODE(mode) == 0o600

@@ -62,6 +62,7 @@ def _make_schema(connection: sqlalchemy.Connection) -> None:
 
 
 def _upgrade(connection: sqlalchemy.Connection, name: str) -> None:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # what it did is said here
     config = Config()
     # Percent signs are alembic's own in what is set.
     place = str(Path(__file__).with_name("migrations")).replace("%", "%%")

@@ -98,7 +98,7 @@ class PostgresSeries:
         places = [(own.facts.level, own.facts.number) for own in chunks]
         levels, numbers = map(list, zip(*places, strict=True))
         before = connection.execute(_SIZES, (levels, numbers, series)).fetchall()
-        change = sum(own.num_bytes for own in chunks) - sum(row[2] for row in before)
+        change: int = sum(own.num_bytes for own in chunks) - sum(row[2] for row in before)
         rows = [
             (
                 *(series, it.level, it.number, it.epoch, it.first_step, it.last_step, it.entries),

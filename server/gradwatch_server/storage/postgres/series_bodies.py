@@ -33,7 +33,7 @@ def open_body(
 
     def read(offset: int, count: int) -> bytes:
         end = min(offset + count, length)
-        if end <= len(start):
+        if end <= max(offset, len(start)):
             return start[offset:end]
         row = connection.execute(_PART, (offset + 1, end - offset, place)).fetchone()
         return b"" if row is None else bytes(row[0])

@@ -1,0 +1,159 @@
+"""Silences of a cluster: kept in a bucket, and put in force in each partition with an engine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.alerting.silences import Silence
+from gradwatch_server.core.entries import Body, SilenceAdded, SilenceRemoved
+from gradwatch_server.core.state import State
+from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
+from gradwatch_server.engine.commands import CommandError, Outcome
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+
+logger = logging.getLogger(__name__)
+
+READ_S: Final = 5.0
+"""How often all of them are read; what somebody says he wrote is known at once."""
+
+LOOK_S: Final = 0.5
+"""How often it is looked whether all engines keep to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Agree:
+    """A command: the silences in force are to be these."""
+
+    wanted: tuple[Silence, ...]
+
+    def __call__(self, state: State, now_ns: int) -> Outcome:
+        ids = {own.id for own in self.wanted}
+        new = (own for own in self.wanted if own.id not in state.silences)
+        gone = (own for own in state.silences if own.id not in ids and own.until_ns > now_ns)
+        bodies: list[Body] = [SilenceAdded(own) for own in new]
+        bodies += [SilenceRemoved(own.id) for own in gone]
+        return Outcome(lambda _: None, tuple(bodies))
+
+
+class ClusterSilences:
+    """Those of all partitions.
+
+    Args:
+        bucket: Where they are.
+        engines: Returns those of this node.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self, bucket: KeyValue, engines: Callable[[], Iterable[Engine]], clock: Clock
+    ) -> None:
+        self._bucket = bucket
+        self._engines = engines
+        self._clock = clock
+        self._known: dict[str, tuple[int, Silence]] = {}  # id -> revision and silence; replaced
+        self._is_read = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gradwatch-silences", daemon=True)
+        bucket.watch(self._note)
+
+    @property
+    def all(self) -> tuple[Silence, ...]:
+        """Those that are known of, in the order in which they were made."""
+        found = (silence for _, silence in self._known.values())
+        return tuple(sorted(found, key=lambda own: own.created_ns))
+
+    def start(self) -> None:
+        """Begin to put them in force."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def add(self, command: AddSilence) -> Silence:
+        """Add one; may wait for NATS.
+
+        Raises:
+            CommandError: As the command says, or if NATS does not answer.
+        """
+        silence = command.make(self.all, self._clock.now_ns())
+        try:
+            revision = self._bucket.create(silence.id, json.dumps(asdict(silence)).encode())
+        except NATSError as error:
+            raise CommandError(503, f"NATS: {error}") from error
+        if revision is not None:
+            self._known = {**self._known, silence.id: (revision, silence)}
+        return silence
+
+    def remove(self, command: RemoveSilence) -> None:
+        """End one; likewise."""
+        command.check(self.all, self._clock.now_ns())
+        revision, _ = self._known[command.silence_id]
+        try:
+            self._bucket.delete(command.silence_id, revision)
+        except NATSError as error:
+            raise CommandError(503, f"NATS: {error}") from error
+        self._drop(command.silence_id)
+
+    def _run(self) -> None:
+        read_s = float("-inf")
+        while not self._stopping.wait(LOOK_S):
+            try:
+                if time.monotonic() - read_s > READ_S:
+                    self._read()
+                    read_s = time.monotonic()
+            except NATSError as error:
+                logger.debug("silences: %s", error)
+            if self._is_read:
+                self._put_in_force()
+
+    def _read(self) -> None:
+        entries = self._bucket.entries().values()
+        found = {entry.key: own for entry in entries if (own := _decode(entry)) is not None}
+        now_ns = self._clock.now_ns()
+        for key, (revision, silence) in list(found.items()):
+            if silence.until_ns <= now_ns:
+                self._bucket.delete(key, revision)
+                del found[key]
+        self._known, self._is_read = found, True
+
+    def _put_in_force(self) -> None:
+        now_ns = self._clock.now_ns()
+        wanted = tuple(own for own in self.all if own.until_ns > now_ns)
+        ids = {own.id for own in wanted}
+        for engine in self._engines():
+            there = {own.id for own in engine.published.silences if own.until_ns > now_ns}
+            if there != ids:
+                engine.commands.submit(_Agree(wanted))
+
+    def _note(self, entry: KeyEntry) -> None:
+        """Note one that was written just now."""
+        own = _decode(entry)
+        if own is None:
+            self._drop(entry.key)
+        else:
+            self._known = {**self._known, entry.key: own}
+
+    def _drop(self, key: str) -> None:
+        self._known = {each: own for each, own in self._known.items() if each != key}
+
+
+def _decode(entry: KeyEntry) -> tuple[int, Silence] | None:
+    if entry.value is None:
+        return None
+    try:
+        return entry.revision, Silence(**json.loads(entry.value))
+    except (ValueError, TypeError) as error:
+        logger.warning("silence %s cannot be read: %s", entry.key, error)
+        return None
