@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gradwatch_server.nats.chain import Chain
+from gradwatch_server.nats.chain import Chain, epoch_of
 from gradwatch_server.storage.encoding import decode_entry
 from gradwatch_server.storage.jetstream.batch import decode_entries
 from gradwatch_server.storage.jetstream.label import Label, MessageKind
@@ -37,9 +37,9 @@ class PartitionChecker:
         label = Label.of(message.headers)
         promise = "no entry of a lower epoch comes after one of a higher"
         if message.subject == log_of(self.partition):
-            where = self.partition, label.epoch, self._log_epoch
-            require(label.epoch >= self._log_epoch, promise, *where)
-            self._log_epoch = label.epoch
+            epoch = epoch_of(dict(message.headers))
+            require(epoch >= self._log_epoch, promise, self.partition, epoch, self._log_epoch)
+            self._log_epoch = epoch
             self._take(label, message.payload)
 
     def _take(self, label: Label, payload: bytes) -> None:
