@@ -74,6 +74,11 @@ class Bus:
         pipe = self._pipes.setdefault((sender, receiver), Pipe(MAX_WAITING))
         pipe.put(delivery, self._clock.now_s + delay_s)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._again and not any(map(len, self._pipes.values()))
+
     def receive(self, node: int) -> Iterator[Delivery]:
         """Yield what has arrived at a node."""
         now_s = self._clock.now_s

@@ -13,6 +13,7 @@ from gradwatch_server.cluster.ownership import partition_of
 from gradwatch_server.cluster.partition import MAX_RETRY_S
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
+from gradwatch_server.ingest.inbox import BATCH_MESSAGES
 from gradwatch_server.storage.jetstream.log import JetStreamLog
 from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.session.outbox import Outbox
@@ -61,6 +62,7 @@ class NodeCluster:
     def __init__(self, scenario: NodesScenario, random: Random, parts: NodeParts) -> None:
         self.scenario = scenario
         self.random = random
+        self.batch = scenario.job.batch
         self.parts = parts
         self.clock = Clock()
         self.trace: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TRACE_LINES)
@@ -137,6 +139,7 @@ class NodeCluster:
             for job in self.jobs:
                 job.replay_orphans()
             self._until("what was left in spill files is sent", self._is_sent)
+            self._until("what arrived is taken in", self._is_taken_in)
             lateness_s = LATENESS_NS / SECOND_NS
             for _ in range(int(self.scenario.job.session_timeout_s + lateness_s) + 4):
                 self.clock.pass_time(1.0)
@@ -155,6 +158,10 @@ class NodeCluster:
 
     def _is_sent(self) -> bool:
         return all(job.is_sent(worker) for job in self.jobs for worker in job.workers)
+
+    def _is_taken_in(self) -> bool:
+        engines = (own for node in self.nodes for own in node.engines.values())
+        return self.bus.is_empty and not any(own.inbox.has_waiting for own in engines)
 
     @property
     def _bound_s(self) -> float:
@@ -190,6 +197,7 @@ class NodeCluster:
     def _heal(self) -> None:
         self.note("everything heals")
         self.faults.over = self._job_faults.over = True
+        self.batch = BATCH_MESSAGES
         for node in self.nodes:
             node.heal()
             node.network.heal()

@@ -33,16 +33,22 @@ class PartitionInbox(ClusterInbox):
         self._seconds = lambda: 0.0
         self._waiter = waiter
         self._invariants = invariants
-        self._batch_messages = node.cluster.scenario.job.batch
+        self._cluster = node.cluster
 
     def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
         """Yield what has arrived, up to a batch."""
+        self._batch_messages = self._cluster.batch
         for message in super().receive(timeout_ms, work_s):
             yield message
             self._waiter.point("receive")
 
     def _read(self, timeout_ms: int) -> None:  # noqa: ARG002 - time passes between two batches
         super()._read(0)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages wait for their turn."""
+        return bool(self._arrived) or bool(self._queue)
 
     def drain(self, seconds: float, stopping: threading.Event) -> None:  # noqa: ARG002 - short
         """Let others go on."""
