@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,27 +12,15 @@ from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
-    """Three servers, of which any one may die."""
-    with NATSServers(tmp_path_factory.mktemp("nats"), 3) as servers:
-        yield servers
-
-
-NewCluster: TypeAlias = Callable[..., Cluster]
-
-
-@pytest.fixture
-def new_cluster(
-    tmp_path: Path, nats: NATSServers, postgres: PostgresServer
-) -> Iterator[NewCluster]:
-    """`new_cluster(num_nodes, **environ)` starts nodes of a cluster of their own."""
-    made: list[Cluster] = []
-
-    def make(num_nodes: int = 3, **environ: str) -> Cluster:
-        made.append(Cluster(tmp_path, nats.urls, postgres.make_database(), num_nodes, **environ))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[Cluster]:
+    """Nodes that all tests share, in the order of the files: one that is killed is killed last."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with NATSServers(directory / "nats", 3) as nats:
+        cluster = Cluster(directory, nats.urls, postgres.make_database(), 3)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()

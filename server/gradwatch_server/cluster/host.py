@@ -67,6 +67,16 @@ class Host:
         own = self._owned.get(partition)
         return None if own is None else own.epoch
 
+    @property
+    def fault(self) -> str | None:
+        """What is the matter with one of the partitions that are owned, None if nothing."""
+        for number, own in self._owned.items():
+            running = own.running
+            fault = own.fault if running is None else running.engine.published.fault
+            if fault is not None:
+                return f"partition {number}: {fault}"
+        return None
+
     def start(self, around: Surroundings) -> None:
         """Begin; partitions may be owned from now on."""
         self._around = around

@@ -315,7 +315,7 @@ class _Node:
             return "lease: it could not be renewed in time"
         if self._watch.fault is not None:
             return f"PostgreSQL: {self._watch.fault}"
-        return None
+        return self._host.fault
 
 
 def patiently(make: Callable[[], T]) -> T:

@@ -1,0 +1,126 @@
+"""Nodes with leases in real NATS: each partition has one owner, also when one falls silent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from gradwatch_server.cluster.membership import Membership, NodeRecord, decode_node
+from gradwatch_server.nats.connection import Connection
+from gradwatch_server.nats.key_value import KeyValue
+from tests.support.nats_servers import NATSServers
+from tests.support.waiting import wait_until
+
+PARTITIONS = 8
+LEASE_S = 1.5
+_NUMBERS = count(1)
+
+
+class Holder:
+    """Holds what it is told to, with the epoch of each."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.lost: list[int] = []
+
+    def own(self, partition: int, epoch: int) -> None:
+        assert partition not in self.held
+        self.held[partition] = epoch
+
+    def release(self, partition: int) -> None:
+        self.held.pop(partition, None)
+
+    def lose(self, partition: int) -> None:
+        self.held.pop(partition, None)
+        self.lost.append(partition)
+
+    def has_ended(self, partition: int) -> bool:
+        return partition not in self.held
+
+
+class Node:
+    """A membership with a connection of its own."""
+
+    def __init__(self, servers: NATSServers, namespace: str, name: str) -> None:
+        self.holder = Holder()
+        self.connection = Connection(servers.urls, name)
+        record = NodeRecord(name, "0.1", f"http://{name}", f"tcp://{name}:1")
+        self.membership = Membership(
+            record,
+            KeyValue(self.connection, f"{namespace}-nodes", ttl_s=LEASE_S, timeout_s=LEASE_S),
+            KeyValue(self.connection, f"{namespace}-owners", timeout_s=LEASE_S),
+            PARTITIONS,
+            LEASE_S,
+            self.holder,
+        )
+        self.membership.start()
+
+    def close(self) -> None:
+        self.membership.stop()
+        self.connection.close()
+
+
+NewNode = Callable[[str], Node]
+
+
+@pytest.fixture
+def new_node(nats_servers: NATSServers) -> Iterator[NewNode]:
+    namespace = f"membership{next(_NUMBERS)}"
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str) -> Node:
+            node = Node(nats_servers, namespace, name)
+            stack.callback(node.close)
+            return node
+
+        yield make
+
+
+def own_all(*nodes: Node) -> bool:
+    """Tell whether the nodes hold all partitions, each one of them, and know of each other."""
+    held = [partition for node in nodes for partition in node.holder.held]
+    names = {node.membership.node for node in nodes}
+    return sorted(held) == list(range(PARTITIONS)) and all(
+        node.membership.live.keys() == names and node.holder.held for node in nodes
+    )
+
+
+@pytest.mark.slow
+def test_partitions_go_to_who_lives_and_each_owner_has_a_later_epoch(new_node: NewNode) -> None:
+    first = new_node("a")
+    wait_until(lambda: own_all(first), "the only node has all")
+    before = dict(first.holder.held)
+    second = new_node("b")
+    wait_until(lambda: own_all(first, second), "both have a share")
+    assert all(epoch > before[own] for own, epoch in second.holder.held.items())
+    assert first.holder.lost == []
+    own = next(iter(second.holder.held))
+    wait_until(lambda: first.membership.owner_of(own) is not None, "the first one knows it")
+    owner = first.membership.owner_of(own)
+    assert owner is not None
+    assert owner.http == "http://b"
+
+    second.membership.stop()
+    wait_until(lambda: own_all(first), "what was given up is taken at once")
+    third = new_node("b")
+    wait_until(lambda: own_all(first, third), "one of the same name has its share")
+
+    third.connection.close()  # it is cut off, and cannot say so
+    wait_until(lambda: not third.holder.held, "it ends what it has")
+    assert third.holder.lost
+    assert third.membership.fault is not None
+    assert not third.membership.has_lease()
+    wait_until(lambda: own_all(first), "the first one takes it")
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"id": "a"}', b"\xff"])
+def test_a_lease_that_cannot_be_read_is_passed_over(value: bytes) -> None:
+    assert decode_node(value) is None
+
+
+def test_a_later_version_may_say_more_of_itself() -> None:
+    value = b'{"id": "a", "version": "9", "http": "h", "ingest": "i", "more": [1]}'
+    assert decode_node(value) == NodeRecord("a", "9", "h", "i")
