@@ -34,6 +34,7 @@ from simulation.nodes.reader import Reader
 from simulation.nodes.scenario import NodesScenario
 from simulation.nodes.socket import RovingSocket
 from simulation.nodes.stream import ReplicatedStream, Written
+from simulation.replay import check_store
 from simulation.scenario import SECOND_NS
 
 TRACE_LINES: Final = 80
@@ -215,6 +216,7 @@ class NodeCluster:
                 continue
             if len(engines) != 1:
                 raise Violation(f"one node serves a partition: {partition}, {len(engines)}")
+            check_store(engines[0]._store, self.alert_events(partition), checker.records)
             for job in self.jobs:
                 if partition_of(job.run, self.scenario.partitions) == partition:
                     job.check_settled(engines[0]._state.sessions)
