@@ -37,27 +37,14 @@ class Killed(BaseException):
     """Raised where the aggregator is killed, in the middle of whatever it did."""
 
 
-class Port(Protocol):
-    """What messages come from, and answers go to."""
-
-    def receive(self, now_s: float) -> tuple[bytes, list[bytes]] | None:
-        """Return a message that arrived, and its peer."""
-
-    def reply(self, peer: bytes, envelope: Envelope, now_s: float) -> bool:
-        """Send to a worker; False if it is disconnected or does not read."""
-
-
 class World(Protocol):
     """The surroundings of the aggregator."""
 
     scenario: Scenario
     batch: int
     clock: Clock
+    network: Network
     invariants: InvariantChecker
-
-    @property
-    def network(self) -> Port:
-        """Its port."""
 
     def point(self, where: str) -> None:
         """Pass a point at which the aggregator may be killed, which raises `Killed`."""
@@ -70,14 +57,6 @@ class World(Protocol):
 
     def note(self, *what: object) -> None:
         """Write a line of the trace."""
-
-
-class Host(World, Protocol):
-    """The surroundings of an aggregator that can be killed."""
-
-    @property
-    def network(self) -> Network:
-        """Its port, with all connections."""
 
 
 class SimulatedInbox(Inbox):
@@ -162,7 +141,7 @@ class Stop(threading.Event):
 class Aggregator:
     """A data directory, and the process that serves it, if one does."""
 
-    def __init__(self, world: Host, engine: type[Engine]) -> None:
+    def __init__(self, world: World, engine: type[Engine]) -> None:
         self.engine: Engine | None = None
         self.num_boots = 0
         self._num_duplicates = 0

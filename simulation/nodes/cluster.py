@@ -148,7 +148,7 @@ class NodeCluster:
             self._check_end()
         finally:
             for node in self.nodes:
-                node.end()
+                node.die()
             self.ledger.close()
 
     def _is_drained(self) -> bool:

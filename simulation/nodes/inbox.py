@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, cast
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.cluster.host import AnswerPost
 from gradwatch_server.cluster.inbox import ClusterInbox
-from gradwatch_server.cluster.names import Names
 from gradwatch_server.ingest.inbox import WORK_S
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.nats.connection import Connection
 from gradwatch_wire import Ack, Record, Welcome
 from simulation.aggregator import COST_S
 from simulation.invariants import InvariantChecker
-from simulation.nodes.names import NAMESPACE
+from simulation.nodes.names import NAMES
 from simulation.nodes.waiter import Waiter
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class PartitionInbox(ClusterInbox):
 
     def __init__(self, node: Node, waiter: Waiter, invariants: InvariantChecker) -> None:
         connection = cast("Connection", node)
-        post = AnswerPost(node.id, Names(NAMESPACE), connection, node.deliver, node.is_live)
+        post = AnswerPost(node.id, NAMES, connection, node.deliver, node.is_live)
         super().__init__("simulated", BudgetUse(), post)
         self._seconds = lambda: 0.0
         self._waiter = waiter

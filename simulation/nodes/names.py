@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-NAMESPACE: Final = "gw"
-"""What all of them begin with."""
+from gradwatch_server.cluster.names import Names
+
+NAMES: Final = Names("gradwatch")
 
 
 def log_of(partition: int) -> str:
     """Return the subject of a partition's log."""
-    return f"{NAMESPACE}.log.{partition}"
-
-
-def inbox_of(partition: int) -> str:
-    """Return the subject of what is for the owner of a partition."""
-    return f"{NAMESPACE}.ingest.{partition}"
+    return f"{NAMES.namespace}.log.{partition}"
 
 
 def partition_in(subject: str) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.parcels import (
     Answer,
     Parcel,
@@ -22,7 +21,7 @@ from simulation.network import Network
 from simulation.nodes.bus import Delivery
 from simulation.nodes.gateway import SimulatedGateway
 from simulation.nodes.keeper import Keeper
-from simulation.nodes.names import NAMESPACE, inbox_of, log_of, partition_in
+from simulation.nodes.names import NAMES, log_of, partition_in
 from simulation.nodes.partition import PartitionEngine
 
 if TYPE_CHECKING:
@@ -111,7 +110,8 @@ class Node:
             self._note("is stopped")
             self._keeper.stop()
 
-    def _die(self) -> None:
+    def die(self) -> None:
+        """End all of it where it is."""
         faults, clock = self.cluster.faults, self.cluster.clock
         for engine in [*self.engines.values(), *self.ending]:
             engine.kill()
@@ -123,10 +123,6 @@ class Node:
         self.cluster.bus.hear_no_more(self.number)
         self.network.restart()
         self._down_until_s = clock.now_s + faults.random.random() * faults.scenario.outage_s
-
-    def end(self) -> None:
-        """End it with the simulation."""
-        self._die()
 
     def _boot(self) -> None:
         self._num_boots += 1
@@ -155,7 +151,7 @@ class Node:
             if self.is_running and not self._is_doomed:
                 thread()
         if self._is_doomed:
-            self._die()
+            self.die()
 
     def _keep(self) -> None:
         if self._keeper is not None:
@@ -168,7 +164,7 @@ class Node:
         self._note("takes partition", partition, "as epoch", epoch)
         self.owned[partition] = epoch
         self.cluster.num_epochs += 1
-        self.cluster.bus.listen(self.number, inbox_of(partition))
+        self.cluster.bus.listen(self.number, NAMES.ingest(partition))
 
     def release(self, partition: int) -> None:
         """Save a partition and end it."""
@@ -177,7 +173,7 @@ class Node:
         self._note("ends partition", partition)
         self._waiting.pop(partition, None)
         self._retries.pop(partition, None)
-        self.cluster.bus.hear_no_more(self.number, inbox_of(partition))
+        self.cluster.bus.hear_no_more(self.number, NAMES.ingest(partition))
         engine = self.engines.pop(partition, None)
         if engine is not None:
             engine.stop()
@@ -238,7 +234,7 @@ class Node:
             self._put(partition, self.id, parcels)
             return True
         try:
-            self.publish(inbox_of(partition), pack_parcels(self.id, parcels), {})
+            self.publish(NAMES.ingest(partition), pack_parcels(self.id, parcels), {})
         except UnreachableError:
             return False
         return True
@@ -268,7 +264,7 @@ class Node:
 
     @property
     def _answers(self) -> str:
-        return Names(NAMESPACE).answers(self.id)
+        return NAMES.answers(self.id)
 
     def _note(self, *what: object) -> None:
         self.cluster.note(self.id, *what)

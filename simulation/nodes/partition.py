@@ -14,7 +14,7 @@ from simulation.aggregator import WINDOW_STEPS
 from simulation.invariants import Violation, require
 from simulation.nodes.inbox import PartitionInbox
 from simulation.nodes.ledger import LedgerSession
-from simulation.nodes.names import NAMESPACE
+from simulation.nodes.names import NAMES
 from simulation.nodes.store import PartitionStore
 from simulation.nodes.stream_client import SimulatedStream
 from simulation.nodes.task import Task
@@ -33,7 +33,6 @@ class PartitionEngine:
         self.partition, self.epoch = partition, epoch
         self.engine: Engine | None = None
         self.is_between_batches = False
-        self.fault: str | None = None
         self._node = node
         self._cluster = cluster
         self._task = Task(self._run)
@@ -51,11 +50,6 @@ class PartitionEngine:
     def is_over(self) -> bool:
         """Whether it does nothing more."""
         return self._task.is_over
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it was told to end."""
-        return self._stop.is_set()
 
     def step(self) -> None:
         """Let it go on until it waits."""
@@ -86,8 +80,7 @@ class PartitionEngine:
         self._note("starts")
         engine.run()
         self.engine = None
-        self.fault = engine.published.fault
-        self._note("ends", self.fault or "")
+        self._note("ends", engine.published.fault or "")
 
     def _fail(self) -> None:
         """Look at what the engine fails with, in the midst of that."""
@@ -123,7 +116,7 @@ class PartitionEngine:
         stream = SimulatedStream(
             cluster.stream, node.number, cluster.faults, cluster.clock, self._waiter
         )
-        log = cluster.parts.log(stream, NAMESPACE, self.partition, self.epoch)
+        log = cluster.parts.log(stream, NAMES.namespace, self.partition, self.epoch)
         return cluster.parts.engine(
             PartitionStore(log, session, clock, self._wait_a_turn),
             self.inbox,
