@@ -5,17 +5,40 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import typer
 
-from simulation.simulate import Outcome, simulate
+from simulation.nodes.simulate import simulate_nodes
+from simulation.simulate import simulate
 
 CHUNK: Final = 10
 """Seeds that a process takes at once."""
+
+
+class Outcome(Protocol):
+    """What came of a seed."""
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+
+    @property
+    def violation(self) -> str | None:
+        """The promise that was broken, None if all were kept."""
+
+    @property
+    def trace(self) -> str:
+        """The last things that happened, one a line."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was counted, by what it is."""
+
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -28,20 +51,26 @@ def main(
     seed: Annotated[int, typer.Option(min=-1, help="Run this one, and print its trace.")] = -1,
     *,
     long: Annotated[bool, typer.Option("--long", help="Let them train for longer.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Let several nodes share what one process does.")
+    ] = False,
 ) -> None:
     """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten.
 
     Each seed that breaks a promise is printed with what happened last; then the exit code is 1.
     """
+    if long and cluster:
+        raise typer.BadParameter("--long and --cluster are of different simulations: give one")
     run: Callable[[int], Outcome] = functools.partial(simulate, is_long=long)
-    again = "scripts/simulate --long" if long else "scripts/simulate"
+    if cluster:
+        run = simulate_nodes
+    again = "scripts/simulate" + " --long" * long + " --cluster" * cluster
     if seed >= 0:
         outcome = run(seed)
         print(outcome.trace)
         print(_verdict(outcome))
         raise typer.Exit(outcome.violation is not None)
-    began_s, made, stored, lost, boots = time.monotonic(), 0, 0, 0, 0
-    broken = []
+    began_s, counts, broken = time.monotonic(), Counter[str](), []
     numbers = range(first, first + seeds)
     outcomes = map(run, numbers) if jobs == 1 else _share(run, numbers, jobs)
     for count, outcome in enumerate(outcomes, 1):
@@ -50,18 +79,15 @@ def main(
             print(_verdict(outcome))
             print(f"again: {again} --seed {outcome.seed}", flush=True)
             broken.append(outcome.seed)
-        made, stored, lost = made + outcome.made, stored + outcome.stored, lost + outcome.lost
-        boots += outcome.boots
+        counts.update(outcome.counts)
         if sys.stderr.isatty() and count % 50 == 0:
             print(f"\r{count} seeds", end="", file=sys.stderr, flush=True)
     if broken:
         print(f"{len(broken)} of {seeds} seeds broke a promise: {', '.join(map(str, broken))}")
         raise typer.Exit(1)
     took_s = time.monotonic() - began_s
-    print(
-        f"{seeds} seeds kept every promise, {seeds / took_s:.0f} seeds/s: {made} records made, "
-        f"{stored} stored, {lost} declared lost, {boots} starts of the aggregator"
-    )
+    told = ", ".join(f"{number} {what}" for what, number in counts.items())
+    print(f"{seeds} seeds kept every promise, {seeds / took_s:.0f} seeds/s: {told}")
 
 
 def _share(run: Callable[[int], Outcome], numbers: Iterable[int], jobs: int) -> Iterator[Outcome]:

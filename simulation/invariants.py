@@ -62,6 +62,7 @@ class Account:
     num_unresolved: int = 0  # those stored whose manifest was declared lost before
     num_forgotten: int = 0
     is_over: bool = False  # nothing but the spill is left
+    hears_old: bool = False  # answers may come late: one seems to be of a log that lost something
     checked: tuple[int, ...] = ()
 
     @property
@@ -72,7 +73,8 @@ class Account:
     @property
     def budget(self) -> int:
         """Bytes that the send buffer may hold, and manifests that a new log is told again."""
-        again = self.outbox.manifests.values() if self.num_forgotten else ()
+        told_again = self.num_forgotten or self.hears_old
+        again = self.outbox.manifests.values() if told_again else ()
         return self.max_bytes + sum(len(item.body) for item in again)
 
     @property

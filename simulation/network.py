@@ -98,13 +98,13 @@ class Network:
         """Return when a message sent now will be there."""
         return now_s + self._random.random() * self._delay_s
 
-    def receive(self, now_s: float) -> tuple[Connection, list[bytes]] | None:
-        """Return a message that arrived at the aggregator, from any of the connections."""
+    def receive(self, now_s: float) -> tuple[bytes, list[bytes]] | None:
+        """Return a message that arrived at the aggregator, and its peer."""
         ready = [c for c in self.connections.values() if c.up.has_arrived(now_s)]
         if not ready:
             return None
         connection = self._random.choice(ready)
-        return connection, connection.up.get()
+        return connection.peer, connection.up.get()
 
     def reply(self, peer: bytes, envelope: Envelope, now_s: float) -> bool:
         """Send to a worker; False if it is disconnected or does not read."""

@@ -11,27 +11,28 @@ from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.alert_delivery import AlertChange
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.checkpoints import load_checkpoint
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.store import AlertEvent, Store
 from gradwatch_wire.jsonable import jsonable
-from simulation.aggregator import WINDOW_STEPS, Aggregator
+from simulation.aggregator import WINDOW_STEPS
 from simulation.invariants import InvariantChecker, require
 from simulation.scenario import RUN
 
 ALL: Final = 1 << 31
 
 
-def check_store(aggregator: Aggregator, invariants: InvariantChecker) -> None:
+def check_store(store: Store, events: Sequence[AlertEvent], invariants: InvariantChecker) -> None:
     """Check that the disk has everything that was ever committed, or a checkpoint of it."""
-    on_disk = dict(aggregator.store.log.entries())
-    saved = load_checkpoint(aggregator.store.state, WINDOW_STEPS)
+    on_disk = dict(store.log.entries())
+    saved = load_checkpoint(store.state, WINDOW_STEPS)
     for offset, entry in enumerate(invariants.entries, 1):
         kept = on_disk.pop(offset, None)
         trimmed = kept is None and offset <= saved.position.start
         require(kept == entry or trimmed, "what is committed is on the disk", offset, entry)
     require(not on_disk, "what is on the disk was committed", on_disk)
     require(not saved.damaged, "every checkpoint can be read", saved.damaged)
-    invariants.check_alert_events(alert_events(aggregator))
+    invariants.check_alert_events(list(events))
 
 
 class Replay:
@@ -39,28 +40,34 @@ class Replay:
 
     def __init__(self) -> None:
         self.state = State(WINDOW_STEPS)
-        self.alerts: list[Alert] = []
+        self.events: list[tuple[str, Any]] = []
+        """Run and alert of what is to be stored: each change of each alert once."""
+        self._changes: set[tuple[str, str]] = set()
         self._num_applied = 0
 
     def follow(self, committed: Sequence[Entry]) -> Replay:
         """Apply what is new; return itself."""
         for entry in committed[self._num_applied :]:
-            self.alerts += self.state.apply(entry)
+            self._expect(self.state.apply(entry))
         self._num_applied = len(committed)
         return self
 
+    def _expect(self, alerts: Iterable[Alert]) -> None:
+        for event in (AlertChange.of(alert).event() for alert in alerts):
+            change = event.alert_id, event.change
+            if change not in self._changes:
+                self._changes.add(change)
+                self.events.append((event.run, json.loads(event.body)))
 
-def check_replay(aggregator: Aggregator, replay: Replay) -> None:
-    """Check the views and the alerts of a running aggregator, once it did a round."""
-    if aggregator.engine is None:
-        return
-    state, alerts = replay.state, replay.alerts
-    live, again = views_of(aggregator.engine._state), views_of(state)
+
+def check_replay(engine: Engine, events: Sequence[AlertEvent], replay: Replay) -> None:
+    """Check the views of an engine between two rounds, and the alert events that it stored."""
+    live, again = views_of(engine._state), views_of(replay.state)
     for told, derived in zip(live, again, strict=True):
         require(told == derived, "a replay gives the same views", told, derived)
-    stored = [(event.run, event.alert) for event in alert_events(aggregator)]
-    expected = expected_events(alerts)
-    require(stored == expected, "a replay gives the same alerts", stored, expected)
+    stored = [(event.run, event.alert) for event in events]
+    promise = "a replay gives the same alerts"
+    require(stored == replay.events, promise, stored, replay.events)
     fired = [own for _, own in stored if own["state"] == "firing"]
     told = [(own["id"], (own["update"] or {"number": 0})["number"]) for own in fired]
     require(len(told) == len(set(told)), "an alert fires once, and tells what is new once", told)
@@ -82,14 +89,6 @@ def views_of(state: State) -> list[Any]:
     return views
 
 
-def expected_events(alerts: Iterable[Alert]) -> list[tuple[str, Any]]:
-    """Return run and alert of what is stored of these alerts: each change of each once."""
-    kept: dict[tuple[str, str], tuple[str, Any]] = {}
-    for event in (AlertChange.of(alert).event() for alert in alerts):
-        kept.setdefault((event.alert_id, event.change), (event.run, json.loads(event.body)))
-    return list(kept.values())
-
-
-def alert_events(aggregator: Aggregator) -> list[AlertEvent]:
+def alert_events(store: Store) -> list[AlertEvent]:
     """Return all alert events that are stored."""
-    return aggregator.store.alert_events.after(0, most=ALL)
+    return store.alert_events.after(0, most=ALL)

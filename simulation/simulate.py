@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from gradwatch_server.storage import checkpointer as checkpointer_module
 from simulation.cluster import Cluster, Parts
 from simulation.invariants import Violation
 from simulation.replay import alert_events
-from simulation.scenario import SECOND_NS, draw, draw_long
+from simulation.scenario import SECOND_NS, Scenario, draw, draw_long
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,16 @@ class Outcome:
     evicted: int
     refused: int
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was counted, by what it is."""
+        return {
+            "records made": self.made,
+            "stored": self.stored,
+            "declared lost": self.lost,
+            "starts of the aggregator": self.boots,
+        }
+
 
 def simulate(
     seed: int,
@@ -76,7 +86,7 @@ def simulate(
     scenario = replace(scenario, **(changes or {}))
     cluster = Cluster(scenario, random, parts or Parts())
     violation = None
-    with _surroundings(cluster):
+    with surroundings(scenario):
         try:
             cluster.run()
         except Violation as error:
@@ -84,13 +94,13 @@ def simulate(
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
             violation = f"nothing fails inside: {error!r}"
             cluster.note(traceback.format_exc())
-    told = [event.alert for event in alert_events(cluster.aggregator)]
+    told = [event.alert for event in alert_events(cluster.aggregator.store)]
     use = cluster.aggregator.budget_use
     accounts = cluster.invariants.accounts.values()
     return Outcome(
         seed=seed,
         violation=violation,
-        trace="\n".join(_line(at_s, what) for at_s, what in cluster.trace),
+        trace=trace_of(cluster.trace),
         made=sum(len(account.made) for account in accounts),
         stored=sum(account.num_stored for account in accounts),
         lost=sum(account.num_lost for account in accounts),
@@ -105,14 +115,14 @@ def simulate(
     )
 
 
-def _line(at_s: float, what: tuple[object, ...]) -> str:
-    return f"{at_s:8.2f} s  " + " ".join(map(str, what))
+def trace_of(events: Iterable[tuple[float, tuple[object, ...]]]) -> str:
+    """Return what happened, one event a line."""
+    return "\n".join(f"{at_s:8.2f} s  " + " ".join(map(str, what)) for at_s, what in events)
 
 
 @contextlib.contextmanager
-def _surroundings(cluster: Cluster) -> Iterator[None]:
+def surroundings(scenario: Scenario) -> Iterator[None]:
     """Give the engine the scenario's limits, and keep its log silent."""
-    scenario = cluster.scenario
     logger = logging.getLogger("gradwatch_server")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
-from simulation.network import Network, Socket
+from simulation.network import Socket
 from simulation.spill import SimulatedOrphan
 
 
 class SpillReplayer:
     """Sends one session, until everything is stored or it is refused."""
 
-    def __init__(self, orphan: SimulatedOrphan, network: Network, random: Random) -> None:
+    def __init__(self, orphan: SimulatedOrphan, socket: Socket) -> None:
         self._orphan = orphan
         self._sessions = OrphanedSessions([orphan])
-        self._socket = Socket(network, random)
+        self._socket = socket
 
     def tick(self, now_s: float, *, reachable: bool) -> None:
         """Do a round."""

@@ -15,7 +15,7 @@ from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from simulation.clock import Clock
 from simulation.invariants import Account, InvariantChecker, key_of
-from simulation.network import Network, Socket
+from simulation.network import Socket
 from simulation.scenario import Scenario
 from simulation.spill import SimulatedOrphan, SimulatedSpill
 
@@ -30,7 +30,7 @@ class Worker:
         scenario: Scenario,
         random: Random,
         clock: Clock,
-        network: Network,
+        socket: Socket,
         invariants: InvariantChecker,
         session: type[Session[Outbox]],
         hello: Hello,
@@ -43,7 +43,7 @@ class Worker:
         outbox = Outbox(scenario.buffer_bytes, spill)
         self.session = session(session_id, hello, outbox, scenario.in_flight)
         self.hello = hello
-        self.socket = Socket(network, random)
+        self.socket = socket
         self.account = Account(self.name, outbox, spill, scenario.buffer_bytes)
         invariants.accounts[session_id] = self.account
         self.step = 0
