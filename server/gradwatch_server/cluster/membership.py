@@ -209,10 +209,14 @@ class Membership:
         self._act()
 
     def _renew(self) -> None:
-        """Renew the lease if it is time; it counts from before that is asked for."""
+        """Renew the lease if it is time; again if the answer came so late that it is time anew."""
+        for _ in range(2):
+            if time.monotonic() - self._renewed_s >= self._lease_s / RENEWALS:
+                self._write_lease()
+
+    def _write_lease(self) -> None:
+        """Write the lease, which counts from before that is asked for."""
         now_s = time.monotonic()
-        if now_s - self._renewed_s < self._lease_s / RENEWALS:
-            return
         value, key = self._record.encode(), self.node
         revision = None
         if self._lease_revision:

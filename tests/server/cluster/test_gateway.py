@@ -17,6 +17,7 @@ from gradwatch_server.cluster.inbox import ClusterInbox
 from gradwatch_server.cluster.ownership import partition_of
 from gradwatch_server.cluster.parcels import Answer, Parcel, pack_parcels, unpack_parcels
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.engine import intake
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.keys import Keys, add_client, make_keys, read_keys
@@ -155,8 +156,9 @@ def test_one_of_whom_records_vanished_on_the_way_is_made_to_say_hello(
 
 
 def test_another_connection_may_go_on_with_a_session_whose_first_one_is_gone(
-    new_node: NewNode, peers: NewPeer
+    new_node: NewNode, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(intake, "SILENT_NS", 10**15)  # nobody is taken for gone by his silence
     node = new_node()
     first = peers(node.gateway.endpoint).attach()
     again = peers(node.gateway.endpoint)
