@@ -16,7 +16,7 @@ from simulation.__main__ import app
 from simulation.nodes.cluster import NodeCluster
 from simulation.nodes.simulate import simulate_nodes
 
-SEEDS = 20
+SEEDS = 16
 SEEDS_FOR_A_BUG = 40
 NUMBERS = count()
 
@@ -51,7 +51,7 @@ def check_seeds(number: int) -> None:
 
 def test_the_same_seed_is_the_same_run() -> None:
     """Or a failing one could not be looked at again."""
-    for seed in (0, 3, 11):
+    for seed in (2, 11):
         assert simulate_nodes(seed) == simulate_nodes(seed)
 
 
