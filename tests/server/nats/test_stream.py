@@ -96,6 +96,30 @@ def test_the_same_message_is_written_once(stream: JetStreamStream) -> None:
     assert [own.sequence for own in chain.read()] == [first, second]
 
 
+def test_a_new_owner_is_in_whatever_comes_before_it(stream: JetStreamStream) -> None:
+    """Owners of lower epochs append no more, and cannot come back."""
+    subject = f"{stream.name}.x"
+
+    def append(after: int, epoch: int) -> int:
+        name = f"{after} {epoch}"
+        return stream.append(subject, b"", message_id=name, after=after, epoch=epoch, headers={})
+
+    sequences = [stream.take_over(subject, 1, {})]
+    sequences.append(append(sequences[-1], 1))
+    sequences.append(stream.take_over(subject, 5, {}))
+    with pytest.raises(LastSequenceError):
+        append(sequences[1], 1)
+    stream.take_over(subject, 3, {})
+    sequences.append(append(sequences[-1], 5))
+    sequences.append(stream.take_over(subject, 5, {}))
+
+    found = list(stream.read(subject))
+    assert [own.sequence for own in found] == sequences
+    assert [own.epoch for own in found] == [1, 1, 5, 5, 5]
+    rest = stream.read(subject, sequences[2])
+    assert [own.sequence for own in rest] == sequences[3:]
+
+
 def test_purging_keeps_the_message_that_is_named(stream: JetStreamStream) -> None:
     """And all after it; other subjects stay."""
     chain, other = Chain(stream, "x"), Chain(stream, "y")

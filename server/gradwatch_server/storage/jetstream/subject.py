@@ -177,7 +177,7 @@ class Subject:
             return known
         payloads = [self.payload_of(sequence) for sequence in batch.sequences]
         if None in payloads:
-            self._check_dropped([batch])
+            self._check_dropped(batch)
             return []
         return self._decoded(batch, [own for own in payloads if own is not None])
 
@@ -187,11 +187,20 @@ class Subject:
         Raises:
             StorageError: If they cannot be read.
         """
-        if len(batches) <= FEW:
-            yield from ((own, self.entries_of(own)) for own in batches)
-            return
+        left = {own.sequences[0]: own for own in batches}
+        if len(batches) > FEW:
+            try:
+                for batch, entries in self._pages(batches):
+                    del left[batch.sequences[0]]
+                    yield batch, entries
+            except StorageError as error:
+                if error.fault is not StorageFault.DAMAGED:
+                    raise
+        # Few, or what was being purged as it was read, or what is missing indeed.
+        yield from ((own, self.entries_of(own)) for own in left.values())
+
+    def _pages(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Placed]]]:
         place = {sequence: own for own in batches for sequence in own.sequences}
-        missing = {own.sequences[0]: own for own in batches}
         payloads: list[bytes] = []
         for stored in self._messages(self._before(batches[0]), headers_only=False):
             batch = place.get(stored.sequence)
@@ -201,18 +210,15 @@ class Subject:
                 payloads = []
             payloads.append(stored.payload)
             if stored.sequence == batch.sequences[-1] and len(payloads) == len(batch.sequences):
-                del missing[batch.sequences[0]]
                 yield batch, self._decoded(batch, payloads)
             if stored.sequence >= batches[-1].sequences[-1]:
-                break
-        self._check_dropped(list(missing.values()))
+                return
 
-    def _check_dropped(self, batches: Sequence[Batch]) -> None:
-        """Make sure that batches which are not there were purged by us."""
-        for batch in batches:
-            if batch in self.batches.between(batch.first - 1, batch.first):
-                msg = f"the message {batch.sequences[0]} of {self.name} is missing"
-                raise StorageError(msg, StorageFault.DAMAGED)
+    def _check_dropped(self, batch: Batch) -> None:
+        """Make sure that a batch which is not there was purged by us."""
+        if batch in self.batches.between(batch.first - 1, batch.first):
+            msg = f"the message {batch.sequences[0]} of {self.name} is missing"
+            raise StorageError(msg, StorageFault.DAMAGED)
 
     def _before(self, batch: Batch) -> int:
         """Return a message before a batch, to read from there on; 0 for the oldest one."""

@@ -122,7 +122,8 @@ def test_whoever_was_followed_writes_nothing(stream: FailingStream) -> None:
     assert offsets(owner) == [1, 11]
     assert refused(lambda: zombie.append(ticks(20))) is StorageFault.GONE
     assert refused(lambda: open_log(stream, 1)) is StorageFault.GONE
-    assert offsets(open_log(stream, 3)) == [1, 11]
+    owner.append(ticks(12))
+    assert offsets(open_log(stream, 3)) == [1, 11, 12]
 
 
 def test_copies_of_an_owner_that_was_followed_are_refused(stream: FailingStream) -> None:
