@@ -224,7 +224,7 @@ def test_an_operator_is_warned_of_what_is_open() -> None:
     ("given", "lacking"),
     [({"cluster": "nats://a"}, "--ledger"), ({"ledger": "postgresql://a/b"}, "--cluster")],
 )
-def test_half_a_cluster_is_refused(given: dict[str, str], lacking: str) -> None:
+def test_half_a_cluster_is_refused(given: dict[str, Any], lacking: str) -> None:
     message = refusal(**given)
     assert f"give also {lacking} " in message
 

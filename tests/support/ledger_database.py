@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.postgres.connections import BinaryCursor
+from gradwatch_server.storage.postgres.connections import BinaryCursor, Connections
 from gradwatch_server.storage.postgres.ledger import PostgresLedger
-from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 CLUSTER_ID: Final = "5f0c"
 PARTITIONS: Final = 8
@@ -36,6 +37,10 @@ _FILL: Final = """
     END $$
 """
 
+_OTHERS: Final = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
 _MAKE_ROOM: Final = "DROP FUNCTION IF EXISTS full_disk CASCADE"
 
 
@@ -43,15 +48,14 @@ class LedgerDatabase:
     """A database that is the ledger of a cluster.
 
     Args:
-        server: Where it is.
         url: Its URL.
     """
 
-    def __init__(self, server: PostgresServer, url: str) -> None:
-        self.server = server
+    def __init__(self, url: str) -> None:
         self.url = url
         self.count: Callable[[bool], None] | None = None
         """Called where a process may be killed, with whether something is written there."""
+        self._own = Connections(lambda: psycopg.connect(url, autocommit=True), 1)
         self._patch = pytest.MonkeyPatch()
         cursors = "gradwatch_server.storage.postgres.connections.BinaryCursor"
         self._patch.setattr(cursors, self._cursors())
@@ -61,6 +65,7 @@ class LedgerDatabase:
     def close(self) -> None:
         """Close it."""
         self.ledger.close()
+        self._own.close()
         self._patch.undo()
 
     def open(self, partitions: int = PARTITIONS) -> PostgresLedger:
@@ -69,7 +74,9 @@ class LedgerDatabase:
 
     def execute(self, sql: str, *values: Any) -> list[Any]:
         """Run a statement in it."""
-        return self.server.execute(sql, values, self.url)
+        with self._own.one() as connection:
+            cursor = connection.execute(sql, values or None)
+            return cursor.fetchall() if cursor.description else []
 
     def clear(self) -> None:
         """Make it as it was when it was new."""
@@ -87,7 +94,8 @@ class LedgerDatabase:
     def end_connections(self) -> None:
         """End those that processes have which are killed."""
         self.count = None
-        self.server.end_connections(self.url)
+        self.execute(f"SELECT pg_terminate_backend(pid) {_OTHERS}")
+        wait_until(lambda: not self.execute(f"SELECT pid {_OTHERS}"), "connections are gone")
 
     def _cursors(self) -> type[BinaryCursor]:
         """Return what connections run their statements with, so that `count` sees them."""
@@ -111,7 +119,7 @@ class LedgerDatabase:
                 try:
                     database.count(is_writing)
                 except BaseException:
-                    end = "SELECT pg_terminate_backend(%s, 60000)"
+                    end = "SELECT pg_terminate_backend(%s)"
                     database.execute(end, self.connection.info.backend_pid)
                     raise
 

@@ -125,17 +125,6 @@ class PostgresServer:
             cursor = connection.execute(sql, values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def end_connections(self, url: str) -> None:
-        """End all connections to a database, as when the processes that have them are killed."""
-        with psycopg.connect(url, autocommit=True) as connection:
-            others = (
-                "FROM pg_stat_activity WHERE datname = current_database()"
-                " AND pid <> pg_backend_pid()"
-            )
-            connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
-            find = f"SELECT pid {others}"
-            wait_until(lambda: not connection.execute(find).fetchall(), "connections are gone")
-
     def close(self) -> None:
         """Stop it and remove all of it."""
         self.stop()
@@ -144,4 +133,6 @@ class PostgresServer:
 
 
 def _as_nobody() -> list[str | Path]:
-    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    # Whoever kills the tests ends it too.
+    who = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    return ["setpriv", *who, "--pdeathsig=INT"]

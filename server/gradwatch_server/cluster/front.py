@@ -18,7 +18,8 @@ from gradwatch_server.cluster.listing import LISTING_PATH, Listings
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.notifying import PARTITION
 from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.proxy import FORWARDED, Proxy, unavailable
+from gradwatch_server.cluster.proxy import FORWARDED, Proxy
+from gradwatch_server.cluster.unavailable import unavailable
 from gradwatch_server.storage.store import AlertEventReader, StorageError
 
 CLUSTER_PATH: Final = "/cluster"

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -192,7 +192,7 @@ class Membership:
             except Exception:
                 logger.exception("a look at the cluster failed")
             if not self.has_lease():
-                self._lose_all()
+                self._lose(self.owned())
             self._asked.wait(self._lease_s / LOOKS)
             self._asked.clear()
         self._leave()
@@ -209,10 +209,14 @@ class Membership:
         self._act()
 
     def _renew(self) -> None:
-        """Renew the lease if it is time; it counts from before that is asked for."""
+        """Renew the lease if it is time; again if the answer came so late that it is time anew."""
+        for _ in range(2):
+            if time.monotonic() - self._renewed_s >= self._lease_s / RENEWALS:
+                self._write_lease()
+
+    def _write_lease(self) -> None:
+        """Write the lease, which counts from before that is asked for."""
         now_s = time.monotonic()
-        if now_s - self._renewed_s < self._lease_s / RENEWALS:
-            return
         value, key = self._record.encode(), self.node
         revision = None
         if self._lease_revision:
@@ -231,8 +235,7 @@ class Membership:
             recorded = dict(self._recorded)
         live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
         wish = plan(self.node, live, recorded, self._held)
-        for partition in wish.lose:
-            self._lose(partition)
+        self._lose(wish.lose)
         for partition in wish.release:
             self._release(partition, recorded[partition])
         for partition in wish.take:
@@ -253,14 +256,13 @@ class Membership:
             self._write(partition, None, owner.epoch)
             self._forget(partition)
 
-    def _lose(self, partition: int) -> None:
-        logger.warning("partition %d is not owned any more", partition)
-        self._forget(partition)
-        self._holder.lose(partition)
-
-    def _lose_all(self) -> None:
-        for partition in list(self._held):
-            self._lose(partition)
+    def _lose(self, partitions: Sequence[int]) -> None:
+        if partitions:
+            shown = ", ".join(map(str, partitions))
+            logger.warning("not owned any more, and ended here: partitions %s", shown)
+        for partition in partitions:
+            self._forget(partition)
+            self._holder.lose(partition)
 
     def _forget(self, partition: int) -> None:
         self._held.pop(partition, None)

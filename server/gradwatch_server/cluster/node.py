@@ -40,6 +40,7 @@ from gradwatch_server.cluster.partition import Surroundings
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
+from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
@@ -271,6 +272,7 @@ class _Node:
         )
         events = self._storage.alert_events
         app = make_app(self._view, events, self._alert_stream, parts)
+        tell_storage_errors(app)
         listings.summaries = app.state.shared.summaries
         return Front(
             app,

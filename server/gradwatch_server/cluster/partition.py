@@ -19,6 +19,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.inbox import ClusterInbox, Postman
 from gradwatch_server.cluster.parcels import Parcel
 from gradwatch_server.cluster.storage import Storage
+from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import Timings
@@ -189,6 +190,7 @@ class Partition:
                 timings=around.timings,
             )
             app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
+            tell_storage_errors(app)
         except BaseException:
             store.close()
             raise

@@ -12,8 +12,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gradwatch_server.api.connections import CONNECTION
-from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.security.access import IS_HEAD
+from gradwatch_server.cluster.unavailable import unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +35,7 @@ NOT_PASSED: Final = frozenset(
     }
 )  # fmt: skip
 
-RETRY_AFTER_S: Final = 1
-
 EVENTS: Final = "text/event-stream"
-
-
-def unavailable(detail: str) -> Problem:
-    """Return the answer to who may ask again in a moment."""
-    problem = Problem(503, detail)
-    problem.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return problem
 
 
 class Proxy:

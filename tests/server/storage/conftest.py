@@ -129,7 +129,7 @@ REMOTE_PLACES: dict[Callable[..., Place], Sequence[str]] = {
 @pytest.fixture(scope="session")
 def shared_ledger(postgres: PostgresServer) -> Iterator[LedgerDatabase]:
     """A ledger that tests have one after the other."""
-    database = LedgerDatabase(postgres, postgres.make_database())
+    database = LedgerDatabase(postgres.make_database())
     yield database
     database.close()
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote
@@ -190,7 +190,7 @@ def test_cursors_have_no_gap_in_the_order_in_which_they_are_seen(ledger: Postgre
     """With several owners, events that were stored before, and owners that fail meanwhile."""
     owners = [ledger.take(partition, 1) for partition in range(3)]
     ledger.take(3, 2)
-    rounds, seen = 25, [0]
+    rounds, seen, written = 25, [0], threading.Event()
 
     def write(own: PartitionLedger) -> None:
         for number in range(rounds):
@@ -205,14 +205,19 @@ def test_cursors_have_no_gap_in_the_order_in_which_they_are_seen(ledger: Postgre
                 raise ZeroDivisionError
 
     def follow() -> None:
-        while len(seen) <= rounds * len(owners):
-            seen.extend(own.cursor for own in ledger.alert_events.after(seen[-1], most=7))
+        while True:
+            is_last = written.is_set()
+            page = ledger.alert_events.after(seen[-1], most=7)
+            seen.extend(own.cursor for own in page)
+            if is_last and not page:
+                return
 
     with ThreadPoolExecutor(5) as threads:
+        following = threads.submit(follow)
         done = [threads.submit(write, own) for own in owners]
-        done += [threads.submit(fail), threads.submit(follow)]
-        for each in done:
-            each.result(PATIENCE_S)
+        wait([*done, threads.submit(fail)])
+        written.set()
+        following.result(PATIENCE_S)
 
     assert seen == list(range(rounds * len(owners) + 1))
     assert [len(own.alert_events.after(0)) for own in owners] == [rounds] * len(owners)
