@@ -34,10 +34,14 @@ class PartitionInbox(ClusterInbox):
         self._invariants = invariants
         self._cluster = node.cluster
 
-    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
+    def receive(
+        self,
+        timeout_ms: int,
+        work_s: float = WORK_S,  # noqa: ARG002 - of how long real writes take
+    ) -> Iterator[Message]:
         """Yield what has arrived, up to a batch."""
         self._batch_messages = self._cluster.batch
-        for message in super().receive(timeout_ms, work_s):
+        for message in super().receive(timeout_ms):
             yield message
             self._waiter.point("receive")
 

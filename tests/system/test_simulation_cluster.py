@@ -16,7 +16,7 @@ from simulation.__main__ import app
 from simulation.nodes.cluster import NodeCluster
 from simulation.nodes.simulate import simulate_nodes
 
-SEEDS = 20
+SEEDS = 16
 SEEDS_FOR_A_BUG = 40
 NUMBERS = count()
 
@@ -51,7 +51,7 @@ def check_seeds(number: int) -> None:
 
 def test_the_same_seed_is_the_same_run() -> None:
     """Or a failing one could not be looked at again."""
-    for seed in range(3):
+    for seed in (2, 11):
         assert simulate_nodes(seed) == simulate_nodes(seed)
 
 
@@ -97,8 +97,8 @@ def lives_for_ever(bucket: Any, key: str) -> Any:
             "all partitions have one owner in the end",
         ),
         (
-            "gradwatch_server.cluster.membership.Membership._lose_all",
-            lambda _: None,
+            "gradwatch_server.cluster.membership.Membership._lose",
+            lambda *_: None,
             {"cut": 0.05, "cut_s": 30.0},
             "a node without a lease serves nothing",
         ),
