@@ -136,8 +136,8 @@ def test_where_nobody_answers_all_are_named(
     watch.close()
 
     first, second = nowhere
-    begin = f"gradwatch: 3 pending records were not delivered to {first}, {second}: no aggregator answered;"
-    assert caplog.records[-1].getMessage().startswith(begin)
+    what = f"3 pending records were not delivered to {first}, {second}: no aggregator answered;"
+    assert caplog.records[-1].getMessage().startswith(f"gradwatch: {what}")
     assert watch.stats()["moves"] > 2
 
 
