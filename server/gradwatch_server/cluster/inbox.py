@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.cluster.parcels import Answer, Parcel
-from gradwatch_server.ingest.inbox import MAX_DROPPED, MESSAGE_BYTES, Inbox
+from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox, note_dropped
 from gradwatch_server.ingest.message import Dropped, PackedRecord
 from gradwatch_wire import Ack, Envelope, Record, Welcome, encode
 from gradwatch_wire.codec import join, place_of
@@ -71,8 +71,8 @@ class ClusterInbox(Inbox):
 
     def _overflow(self, peer: bytes, parcel: Parcel) -> None:
         session, seq = place_of(b"".join(parcel.frames[1:2]))
-        if seq and session not in self._overflowed and len(self._overflowed) < MAX_DROPPED:
-            self._overflowed[session] = Dropped(peer, seq)
+        if seq:
+            note_dropped(self._overflowed, session, Dropped(peer, seq))
 
     def _read(self, timeout_ms: int) -> None:
         self._postman.flush()
@@ -92,9 +92,7 @@ class ClusterInbox(Inbox):
                 self._gone.pop(peer, None)
                 self._put(peer, (parcel.client, parcel.frames), now_s)
         for session, dropped in overflowed.items():
-            known = self.dropped.get(session)
-            if known is None or dropped.seq < known.seq:
-                self.dropped[session] = dropped
+            note_dropped(self.dropped, session, dropped)
 
     def _note_gone(self, peer: bytes) -> None:
         self._gone[peer] = None

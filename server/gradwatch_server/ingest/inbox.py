@@ -105,10 +105,8 @@ class Inbox(ABC):
             if whose == peer:
                 self._floods.count(peer, num_bytes, now_s)
             session, seq = place_of(b"".join(frames[1:2]))
-            known = self.dropped.get(session)
-            if seq and (len(self.dropped) < MAX_DROPPED or known is not None):
-                seq = seq if known is None else max(seq, known.seq)
-                self.dropped[session] = Dropped(whose, seq)
+            if seq:
+                note_dropped(self.dropped, session, Dropped(whose, seq))
         return num_bytes
 
     def _report(self) -> None:
@@ -162,6 +160,15 @@ class Inbox(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what is open."""
+
+
+def note_dropped(known: dict[bytes, Dropped], session: bytes, dropped: Dropped) -> None:
+    """Keep of a session the last record for which there was no room; of `MAX_DROPPED` sessions."""
+    before = known.get(session)
+    if before is None and len(known) >= MAX_DROPPED:
+        return
+    if before is None or dropped.seq > before.seq:
+        known[session] = dropped
 
 
 def bytes_of(arrived: Arrived) -> int:
