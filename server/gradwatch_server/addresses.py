@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
 
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
@@ -24,6 +25,23 @@ def split_address(address: str) -> tuple[str, int]:
         msg = f"not of the form host:port, such as {DEFAULT_HTTP}"
         raise ValueError(msg)
     return host.strip("[]"), int(port)
+
+
+def check_http_address(address: str) -> str:
+    """Return where HTTP is answered, without a slash at its end.
+
+    Raises:
+        ValueError: If it is not of that form, with its port and nothing behind it.
+    """
+    scheme, _, place = address.rstrip("/").partition("://")
+    try:
+        host, port = split_address(place)
+    except ValueError:
+        host, port = "", 0
+    if scheme not in ("http", "https") or not port or not _HOST.fullmatch(host):
+        msg = "not an address with its port, such as http://10.0.0.5:8420"
+        raise ValueError(msg)
+    return address.rstrip("/")
 
 
 def check_collector(address: str) -> str:

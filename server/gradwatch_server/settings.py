@@ -16,7 +16,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gradwatch_server.addresses import check_collector, endpoint_host, is_loopback, split_address
+from gradwatch_server.addresses import (
+    check_collector,
+    check_http_address,
+    endpoint_host,
+    is_loopback,
+    split_address,
+)
 from gradwatch_server.budgets import BUDGETS, Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
@@ -56,7 +62,6 @@ class Settings(BaseSettings):
     )
     advertise: str | None = Field(
         None,
-        pattern=r"^https?://[^/?#@\s]+/?$",
         description="Where other nodes reach the HTTP API of this one.",
     )
     cluster_namespace: str = Field(
@@ -171,6 +176,11 @@ class Settings(BaseSettings):
     @classmethod
     def _base_address(cls, value: str | None) -> str | None:
         return None if value is None else check_collector(value)
+
+    @field_validator("advertise")
+    @classmethod
+    def _http_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_http_address(value)
 
     @field_validator("notify")
     @classmethod

@@ -240,6 +240,15 @@ def test_a_name_of_a_node_that_is_no_part_of_a_subject_is_refused(name: str) -> 
     assert "node" in refusal(node=name)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.5:8420", "http://u:p@host", "http://host/path"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.5:8420",
+        "http://u:p@host:8420",
+        "http://host:8420/path",
+        "http://host",
+        "http://host:99999",
+    ],
+)
 def test_an_advertised_address_is_one_of_http(address: str) -> None:
     assert "advertise" in refusal(advertise=address)

@@ -206,7 +206,7 @@ def test_each_example_has_a_link() -> None:
 def test_a_reader_gets_each_step_once_and_begins_again_with_an_attempt(
     mirrored: Mirrored, peers: Any
 ) -> None:
-    """Also the numbers of a second attempt at the same steps."""
+    """Also the numbers of a second attempt at the same steps, and at another address."""
     service = mirrored.aggregator
     peer = peers(service.ingest, run="again").attach()
     reader = SeriesReader(service.url, "again")
@@ -227,6 +227,7 @@ def test_a_reader_gets_each_step_once_and_begins_again_with_an_attempt(
         1: math.inf,
     }
     assert list(wait_until(reader.read)) == [2]
+    reader.ask_at(service.url.replace("127.0.0.1", "localhost"))
     assert reader.read() == {}
     second = peers(service.ingest, run="again").attach()
     second.steps(0, 7.0)

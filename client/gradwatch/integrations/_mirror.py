@@ -164,9 +164,12 @@ class Mirror:
         """Mirror the steps that are new; where the run is seen is known once it was answered."""
         watch = self._watch
         with self._faults.noting("mirror"):
-            if self._series is None and watch is not None and (url := watch.http_url) is not None:
-                self._series = SeriesReader(url, watch.run)
-                self._tracker.link(watch.run, run_page(url, watch.run))
+            if watch is not None and (url := watch.http_url) is not None:
+                if self._series is None:
+                    self._series = SeriesReader(url, watch.run)
+                    self._tracker.link(watch.run, run_page(url, watch.run))
+                elif url != self._series.url:
+                    self._series.ask_at(url)
             if self._series is not None and (steps := self._series.read()):
                 self._tracker.log(steps)
 

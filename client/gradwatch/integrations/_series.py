@@ -37,13 +37,19 @@ class SeriesReader:
     """
 
     def __init__(self, url: str, run: str) -> None:
-        parts = urlsplit(url)
-        self._netloc = parts.netloc
-        self._path = f"{parts.path}/runs/{run}"
-        self._connection_type = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._run = run
+        self.ask_at(url)
         self._token = os.environ.get("GRADWATCH_TOKEN", "")
         self._place: tuple[int, int] | None = None  # attempt and epoch
         self._after = -1
+
+    def ask_at(self, url: str) -> None:
+        """Ask there from now on, for what comes next: another node of a cluster answers, say."""
+        self.url = url
+        parts = urlsplit(url)
+        self._netloc = parts.netloc
+        self._path = f"{parts.path}/runs/{self._run}"
+        self._connection_type = HTTPSConnection if parts.scheme == "https" else HTTPConnection
 
     def read(self) -> dict[int, dict[str, float]]:
         """Return steps to their numbers by the names of `COLUMNS`; each step once.

@@ -60,7 +60,7 @@ class Intake:
         self._on_beat = on_beat
         self._admission = Admission(ingest, state, budget_use)
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
-        self._missing: dict[bytes, Dropped] = {}  # session -> the last that is to come again
+        self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
         self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to
 
     def next_round(self, now_ns: int, batch: Batch) -> list[bytes]:
@@ -218,8 +218,9 @@ class Intake:
             batch.add(now_ns, Received(envelope), message.raw)
         elif checked.outcome is Outcome.DUPLICATE:
             self._published.num_duplicates += 1
-        else:
-            self._miss(envelope.session, Dropped(message.peer, envelope.seq))
+        else:  # what was missing first comes first when it is sent again
+            missing = Dropped(message.peer, envelope.seq)
+            self._missing.setdefault(envelope.session, missing)
         batch.answer(envelope.session, message.peer)
 
     def _revive(self, session: bytes, now_ns: int, batch: Batch) -> None:

@@ -77,4 +77,6 @@ class PublishedStanding:
             return True
         is_newest = alert.attempt == max(line.number for line in whole.attempts)
         ended_well = states == {RankState.ENDED}
-        return is_newest and not ended_well and now_s - attempt.updated_ns / 1e9 < AFTER_END_S
+        # A run that hung has no frames for long, and ranks that said so until its end.
+        ended_ns = max(attempt.updated_ns, *(rank.last_ns for rank in attempt.ranks))
+        return is_newest and not ended_well and now_s - ended_ns / 1e9 < AFTER_END_S

@@ -25,6 +25,8 @@ from typer.testing import CliRunner
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.doctor.check import Check, run_checks
 from gradwatch_server.cli.doctor.client import CLIENT_CHECKS
+from gradwatch_server.cli.doctor.client.connection import ingest_advice
+from gradwatch_server.cli.doctor.client.subject import ClientSide
 from gradwatch_server.cli.doctor.finding import Finding, Level, error, ok
 from gradwatch_server.cli.doctor.packages import Requirement, complaints, of_extra
 from gradwatch_server.cli.doctor.server import SERVER_CHECKS
@@ -272,7 +274,7 @@ def test_a_directory_that_is_none_or_cannot_be_made_is_an_error() -> None:
     assert "cannot be made in" in found.says("directory")[0]
     if Path("/proc/self").exists():  # where nothing can be made, although root may write
         found = of_server("--data", "/proc/nope")
-        assert found.says("directory")[0] == "/proc/nope cannot be made in /proc"
+        assert found.says("directory")[0].startswith("/proc/nope cannot be made in /proc: ")
         assert "cannot be written by" in of_server("--data", "/proc").says("directory")[0]
 
 
@@ -317,7 +319,9 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         found = of_server("--data", fixed)
         assert found.says("directory")[0].startswith(f"{fixed} (owner 0) cannot be written by")
         found = of_server("--data", fixed / "data")
-        assert found.says("directory")[0] == f"{fixed / 'data'} cannot be made in {fixed}"
+        assert found.says("directory")[0] == (
+            f"{fixed / 'data'} cannot be made in {fixed}: Read-only file system"
+        )
     assert found.code == 1
 
 
@@ -715,3 +719,34 @@ def test_it_is_a_command_of_its_own_that_people_can_read(tmp_path: Path) -> None
 
     result = run_command(tmp_path, "doctor", "--nothing")
     assert result.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "advice"),
+    [
+        ("10.0.0.9", "tcp://127.0.0.1:5555", "on its own machine only"),
+        ("127.0.0.1", "tcp://127.0.0.1:7000", "prints as ingest: tcp://127.0.0.1:7000"),
+        ("fe80::1", None, "tcp://[fe80::1]:5555, if not set other"),
+    ],
+)
+def test_advice_for_records_is_no_address_that_cannot_work(
+    host: str, told: str | None, advice: str
+) -> None:
+    """Of another machine, or a guess."""
+    endpoint = f"tcp://[{host}]:8420" if ":" in host else f"tcp://{host}:8420"
+    assert advice in ingest_advice(ClientSide(endpoint), told)
+
+
+def test_a_node_of_a_cluster_has_no_data_to_look_at() -> None:
+    """And no lock by which an aggregator at its ports could be told."""
+    found = of_server("--config", _cluster_config())
+    for name in ("directory", "filesystem", "disk", "lock", "database"):
+        assert found.level(name) == "skipped", found.says(name)
+    assert found.level("http-address") == "ok"
+    assert found.level("extras") == "ok"
+
+
+def _cluster_config() -> Path:
+    path = Path("cluster.toml")
+    path.write_text('cluster = "nats://a:4222"\nledger = "postgresql://a/b"\n', "utf-8")
+    return path

@@ -66,5 +66,14 @@ def test_for_a_day_where_a_rank_did_not_and_not_once_the_run_was_taken_up(
     assert not run.is_repeated()
 
 
+def test_the_day_begins_at_the_end_and_not_when_a_run_began_to_hang(run: Run) -> None:
+    for _ in range(3):
+        run.job.beat(0, 1, after=AFTER_END_S)
+    run.job.bye(0)
+    run.job.lose(1)
+    assert run.is_repeated(after_s=AFTER_END_S - 60.0)
+    assert not run.is_repeated(after_s=AFTER_END_S + 60.0)
+
+
 def test_not_of_a_run_that_left_memory(run: Run) -> None:
     assert not PublishedStanding(dict).is_repeated("gpt", run.alert.id, 0.0)

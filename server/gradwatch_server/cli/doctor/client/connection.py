@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from gradwatch_server.addresses import endpoint_host, is_loopback
 from gradwatch_server.cli.doctor.client.exchange import Handshake
 from gradwatch_server.cli.doctor.client.subject import ClientSide
 from gradwatch_server.cli.doctor.finding import Finding, error, ok, skipped, warning
@@ -83,9 +84,8 @@ def look_at_peer(subject: ClientSide) -> Finding:
     if peer.speaks in {Speaks.ROUTER, Speaks.CURVE}:
         return ok(f"there is {peer.what}")
     if (answer := subject.aggregator_at_endpoint) is not None:
-        ingest = answer.fields.get("ingest") or f"tcp://{subject.host}:{INGEST_PORT}"
         says = f"{subject.endpoint} is where an aggregator answers HTTP; records go elsewhere"
-        return error(says, f"give the address that gradwatch serve prints as ingest, as {ingest}")
+        return error(says, ingest_advice(subject, answer.fields.get("ingest")))
     if peer.speaks is Speaks.SILENCE:
         return error(f"there is {peer.what}", f"it hangs, or is no aggregator; {_WHERE}")
     return error(f"there is {peer.what}, that is no aggregator", _WHERE)
@@ -147,6 +147,18 @@ def look_at_answer(subject: ClientSide) -> Finding:
         advice = "nothing is lost by it; ask what lies in between, or run an aggregator closer by"
         return warning(says, advice)
     return ok(says)
+
+
+def ingest_advice(subject: ClientSide, told: object) -> str:
+    """Return where records go instead of the HTTP port, as far as the aggregator says."""
+    if told is None:  # it listens on all addresses, at a port that it does not tell
+        host = f"[{subject.host}]" if ":" in str(subject.host) else subject.host
+        usual = f"tcp://{host}:{INGEST_PORT}"
+        return f"give the address that gradwatch serve prints as ingest: {usual}, if not set other"
+    own = endpoint_host(str(told))
+    if own is not None and is_loopback(own) and not is_loopback(str(subject.host)):
+        return f"it takes records at {told}, on its own machine only: {_OTHER_MACHINE}"
+    return f"give the address that gradwatch serve prints as ingest: {told}"
 
 
 def _refused(fault: OSError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -15,23 +16,26 @@ LEAST_FREE_BYTES: Final = 256 << 20
 """Below this a disk counts as full: what is written between two looks at the sizes has to fit."""
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_NODE: Final = "a node of a cluster keeps no data"
 _ANOTHER: Final = "or choose another directory with --data"
 
 
 def look_at_directory(subject: ServerSide) -> Finding:
     """Ask whether it can be used, and who else may."""
     directory = subject.settings.data
+    if subject.settings.cluster is not None:
+        return skipped(_NODE)
     if not directory.exists():
         parent = _existing(directory)
-        if not _can_be_written(parent):
-            return error(f"{directory} cannot be made in {parent}", f"make it, {_ANOTHER}")
+        if fault := _write_fault(parent):
+            return error(f"{directory} cannot be made in {parent}: {fault}", f"make it, {_ANOTHER}")
         return ok(f"{directory.absolute()} is not there yet: serve makes it")
     if not directory.is_dir():
         return error(f"{directory} is no directory", f"move it away, {_ANOTHER}")
     found = directory.stat()
-    if not _is_usable(subject, directory):
+    if fault := _use_fault(subject, directory):
         says = f"{directory} (owner {found.st_uid}) cannot be written by this user ({os.getuid()})"
-        return error(says, f"run: chown -R {os.getuid()} {directory}, {_ANOTHER}")
+        return error(f"{says}: {fault}", f"run: chown -R {os.getuid()} {directory}, {_ANOTHER}")
     mode = stat.S_IMODE(found.st_mode)
     if mode & _OTHERS:
         says = f"{directory}: mode {mode:04o} lets others in"
@@ -44,6 +48,8 @@ def look_at_directory(subject: ServerSide) -> Finding:
 
 def look_at_filesystem(subject: ServerSide) -> Finding:
     """Ask whether another machine may have its files open."""
+    if subject.settings.cluster is not None:
+        return skipped(_NODE)
     kind = subject.store.network_type
     if kind is None:
         return ok("on no network file system, as far as the system tells")
@@ -55,6 +61,8 @@ def look_at_filesystem(subject: ServerSide) -> Finding:
 
 def look_at_disk(subject: ServerSide) -> Finding:
     """Compare the space that is free with what the settings let the data grow to."""
+    if subject.settings.cluster is not None:
+        return skipped(_NODE)
     settings = subject.settings
     sizes = os.statvfs(_existing(settings.data))
     free = sizes.f_bavail * sizes.f_frsize
@@ -75,6 +83,8 @@ def look_at_disk(subject: ServerSide) -> Finding:
 
 def look_at_lock(subject: ServerSide) -> Finding:
     """Ask whether an aggregator has the directory, or one left it without an end."""
+    if subject.settings.cluster is not None:
+        return skipped(_NODE)
     store, directory = subject.store, subject.settings.data
     if store.holder is not None:
         return ok(f"{directory} is in use by an aggregator that runs (pid {store.holder})")
@@ -88,6 +98,8 @@ def look_at_lock(subject: ServerSide) -> Finding:
 
 def look_at_database(subject: ServerSide) -> Finding:
     """Read the head of the file that the data is in."""
+    if subject.settings.cluster is not None:
+        return skipped(_NODE)
     store, directory = subject.store, subject.settings.data
     if store.written_ns is None:
         return skipped("there is none yet")
@@ -108,24 +120,27 @@ def _foreign(directory: Path) -> Finding:
     return error(says, f"move it away to start afresh, {_ANOTHER}")
 
 
-def _is_usable(subject: ServerSide, directory: Path) -> bool:
-    """Tell whether a directory that is there can be used, without a trace in one that is."""
+def _use_fault(subject: ServerSide, directory: Path) -> str:
+    """Return why a directory that is there cannot be used; without a trace in one that is."""
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        return False
-    has_been_used = subject.store.last_holder is not None
-    return has_been_used or _can_be_written(directory)
+        return os.strerror(errno.EACCES)
+    try:
+        has_been_used = subject.store.last_holder is not None
+    except OSError:  # of another user
+        return ""
+    return "" if has_been_used else _write_fault(directory)
 
 
-def _can_be_written(directory: Path) -> bool:
-    """Tell whether something can be made in a directory, by making and removing it.
+def _write_fault(directory: Path) -> str:
+    """Return why nothing can be made in a directory, by making and removing something.
 
     Modes alone do not say so: to root they allow everything, in `/proc`, too.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".gradwatch-doctor-", dir=directory):
-            return True
-    except OSError:
-        return False
+            return ""
+    except OSError as fault:
+        return fault.strerror or str(fault)
 
 
 def _existing(path: Path) -> Path:

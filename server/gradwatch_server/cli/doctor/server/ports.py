@@ -57,7 +57,7 @@ def look_at_aggregator(subject: ServerSide) -> Finding:
     """Ask the aggregator that runs whether it takes records in."""
     if subject.running is None:
         return skipped("none answers at the HTTP address")
-    if subject.is_own is False:
+    if subject.is_own is False and subject.settings.cluster is None:
         return skipped("the one that answers at the HTTP address is not that of this data")
     answer = subject.ask("/readyz")
     if answer.status != http.client.OK:
@@ -93,6 +93,8 @@ def _taken(
     """Say of an address that an aggregator has whether it is that of this data directory."""
     store, data = subject.store, subject.settings.data
     which = f"an aggregator{f' ({version})' if version else ''}"
+    if subject.settings.cluster is not None:
+        return ok(f"{address} is taken by {which}; which node that is is not known")
     if store.holder is None:
         says = f"{address} is taken by {which}, but no process has the data directory {data}"
         return error(says, f"stop that one, or give a free address with {option}")
