@@ -45,7 +45,18 @@ def check_descriptors() -> None:
 
 
 def _num_free(enough: int) -> int:
-    """Return how many descriptors can be opened, counting up to *enough*."""
+    """Return how many descriptors can be opened; where that has to be tried, up to *enough*."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        # Nothing is opened for it: what is open for a moment may be what the training lacks then.
+        # One of those that are listed is that of the list.
+        return limit - sum(int(name) < limit for name in os.listdir("/proc/self/fd")) + 1
+    except OSError:
+        return _num_opened(enough)
+
+
+def _num_opened(enough: int) -> int:
+    """Return how many descriptors could be opened just now, up to *enough*."""
     opened: list[int] = []
     try:
         # Pipes: they need no file that may be missing, and no permission.

@@ -100,7 +100,7 @@ class Route:
 
     def _tell_move(self) -> None:
         """Tell where records go now: the first time so that it is seen, then where one looks."""
-        where = f"{self._known} does not answer; records go to {self.endpoint}"
+        where = f"{self._known} did not answer in time; records go to {self.endpoint}"
         self._known = self.endpoint
         if self._faults.has_told("moved"):
             tell(logging.INFO, where)

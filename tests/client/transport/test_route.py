@@ -123,8 +123,8 @@ def test_where_records_go_is_told_once_they_do(caplog: pytest.LogCaptureFixture)
         way.go(1.0, refused=True, answers=(A,))
 
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", f"gradwatch: {A} does not answer; records go to {C} (told once)"),
-        ("INFO", f"gradwatch: {C} does not answer; records go to {A}"),
+        ("WARNING", f"gradwatch: {A} did not answer in time; records go to {C} (told once)"),
+        ("INFO", f"gradwatch: {C} did not answer in time; records go to {A}"),
     ]
     assert way.faults.counts.total() == 0
 
