@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from pathlib import Path
 from typing import Final
 
 DESCRIPTORS: Final = 16
@@ -50,7 +51,8 @@ def _num_free(enough: int) -> int:
     try:
         # Nothing is opened for it: what is open for a moment may be what the training lacks then.
         # One of those that are listed is that of the list.
-        return limit - sum(int(name) < limit for name in os.listdir("/proc/self/fd")) + 1
+        taken = sum(int(own.name) < limit for own in Path("/proc/self/fd").iterdir())
+        return limit - taken + 1
     except OSError:
         return _num_opened(enough)
 
