@@ -161,8 +161,12 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
     wait_until(lambda: use.num_refused)
     if comes_again:
         num_refused = use.num_refused
-        peer.send_as(2, 1, large(2, 120_000))
-        wait_until(lambda: use.num_refused > num_refused)
+
+        def is_refused() -> bool:
+            peer.send_as(2, 1, large(2, 120_000))
+            return use.num_refused > num_refused
+
+        wait_until(is_refused)
     db.execute("PRAGMA max_page_count=1000000")
 
     acked = 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gradwatch_server.cluster.node import patiently
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.jetstream import JetStreamStream
@@ -72,7 +73,7 @@ def times_of(log: JetStreamLog) -> list[int]:
 
 def made(connection: Connection, name: str) -> JetStreamStream:
     stream = JetStreamStream(connection, name)
-    stream.ensure([f"{name}.>"], replicas=3, max_bytes=None)
+    patiently(lambda: stream.ensure([f"{name}.>"], replicas=3, max_bytes=None))
     return stream
 
 
