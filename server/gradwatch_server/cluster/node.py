@@ -68,7 +68,7 @@ from gradwatch_wire import __version__
 logger = logging.getLogger(__name__)
 
 WORKERS: Final = 4
-"""Partitions that are opened or closed at once."""
+"""Partitions that are opened at once, and that are closed at once."""
 
 PATIENCE_S: Final = 60.0
 """How long the start waits for a leader of JetStream."""
@@ -115,7 +115,9 @@ class _Node:
         self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
         self._pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
-        stack.callback(self._pool.shutdown)
+        self._stop_pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition-stop")
+        for pool in (self._pool, self._stop_pool):
+            stack.callback(pool.shutdown)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
         self._build()
@@ -217,7 +219,7 @@ class _Node:
 
     def _start(self) -> None:
         stack = self._stack
-        self._host.start(self._surroundings(self._pool))
+        self._host.start(self._surroundings())
         stack.callback(self._host.stop)
         answers = self._names.answers(self._id)
         self._connection.subscribe(answers, answers_to(self._gateway.deliver))
@@ -235,7 +237,7 @@ class _Node:
         self._membership.start()
         stack.callback(self._membership.stop)
 
-    def _surroundings(self, pool: ThreadPoolExecutor) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         post = partial(
             AnswerPost,
             self._id,
@@ -254,7 +256,8 @@ class _Node:
             http_url=self._advertised(),
             timings=self._timings,
             on_alerts=self._tell_alerts,
-            pool=pool,
+            pool=self._pool,
+            stop_pool=self._stop_pool,
         )
 
     def _front(self) -> Front:

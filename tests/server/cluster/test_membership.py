@@ -33,7 +33,7 @@ class Holder:
         assert partition not in self.held
         if self.num_failures:
             self.num_failures -= 1
-            raise UnreachableError("subscribe: no answer in time")  # noqa: EM101
+            raise UnreachableError("subscribe: no answer in time")
         self.held[partition] = epoch
 
     def release(self, partition: int) -> None:
