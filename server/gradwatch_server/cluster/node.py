@@ -127,7 +127,7 @@ class _Node:
             self._storage.alert_events,
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
-            partial(self._host.epoch_of, PARTITION),
+            self._notifying_epoch,
         )
 
     def _open_storage(self) -> ReplicatedStorage:
@@ -297,6 +297,10 @@ class _Node:
         hosts = Hosts(split_address(settings.http)[0], (*settings.http_hosts, own))
         tokens = self._made.keys.tokens if self._made.keys is not None else None
         return AccessPolicy(hosts, tokens, self._parts.stream_tokens)
+
+    def _notifying_epoch(self) -> int | None:
+        """Return the epoch with which this node sends notifications, None if it does not."""
+        return self._host.epoch_of(PARTITION) if self._membership.has_lease() else None
 
     def _set_rules(self, rules: Rules) -> None:
         self._view.rules = rules
