@@ -111,9 +111,9 @@ def test_one_that_is_looked_at_while_it_opens_takes_no_other_thread(
     storage.go_on.set()
     wait_until(lambda: slow.running, "the slow one runs")
     assert storage.opened == [SLOW, OTHER]
-    for own in (slow, other):
-        own.end()
-        wait_until(lambda own=own: own.has_ended, "its end")
+    slow.end()
+    other.end()
+    wait_until(lambda: slow.has_ended and other.has_ended, "their end")
 
 
 def test_the_end_of_one_waits_for_no_other_that_opens(
