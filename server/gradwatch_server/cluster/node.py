@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
@@ -35,6 +35,7 @@ from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings
+from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
@@ -55,7 +56,7 @@ from gradwatch_server.http_server import (
 from gradwatch_server.keys import Keys
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import NATSError, UnreachableError
+from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyValue
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.preparation import prepare
@@ -70,12 +71,8 @@ logger = logging.getLogger(__name__)
 WORKERS: Final = 4
 """Partitions that are opened at once, and that are closed at once."""
 
-PATIENCE_S: Final = 60.0
-"""How long the start waits for a leader of JetStream."""
-
-PAUSE_S: Final = 0.2
-
-T = TypeVar("T")
+CLOCKS_S: Final = 60.0
+"""How far the clocks of nodes may be apart."""
 
 
 def serve_node(
@@ -330,31 +327,12 @@ class _Node:
         return self._host.fault
 
 
-def patiently(make: Callable[[], T]) -> T:
-    """Return what *make* returns once JetStream answers: servers may start with the nodes.
-
-    Raises:
-        GradwatchError: If it does not answer in time, or anything else is wrong.
-    """
-    until_s, is_told = time.monotonic() + PATIENCE_S, False
-    while True:
-        try:
-            return make()
-        except UnreachableError as error:
-            if time.monotonic() > until_s:
-                raise
-            if not is_told:
-                logger.warning("waiting for JetStream: %s", error)
-            is_told = True
-            time.sleep(PAUSE_S)
-
-
 def _stream_tokens(keys: Keys | None) -> StreamTokens:
     """Return what makes tokens that every node with the same keys takes."""
     if keys is None:
         return StreamTokens()
     secret = hashlib.sha256(b"gradwatch stream tokens " + keys.tokens.write.encode()).digest()
-    return StreamTokens(time.time, secret)
+    return StreamTokens(time.time, secret, grace_s=CLOCKS_S)
 
 
 def _host_name() -> str:
