@@ -9,10 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
@@ -40,6 +39,7 @@ from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
+from gradwatch_server.cluster.workers import Workers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
@@ -68,9 +68,6 @@ from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
 
-WORKERS: Final = 4
-"""Partitions that are opened at once, and that are closed at once."""
-
 CLOCKS_S: Final = 60.0
 """How far the clocks of nodes may be apart."""
 
@@ -90,7 +87,10 @@ def serve_node(
     for library in ("alembic", "httpx"):
         logging.getLogger(library).setLevel(logging.WARNING)
     with reloading.listening(), contextlib.ExitStack() as stack:
-        _Node(settings, stack).run(announce, reloading)
+        node = _Node(settings, stack)
+        node.run(announce, reloading)
+    if node.workers.do_hang:
+        _leave()
 
 
 class _Node:
@@ -111,10 +111,8 @@ class _Node:
         self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
         self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
-        self._pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
-        self._stop_pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition-stop")
-        for pool in (self._pool, self._stop_pool):
-            stack.callback(pool.shutdown)
+        self.workers = Workers()
+        stack.callback(self.workers.shut_down)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
         self._build()
@@ -173,7 +171,7 @@ class _Node:
             self._timings,
             lambda: self._watch.cursor,
             self._matter,
-            self._pool,
+            self.workers.opening,
         )
         bucket = patiently(lambda: self._bucket(self._names.silences))
         self._silences = ClusterSilences(bucket, self._view.engines, self._view.clock)
@@ -253,8 +251,8 @@ class _Node:
             http_url=self._advertised(),
             timings=self._timings,
             on_alerts=self._tell_alerts,
-            pool=self._pool,
-            stop_pool=self._stop_pool,
+            pool=self.workers.opening,
+            stop_pool=self.workers.ending,
         )
 
     def _front(self) -> Front:
@@ -325,6 +323,13 @@ class _Node:
         if self._watch.fault is not None:
             return f"PostgreSQL: {self._watch.fault}"
         return self._host.fault
+
+
+def _leave() -> NoReturn:
+    """End the process although threads wait for PostgreSQL, which Python would wait for."""
+    logger.error("not all was saved, as PostgreSQL hangs: the next owners read it from the log")
+    logging.shutdown()
+    os._exit(1)
 
 
 def _stream_tokens(keys: Keys | None) -> StreamTokens:
