@@ -99,14 +99,18 @@ class Host:
     # Owning
 
     def own(self, partition: int, epoch: int) -> None:
-        """Begin with a partition."""
+        """Begin with a partition.
+
+        Raises:
+            NATSError: If its messages cannot be subscribed to: it is not owned then.
+        """
         assert self._around is not None  # noqa: S101 - it was started
         own = Partition(partition, epoch, self._rules, self._around)
-        self._owned = {**self._owned, partition: own}
         assembler = Assembler(lambda payload: self._take_parcels(own, payload))
         self._subscriptions[partition] = self._connection.subscribe(
             self._names.ingest(partition), _adding_to(assembler)
         )
+        self._owned = {**self._owned, partition: own}  # nothing is owned that hears nothing
         self._around.pool.submit(self._begin_if_used, own)
 
     def release(self, partition: int) -> None:
@@ -136,7 +140,9 @@ class Host:
             own.begin()  # which tries again until it can be read
 
     def _unsubscribe(self, partition: int) -> None:
-        subscription = self._subscriptions.pop(partition)
+        subscription = self._subscriptions.pop(partition, None)
+        if subscription is None:
+            return
         try:
             self._connection.unsubscribe(subscription)
         except GradwatchError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 """How often it is looked; whoever stores some says so besides."""
+
+HANGS_S: Final = 5.0
+"""Time after which a look without an answer is a fault."""
+
+STOP_S: Final = 1.0
+"""How long the end waits for a look."""
 
 
 class LedgerWatch:
@@ -26,13 +33,22 @@ class LedgerWatch:
     def __init__(self, alert_events: AlertEventReader, on_new: Callable[[], None]) -> None:
         self.cursor = 0
         """That of the newest event."""
-        self.fault: str | None = None
-        """Why the ledger cannot be read just now, None if it can."""
+        self._fault: str | None = None
+        self._began_s: float | None = None  # the look that goes on
         self._alert_events = alert_events
         self._on_new = on_new
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gradwatch-ledger", daemon=True)
+
+    @property
+    def fault(self) -> str | None:
+        """Why the ledger cannot be read just now, None if it can."""
+        began_s = self._began_s
+        waited_s = 0.0 if began_s is None else time.monotonic() - began_s
+        if waited_s > HANGS_S:
+            return f"the ledger has not answered for {waited_s:.0f} s"
+        return self._fault
 
     def start(self) -> None:
         """Begin."""
@@ -47,20 +63,28 @@ class LedgerWatch:
         self._stopping.set()
         self._woken.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                newest = self._alert_events.newest()
-            except StorageError as error:
-                if self.fault is None:
-                    logger.error("the ledger cannot be read: %s", error)
-                self.fault = str(error)
-            else:
-                self.fault = None
-                if newest != self.cursor:
-                    self.cursor = newest
-                    self._on_new()
+            newest = self._look()
+            if newest is not None and newest != self.cursor:
+                self.cursor = newest
+                self._on_new()
             self._woken.wait(LOOK_S)
             self._woken.clear()
+
+    def _look(self) -> int | None:
+        """Return the newest cursor, None if it cannot be read."""
+        self._began_s = time.monotonic()
+        try:
+            newest = self._alert_events.newest()
+        except StorageError as error:
+            if self._fault is None:
+                logger.error("the ledger cannot be read: %s", error)
+            self._fault = str(error)
+            return None
+        finally:
+            self._began_s = None
+        self._fault = None
+        return newest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -98,8 +98,7 @@ class Listings:
             shared = self._shared[spark] = SharedAnswer(partial(self._gather, spark), lambda: SHARE)
         self._shared.move_to_end(spark)
         if len(self._shared) > MAX_SPARKS:
-            oldest, _ = self._shared.popitem(last=False)
-            self._newest.pop(oldest, None)
+            self._shared.popitem(last=False)
         return await shared.get()
 
     async def answer_own(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,8 +136,6 @@ class Listings:
                 known = found.get(run.key[1])
                 if known is None or known.key < run.key:  # it moves from one to another just now
                     found[run.key[1]] = run
-        for of in [own for own in self._of_nodes if own[0] not in nodes]:
-            del self._of_nodes[of]
         before = self._newest.get(spark, Listing())
         kept = {run.key[1]: run for run in before.runs}
         next_ = before.number + 1
@@ -146,8 +143,18 @@ class Listings:
             name: kept[name] if kept.get(name) == run else replace(run, number=next_)
             for name, run in found.items()
         }
-        self._newest[spark] = before.next(numbered)
-        return cast("Listing[Listed]", self._newest[spark])
+        newest = self._newest[spark] = before.next(numbered)
+        self._forget(nodes)
+        return cast("Listing[Listed]", newest)
+
+    def _forget(self, nodes: Collection[str]) -> None:
+        """Forget what was kept of nodes that are gone, and of curves that nobody asked for long."""
+        self._of_nodes = {
+            (node, spark): runs
+            for (node, spark), runs in self._of_nodes.items()
+            if node in nodes and spark in self._shared
+        }
+        self._newest = {of: own for of, own in self._newest.items() if of in self._shared}
 
     async def _ask(self, record: NodeRecord, spark: int | None) -> list[RemoteRun]:
         """Return the runs of another node: those that it had, if it does not answer."""

@@ -182,20 +182,26 @@ class Membership:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._look()
             try:
-                self._round()
-                self._fault = None
-            except NATSError as error:
-                self._fault = f"NATS: {error}"
-                self._looks_left = 0
-                logger.debug("a look at the cluster failed: %s", error)
+                if not self.has_lease():
+                    self._lose(self.owned())
             except Exception:
-                logger.exception("a look at the cluster failed")
-            if not self.has_lease():
-                self._lose(self.owned())
+                logger.exception("partitions could not be ended; it is tried again")
             self._asked.wait(self._lease_s / LOOKS)
             self._asked.clear()
         self._leave()
+
+    def _look(self) -> None:
+        try:
+            self._round()
+            self._fault = None
+        except NATSError as error:
+            self._fault = f"NATS: {error}"
+            self._looks_left = 0
+            logger.debug("a look at the cluster failed: %s", error)
+        except Exception:
+            logger.exception("a look at the cluster failed")
 
     def _round(self) -> None:
         self._renew()
@@ -236,17 +242,24 @@ class Membership:
         live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
         wish = plan(self.node, live, recorded, self._held)
         self._lose(wish.lose)
-        for partition in wish.release:
-            self._release(partition, recorded[partition])
+        # What began to end is given up also if nobody wants it any more: nothing else frees it.
+        for partition in sorted({*wish.release, *self._releasing}):
+            if self._keeps_lease():
+                self._release(partition, recorded[partition])
         for partition in wish.take:
-            if self._holder.has_ended(partition):
+            if self._holder.has_ended(partition) and self._keeps_lease():
                 self._acquire(partition, recorded[partition])
+
+    def _keeps_lease(self) -> bool:
+        """Renew the lease if it is time: many writes may take longer than it lasts."""
+        self._renew()
+        return self.has_lease()
 
     def _acquire(self, partition: int, owner: Owner) -> None:
         epoch = self._write(partition, self.node, owner.epoch)
         if epoch is not None:
-            self._held[partition] = epoch
             self._holder.own(partition, epoch)
+            self._held[partition] = epoch  # if that fails it is not held, and acquired again
 
     def _release(self, partition: int, owner: Owner) -> None:
         if partition in self._held and partition not in self._releasing:
@@ -261,8 +274,8 @@ class Membership:
             shown = ", ".join(map(str, partitions))
             logger.warning("not owned any more, and ended here: partitions %s", shown)
         for partition in partitions:
-            self._forget(partition)
             self._holder.lose(partition)
+            self._forget(partition)
 
     def _forget(self, partition: int) -> None:
         self._held.pop(partition, None)

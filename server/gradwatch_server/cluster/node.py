@@ -9,10 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NoReturn
 
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
@@ -35,10 +34,12 @@ from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings
+from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
+from gradwatch_server.cluster.workers import Workers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
@@ -55,7 +56,7 @@ from gradwatch_server.http_server import (
 from gradwatch_server.keys import Keys
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import NATSError, UnreachableError
+from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyValue
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.preparation import prepare
@@ -67,15 +68,8 @@ from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
 
-WORKERS: Final = 4
-"""Partitions that are opened or closed at once."""
-
-PATIENCE_S: Final = 60.0
-"""How long the start waits for a leader of JetStream."""
-
-PAUSE_S: Final = 0.2
-
-T = TypeVar("T")
+CLOCKS_S: Final = 60.0
+"""How far the clocks of nodes may be apart."""
 
 
 def serve_node(
@@ -93,7 +87,10 @@ def serve_node(
     for library in ("alembic", "httpx"):
         logging.getLogger(library).setLevel(logging.WARNING)
     with reloading.listening(), contextlib.ExitStack() as stack:
-        _Node(settings, stack).run(announce, reloading)
+        node = _Node(settings, stack)
+        node.run(announce, reloading)
+    if node.workers.do_hang:
+        _leave()
 
 
 class _Node:
@@ -114,8 +111,8 @@ class _Node:
         self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
         self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
-        self._pool = ThreadPoolExecutor(WORKERS, "gradwatch-partition")
-        stack.callback(self._pool.shutdown)
+        self.workers = Workers()
+        stack.callback(self.workers.shut_down)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
         self._build()
@@ -125,7 +122,7 @@ class _Node:
             self._storage.alert_events,
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
-            partial(self._host.epoch_of, PARTITION),
+            self._notifying_epoch,
         )
 
     def _open_storage(self) -> ReplicatedStorage:
@@ -174,7 +171,7 @@ class _Node:
             self._timings,
             lambda: self._watch.cursor,
             self._matter,
-            self._pool,
+            self.workers.opening,
         )
         bucket = patiently(lambda: self._bucket(self._names.silences))
         self._silences = ClusterSilences(bucket, self._view.engines, self._view.clock)
@@ -217,7 +214,7 @@ class _Node:
 
     def _start(self) -> None:
         stack = self._stack
-        self._host.start(self._surroundings(self._pool))
+        self._host.start(self._surroundings())
         stack.callback(self._host.stop)
         answers = self._names.answers(self._id)
         self._connection.subscribe(answers, answers_to(self._gateway.deliver))
@@ -235,7 +232,7 @@ class _Node:
         self._membership.start()
         stack.callback(self._membership.stop)
 
-    def _surroundings(self, pool: ThreadPoolExecutor) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         post = partial(
             AnswerPost,
             self._id,
@@ -254,7 +251,8 @@ class _Node:
             http_url=self._advertised(),
             timings=self._timings,
             on_alerts=self._tell_alerts,
-            pool=pool,
+            pool=self.workers.opening,
+            stop_pool=self.workers.ending,
         )
 
     def _front(self) -> Front:
@@ -295,6 +293,10 @@ class _Node:
         tokens = self._made.keys.tokens if self._made.keys is not None else None
         return AccessPolicy(hosts, tokens, self._parts.stream_tokens)
 
+    def _notifying_epoch(self) -> int | None:
+        """Return the epoch with which this node sends notifications, None if it does not."""
+        return self._host.epoch_of(PARTITION) if self._membership.has_lease() else None
+
     def _set_rules(self, rules: Rules) -> None:
         self._view.rules = rules
         self._host.set_rules(rules)
@@ -323,23 +325,11 @@ class _Node:
         return self._host.fault
 
 
-def patiently(make: Callable[[], T]) -> T:
-    """Return what *make* returns once JetStream answers: servers may start with the nodes.
-
-    Raises:
-        GradwatchError: If it does not answer in time, or anything else is wrong.
-    """
-    until_s, is_told = time.monotonic() + PATIENCE_S, False
-    while True:
-        try:
-            return make()
-        except UnreachableError as error:
-            if time.monotonic() > until_s:
-                raise
-            if not is_told:
-                logger.warning("waiting for JetStream: %s", error)
-            is_told = True
-            time.sleep(PAUSE_S)
+def _leave() -> NoReturn:
+    """End the process although threads wait for PostgreSQL, which Python would wait for."""
+    logger.error("not all was saved, as PostgreSQL hangs: the next owners read it from the log")
+    logging.shutdown()
+    os._exit(1)
 
 
 def _stream_tokens(keys: Keys | None) -> StreamTokens:
@@ -347,7 +337,7 @@ def _stream_tokens(keys: Keys | None) -> StreamTokens:
     if keys is None:
         return StreamTokens()
     secret = hashlib.sha256(b"gradwatch stream tokens " + keys.tokens.write.encode()).digest()
-    return StreamTokens(time.time, secret)
+    return StreamTokens(time.time, secret, grace_s=CLOCKS_S)
 
 
 def _host_name() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gradwatch_server.notify.notifications import Notifications
+from gradwatch_server.notify.notifications import STOP_S, Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.settings import Targets
 from gradwatch_server.notify.status import TargetStatus
@@ -107,7 +107,7 @@ class ClusterNotifications(Notifications):
         """End it."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)  # PostgreSQL may hang
         self._current.stop()
 
     def statuses(self) -> list[TargetStatus]:

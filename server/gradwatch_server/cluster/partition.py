@@ -49,6 +49,7 @@ class Surroundings:
         timings: Where engines note how long they take.
         on_alerts: Called after alerts were stored.
         pool: Runs what takes long.
+        stop_pool: Runs the end of partitions, which is not to wait behind all that are opened.
     """
 
     settings: Settings
@@ -61,6 +62,7 @@ class Surroundings:
     timings: Timings
     on_alerts: Callable[[], None]
     pool: Executor
+    stop_pool: Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Running:
 
 
 class Partition:
-    """A partition at one epoch. All methods are for any thread, and none but `work` waits."""
+    """A partition at one epoch. All methods are for any thread, and none of them waits."""
 
     def __init__(self, number: int, epoch: int, rules: Rules, around: Surroundings) -> None:
         """Begin without an engine.
@@ -101,7 +103,8 @@ class Partition:
         self._inbox = ClusterInbox(around.endpoint, self._budget_use, around.postman())
         self._is_ending = False
         self._has_failed = False
-        self._working = threading.Lock()
+        self._turn_lock = threading.Lock()
+        self._is_queued = self._is_working = self._is_asked = False
         self._retry_s, self._retry_at_s = FIRST_RETRY_S, 0.0
         self._ended = threading.Event()
 
@@ -130,7 +133,7 @@ class Partition:
     def end(self) -> None:
         """Save, and stop the engine."""
         self._is_ending = True
-        self._later()
+        self._around.stop_pool.submit(self._work)
 
     def look(self) -> None:
         """Start an engine again that failed, if it is time."""
@@ -139,25 +142,52 @@ class Partition:
             self._later()
 
     def _later(self) -> None:
-        self._around.pool.submit(self._work)
+        """Have it looked soon what is to be done: once, however often this is asked for."""
+        with self._turn_lock:
+            if self._is_queued:
+                return
+            self._is_queued = True
+        self._around.pool.submit(self._work_queued)
 
     def _fail(self) -> None:
         """Note, in the engine's thread, that it ends by itself."""
         self._has_failed = True
         self._later()
 
+    def _work_queued(self) -> None:
+        with self._turn_lock:
+            self._is_queued = False
+        self._work()
+
     def _work(self) -> None:
-        with self._working:
+        """Do what is to be done, or leave it to the thread that is at it: no other waits here."""
+        with self._turn_lock:
+            self._is_asked = True
+            if self._is_working:
+                return
+            self._is_working = True
+        while self._goes_on():
             try:
-                if self._has_failed or self._is_ending:
-                    self._stop()
-                if self._is_ending:
-                    self._inbox.close()
-                    self._ended.set()
-                elif self.needs_engine and self.running is None:
-                    self._start()
+                self._advance()
             except Exception:
                 logger.exception("partition %d", self.number)
+
+    def _goes_on(self) -> bool:
+        """Tell whether something was asked for since it was looked last; if not, end the turn."""
+        with self._turn_lock:
+            self._is_working, self._is_asked = self._is_asked, False
+            return self._is_working
+
+    def _advance(self) -> None:
+        if self._ended.is_set():
+            return
+        if self._has_failed or self._is_ending:
+            self._stop()
+        if self._is_ending:
+            self._inbox.close()
+            self._ended.set()
+        elif self.needs_engine and self.running is None:
+            self._start()
 
     def _start(self) -> None:
         if time.monotonic() < self._retry_at_s:

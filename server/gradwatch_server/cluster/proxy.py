@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import httpx
-from starlette.datastructures import Headers
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gradwatch_server.api.connections import CONNECTION
+from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.security.access import IS_HEAD
 from gradwatch_server.cluster.unavailable import unavailable
 
@@ -64,14 +64,18 @@ class Proxy:
 
     async def pass_on(self, base: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the node at *base* answer a request."""
-        path = scope["raw_path"].decode("latin-1")
-        query = scope["query_string"].decode("latin-1")
-        request = self._client.build_request(
-            "HEAD" if scope.get(IS_HEAD) else scope["method"],
-            f"{base}{path}{'?' + query if query else ''}",
-            headers=self._passed(Headers(scope=scope)),
-            content=_body(receive) if scope["method"] not in ("GET", "HEAD") else None,
-        )
+        try:
+            request = self._client.build_request(
+                "HEAD" if scope.get(IS_HEAD) else scope["method"],
+                _url(base, scope),
+                headers=self._passed(scope["headers"]),
+                content=_body(receive) if scope["method"] not in ("GET", "HEAD") else None,
+            )
+        except (httpx.InvalidURL, ValueError):
+            await Problem(400, "the request target is no path: it begins with /")(
+                scope, receive, send
+            )
+            return
         try:
             answer = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
@@ -90,13 +94,30 @@ class Proxy:
         finally:
             await answer.aclose()
 
-    def _passed(self, headers: Headers) -> list[tuple[str, str]]:
-        kept = [(name, value) for name, value in headers.items() if name not in NOT_PASSED]
-        return [*kept, (FORWARDED, self._node)]
+    def _passed(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        # As bytes: values need not be ASCII, cookies for one.
+        kept = [own for own in headers if own[0].decode("latin-1") not in NOT_PASSED]
+        return [*kept, (FORWARDED.encode(), self._node.encode())]
 
     async def close(self) -> None:
         """End all connections."""
         await self._client.aclose()
+
+
+def _url(base: str, scope: Scope) -> httpx.URL:
+    """Return where the node at *base* is asked for the target of a request.
+
+    Raises:
+        ValueError: If the target is no path. One such as `%2Fruns%2Fx@elsewhere`, which reads as a
+            path once it is unquoted, would name another host if it were put behind *base*.
+        httpx.InvalidURL: If it cannot be a path.
+    """
+    path, query = scope["raw_path"], scope["query_string"]
+    if not path.startswith(b"/"):
+        raise ValueError(path)
+    url = httpx.URL(base)
+    target = url.raw_path.rstrip(b"/") + path
+    return url.copy_with(raw_path=target + b"?" + query if query else target)
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

@@ -59,7 +59,9 @@ class ClusterSilences:
         self._bucket = bucket
         self._engines = engines
         self._clock = clock
-        self._known: dict[str, tuple[int, Silence]] = {}  # id -> revision and silence; replaced
+        # Id -> revision and silence, None for one that was ended; replaced, never changed.
+        self._known: dict[str, tuple[int, Silence | None]] = {}
+        self._known_lock = threading.Lock()
         self._is_read = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gradwatch-silences", daemon=True)
@@ -68,7 +70,7 @@ class ClusterSilences:
     @property
     def all(self) -> tuple[Silence, ...]:
         """Those that are known of, in the order in which they were made."""
-        found = (silence for _, silence in self._known.values())
+        found = (silence for _, silence in self._known.values() if silence is not None)
         return tuple(sorted(found, key=lambda own: own.created_ns))
 
     def start(self) -> None:
@@ -93,7 +95,7 @@ class ClusterSilences:
         except NATSError as error:
             raise CommandError(503, f"NATS: {error}") from error
         if revision is not None:
-            self._known = {**self._known, silence.id: (revision, silence)}
+            self._take(silence.id, revision, silence)
         return silence
 
     def remove(self, command: RemoveSilence) -> None:
@@ -104,7 +106,7 @@ class ClusterSilences:
             self._bucket.delete(command.silence_id, revision)
         except NATSError as error:
             raise CommandError(503, f"NATS: {error}") from error
-        self._drop(command.silence_id)
+        self._take(command.silence_id, revision + 1, None)
 
     def _run(self) -> None:
         read_s = float("-inf")
@@ -119,14 +121,22 @@ class ClusterSilences:
                 self._put_in_force()
 
     def _read(self) -> None:
+        """Read all; what was written meanwhile stands."""
+        before = self._known
         entries = self._bucket.entries().values()
-        found = {entry.key: own for entry in entries if (own := _decode(entry)) is not None}
+        read = {own.key: (own.revision, found) for own in entries if (found := _decode(own))}
+        with self._known_lock:
+            newer = {
+                key: own
+                for key, own in self._known.items()
+                if (own[0] > read[key][0] if key in read else own != before.get(key))
+            }
+            self._known, self._is_read = {**read, **newer}, True
         now_ns = self._clock.now_ns()
-        for key, (revision, silence) in list(found.items()):
+        for key, (revision, silence) in read.items():
             if silence.until_ns <= now_ns:
                 self._bucket.delete(key, revision)
-                del found[key]
-        self._known, self._is_read = found, True
+                self._take(key, revision + 1, None)
 
     def _put_in_force(self) -> None:
         now_ns = self._clock.now_ns()
@@ -139,21 +149,20 @@ class ClusterSilences:
 
     def _note(self, entry: KeyEntry) -> None:
         """Note one that was written just now."""
-        own = _decode(entry)
-        if own is None:
-            self._drop(entry.key)
-        else:
-            self._known = {**self._known, entry.key: own}
+        self._take(entry.key, entry.revision, _decode(entry))
 
-    def _drop(self, key: str) -> None:
-        self._known = {each: own for each, own in self._known.items() if each != key}
+    def _take(self, key: str, revision: int, silence: Silence | None) -> None:
+        """Take what was written, unless something later is known."""
+        with self._known_lock:
+            if key not in self._known or revision > self._known[key][0]:
+                self._known = {**self._known, key: (revision, silence)}
 
 
-def _decode(entry: KeyEntry) -> tuple[int, Silence] | None:
+def _decode(entry: KeyEntry) -> Silence | None:
     if entry.value is None:
         return None
     try:
-        return entry.revision, Silence(**json.loads(entry.value))
+        return Silence(**json.loads(entry.value))
     except (ValueError, TypeError) as error:
         logger.warning("silence %s cannot be read: %s", entry.key, error)
         return None

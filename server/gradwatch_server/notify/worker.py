@@ -21,7 +21,7 @@ from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.standing import PublishedStanding, Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError, StorageFault
 from gradwatch_wire.health import AlertState
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,8 @@ class TargetWorker:
         if not batch.entries:
             return True
         self._progress = replace(self._progress, sending=batch.key)
-        self._save(now_s)
+        if not self._save(now_s):
+            return False
         try:
             notice = Notice(batch, self._find, self._page_url, now_s)
             self._deadline.run(lambda: self._notifier.send(notice))
@@ -239,17 +240,26 @@ class TargetWorker:
             "notifications to %s fail (told once): %s; %s", self._name, printable(str(error)), then
         )
 
-    def _save(self, now_s: float) -> None:
-        """Keep how far it is. It goes on if that fails: told twice is better than never."""
+    def _save(self, now_s: float) -> bool:
+        """Keep how far it is; return whether it is still on us to send.
+
+        It goes on if that fails, told twice is better than never; but not if another has taken
+        over, for that one tells.
+        """
         change = self._plan.changes(self._progress, now_s)
         try:
             self._log.save(self._name, change)
         except StorageError as error:
             self._plan.keep_changes(change)
+            if error.fault is StorageFault.GONE:
+                logger.info("notifications to %s are sent by another: %s", self._name, error)
+                self._stopping.set()
+                return False
             if not self._has_told_storage:
                 text = "notifications to %s may come twice after a restart (told once): %s"
                 logger.warning(text, self._name, error)
             self._has_told_storage = True
+        return True
 
     def _show(self, now_s: float) -> None:
         next_s = self._plan.next_s(now_s)

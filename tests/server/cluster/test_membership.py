@@ -10,6 +10,7 @@ import pytest
 
 from gradwatch_server.cluster.membership import Membership, NodeRecord, decode_node
 from gradwatch_server.nats.connection import Connection
+from gradwatch_server.nats.errors import UnreachableError
 from gradwatch_server.nats.key_value import KeyValue
 from tests.support.nats_servers import NATSServers
 from tests.support.waiting import wait_until
@@ -25,9 +26,14 @@ class Holder:
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
         self.lost: list[int] = []
+        self.is_saving = False
+        self.num_failures = 0
 
     def own(self, partition: int, epoch: int) -> None:
         assert partition not in self.held
+        if self.num_failures:
+            self.num_failures -= 1
+            raise UnreachableError("subscribe: no answer in time")
         self.held[partition] = epoch
 
     def release(self, partition: int) -> None:
@@ -38,7 +44,7 @@ class Holder:
         self.lost.append(partition)
 
     def has_ended(self, partition: int) -> bool:
-        return partition not in self.held
+        return partition not in self.held and not self.is_saving
 
 
 class Node:
@@ -114,6 +120,29 @@ def test_partitions_go_to_who_lives_and_each_owner_has_a_later_epoch(new_node: N
     assert third.membership.fault is not None
     assert not third.membership.has_lease()
     wait_until(lambda: own_all(first), "the first one takes it")
+
+
+@pytest.mark.slow
+def test_what_is_being_given_to_a_node_that_goes_is_taken_again(new_node: NewNode) -> None:
+    first = new_node("a")
+    wait_until(lambda: own_all(first), "the only node has all")
+    first.holder.is_saving = True
+    second = new_node("b")
+    wait_until(lambda: len(first.holder.held) < PARTITIONS, "it begins to give up some")
+    second.membership.stop()
+    wait_until(lambda: first.membership.live.keys() == {"a"}, "nobody wants them any more")
+    first.holder.is_saving = False
+    wait_until(lambda: own_all(first), "it has all again")
+
+
+@pytest.mark.slow
+def test_what_could_not_be_begun_is_acquired_again(new_node: NewNode) -> None:
+    node = new_node("a")
+    wait_until(lambda: own_all(node), "it has all")
+    other = new_node("b")
+    other.holder.num_failures = 3
+    wait_until(lambda: own_all(node, other), "both have a share")
+    assert other.holder.num_failures == 0
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"id": "a"}', b"\xff"])

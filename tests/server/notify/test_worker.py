@@ -21,10 +21,10 @@ from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.settings import Target
 from gradwatch_server.notify.standing import PublishedStanding
 from gradwatch_server.notify.worker import TargetWorker
-from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.deliveries import DeliveryLog, TargetChange
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import NewAlertEvent
+from gradwatch_server.storage.store import NewAlertEvent, StorageError, StorageFault
 from tests.server.core.conftest import Cluster
 from tests.server.notify.alerts import event
 from tests.support.receiver import Receiver
@@ -206,6 +206,31 @@ def test_an_error_of_ours_does_not_end_it(
     wait_until(lambda: "nobody thought of this" in caplog.text)
 
     assert worker._thread.is_alive()
+
+
+class LostLog(SQLiteDeliveryLog):
+    """A log that another node takes over once something is about to be sent."""
+
+    def save(self, target: str, change: TargetChange) -> None:
+        if change.progress.sending is not None:
+            msg = "notifications have epoch 2, not 1: taken over"
+            raise StorageError(msg, StorageFault.GONE)
+        super().save(target, change)
+
+
+def test_one_that_another_has_taken_over_from_sends_nothing_and_ends(
+    store: SQLiteStore, tmp_path: Path, receive: Callable[..., Receiver]
+) -> None:
+    receiver, log = receive(), LostLog(tmp_path)
+    target = Target.model_validate({"url": receiver.url, "group_wait_s": 0.0})
+    notifier = target.notifier("oncall")
+    worker = TargetWorker("oncall", notifier, target.policy(), store.alert_events, log, None)
+    worker.start(PublishedStanding(dict))
+    add(store, 0, 1)
+    worker.wake()
+    wait_until(lambda: not worker._thread.is_alive(), "its end")
+    assert receiver.messages == []
+    log.close()
 
 
 def test_a_call_that_never_ends_is_given_up_and_costs_one_thread() -> None:

@@ -19,12 +19,17 @@ class StreamTokens:
     Args:
         clock_s: The time in seconds; from when does not matter.
         secret: What they are signed with; random without, so that only this process knows it.
+        grace_s: For how many seconds more one is good, where clocks of several may differ.
     """
 
     def __init__(
-        self, clock_s: Callable[[], float] = time.monotonic, secret: bytes | None = None
+        self,
+        clock_s: Callable[[], float] = time.monotonic,
+        secret: bytes | None = None,
+        grace_s: float = 0.0,
     ) -> None:
         self._clock_s = clock_s
+        self._grace_s = grace_s
         self._secret = secret or os.urandom(32)
 
     def issue(self) -> str:
@@ -37,7 +42,7 @@ class StreamTokens:
         expiry, _, signature = token.rpartition("-")
         # The signature first: only then is the rest ours.
         genuine = hmac.compare_digest(self._sign(expiry).encode(), signature.encode())
-        return genuine and self._clock_s() < float(expiry)
+        return genuine and self._clock_s() < float(expiry) + self._grace_s
 
     def _sign(self, text: str) -> str:
         message = text.encode("utf-8", "surrogatepass")
