@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwatch_server.cluster.node import patiently
+from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.jetstream import JetStreamStream
