@@ -164,7 +164,7 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
 
         def is_refused() -> bool:
             peer.send_as(2, 1, large(2, 120_000))
-            return use.num_refused > num_refused
+            return bool(use.num_refused > num_refused)
 
         wait_until(is_refused)
     db.execute("PRAGMA max_page_count=1000000")
