@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 from gradwatch_server.core.frames import assembler as assembler_module
@@ -66,6 +66,28 @@ class Outcome:
         }
 
 
+class Simulated(Protocol):
+    """What is run to its end."""
+
+    def run(self) -> None:
+        """Run; a `Violation` says which promise was broken."""
+
+    def note(self, *what: object) -> None:
+        """Write a line of the trace."""
+
+
+def violation_of(cluster: Simulated) -> str | None:
+    """Run a cluster; return the promise that it broke, None if it kept all."""
+    try:
+        cluster.run()
+    except Violation as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
+        cluster.note(traceback.format_exc())
+        return f"nothing fails inside: {error!r}"
+    return None
+
+
 def simulate(
     seed: int,
     parts: Parts | None = None,
@@ -85,15 +107,8 @@ def simulate(
     scenario = draw_long(random) if is_long else draw(random)
     scenario = replace(scenario, **(changes or {}))
     cluster = Cluster(scenario, random, parts or Parts())
-    violation = None
     with surroundings(scenario):
-        try:
-            cluster.run()
-        except Violation as error:
-            violation = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
-            violation = f"nothing fails inside: {error!r}"
-            cluster.note(traceback.format_exc())
+        violation = violation_of(cluster)
     told = [event.alert for event in alert_events(cluster.aggregator.store)]
     use = cluster.aggregator.budget_use
     accounts = cluster.invariants.accounts.values()

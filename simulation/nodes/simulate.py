@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from simulation.invariants import Violation
 from simulation.nodes.cluster import NodeCluster, NodeParts
 from simulation.nodes.scenario import draw
 from simulation.nodes.stream_client import simulated_time
-from simulation.simulate import surroundings, trace_of
+from simulation.simulate import surroundings, trace_of, violation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,8 @@ def simulate_nodes(
     random = Random(seed)
     scenario = replace(draw(random), **(changes or {}))
     cluster = NodeCluster(scenario, random, parts or NodeParts())
-    violation = None
     with surroundings(scenario.job), simulated_time(cluster.clock):
-        try:
-            cluster.run()
-        except Violation as error:
-            violation = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the seed has found it
-            violation = f"nothing fails inside: {error!r}"
-            cluster.note(traceback.format_exc())
+        violation = violation_of(cluster)
     accounts = [own for checker in cluster.checkers for own in checker.records.accounts.values()]
     return NodesOutcome(
         seed=seed,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gradwatch_server.series.encoding import Read
+from gradwatch_server.storage.chunk_conditions import NOT_NEWEST, STOOD_FOR
 from gradwatch_server.storage.postgres.connections import Connection, execute_all
 from gradwatch_server.storage.postgres.database import Database, Fence
 from gradwatch_server.storage.postgres.known_bytes import KnownBytes
@@ -25,17 +26,6 @@ from gradwatch_server.storage.stored_series import StoredChunks
 _OF_ATTEMPT: Final = "partition = %s AND run = %s AND attempt = %s"
 _OF: Final = f"series = (SELECT id FROM series WHERE {_OF_ATTEMPT})"
 _CHUNK: Final = f"FROM series_chunks WHERE {_OF} AND level = %s AND number = %s"
-
-_STOOD_FOR: Final = (
-    "(SELECT entries FROM series_chunks AS above WHERE above.series = c.series"
-    " AND above.level = c.level + 1 AND above.upto >= c.number ORDER BY above.number LIMIT 1) > 0"
-)
-"""Whether a chunk of the next level has what a chunk has."""
-
-_NOT_NEWEST: Final = (
-    "number < (SELECT max(number) FROM series_chunks AS other WHERE other.series = c.series"
-    " AND other.level = c.level)"
-)
 
 # The no-op of the first branch is what lets the id of a row that was there be returned.
 _PUT_SERIES: Final = """
@@ -120,11 +110,11 @@ class PostgresSeries:
 
     def trim(self, run: str, attempt: int, level: int, most: int) -> int:
         """Delete the *most* oldest chunks of a level that the next one stands for; return bytes."""
-        return self._delete_oldest(run, attempt, level, most, _STOOD_FOR)
+        return self._delete_oldest(run, attempt, level, most, STOOD_FOR)
 
     def drop(self, run: str, attempt: int, level: int, most: int) -> int:
         """Delete the *most* oldest chunks of a level, but not the newest one; return the bytes."""
-        return self._delete_oldest(run, attempt, level, most, _NOT_NEWEST)
+        return self._delete_oldest(run, attempt, level, most, NOT_NEWEST)
 
     def _delete_oldest(self, run: str, attempt: int, level: int, most: int, which: str) -> int:
         rows = self._db.rows(
