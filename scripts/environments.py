@@ -22,6 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 
 IMPORTS: Final = {
+    "cluster": "alembic, nats, psycopg",
     "notify": "apprise",
     "otlp": "opentelemetry.sdk.metrics, opentelemetry.exporter.otlp.proto.http",
     "parquet": "pyarrow.parquet",
