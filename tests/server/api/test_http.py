@@ -383,14 +383,13 @@ def test_alert_events_are_paged_by_cursor(service: Any, attach: Any, health: Any
     attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
     health(step=4)
     events = service.json("/alerts", params={"after": start})
+    cursors = [event["cursor"] for event in events]
 
-    assert [(e["cursor"], e["run"], e["state"]) for e in events] == [
-        (start + 1, run, "firing"),
-        (start + 2, run, "resolved"),
-        (start + 3, run, "firing"),
-    ]
+    assert cursors == list(range(start + 1, start + 1 + len(events)))
+    # Ranks of other runs may fall silent meanwhile.
+    assert [e["state"] for e in events if e["run"] == run] == ["firing", "resolved", "firing"]
     assert service.json("/alerts", params={"after": start, "limit": 1}) == events[:1]
-    assert service.json("/alerts", params={"after": start + 3}) == []
+    assert service.json("/alerts", params={"after": cursors[-1], "run": run}) == []
     assert service.json("/alerts")[0]["cursor"] == 1
 
 
@@ -590,7 +589,7 @@ def test_a_stream_from_0_gives_everything_kept(
 
 
 def test_a_stream_of_a_run_tells_of_no_other(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Any, attach: Any, listen: Any, run: str, wait_until: Any
 ) -> None:
     """By its path, or by the parameter of the common stream."""
     own, other = attach(), attach(run=f"{run}-other")
@@ -602,11 +601,14 @@ def test_a_stream_of_a_run_tells_of_no_other(
     bad_steps(other, 0, 1)
     bad_steps(own, 0, 1)
 
-    for stream, count in zip(streams, (2, 2, 4), strict=True):
-        stream.cursors(count)
-    assert [e["run"] for e in streams[0].events] == [run] * 2
-    assert [e["run"] for e in streams[1].events] == [run] * 2
-    assert sorted(e["run"] for e in streams[2].events) == [run] * 2 + [f"{run}-other"] * 2
+    both = [f"{run}-other"] * 2 + [run] * 2
+    for stream in streams[:2]:
+        stream.cursors(2)
+        assert [e["run"] for e in stream.events] == [run] * 2
+    # That of all tells also of runs whose ranks fell silent meanwhile.
+    wait_until(
+        lambda: [e["run"] for e in streams[2].events if e["run"] in both] == both, "both runs"
+    )
 
 
 def test_a_stream_resumes_with_nothing_missed_or_doubled(
