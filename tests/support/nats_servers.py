@@ -83,6 +83,12 @@ class NATSServer:
             return False
         return answer.is_success
 
+    def change(self, old: str, new: str) -> None:
+        """Put something else into its configuration, which it reads anew."""
+        path = self._directory / "nats.conf"
+        path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+        self._signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """End it at once, wherever it is."""
         self._end(signal.SIGKILL)

@@ -47,6 +47,12 @@ UNREACHABLE: Final = (
 """What the library raises if no answer came; and some refusals: ask `is_unreachable` too."""
 
 
+_REFUSALS: Final = ("authorization", "authentication")
+
+_HUNG_UP: Final = (TimeoutError, ConnectionError, library.UnexpectedEOF)
+"""How a connection ends after a server said why."""
+
+
 class NATSError(GradwatchError):
     """NATS did not do what it was asked for."""
 
@@ -141,10 +147,30 @@ def _refusal(what: str, error: jetstream.APIError) -> NATSError:
     return RefusedError(f"{what}: {says}", code)
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Tell whether a server would not let a client in, or not any longer.
+
+    The library has a class for one of its words only; they are the protocol's, in any language.
+    """
+    says = str(error).lower() if isinstance(error, library.Error) else ""
+    return isinstance(error, library.AuthorizationError) or any(own in says for own in _REFUSALS)
+
+
+def says_more(error: BaseException, before: BaseException | None) -> bool:
+    """Tell whether of two errors of a connection the later one is to be told."""
+    return not (is_refusal(before) and isinstance(error, _HUNG_UP))
+
+
 def reason(error: BaseException) -> str:
     """Say in some words what an error of the library or the system is."""
     if isinstance(error, asyncio.CancelledError):
         return "the connection was closed"
+    if is_refusal(error):
+        says = str(error).removeprefix("nats: ").strip("'")
+        return (
+            f"it does not take the user and password, or the token, that it is given ({says}); "
+            "give its address with those that it takes, such as nats://USER:PASSWORD@HOST:4222"
+        )
     if isinstance(error, jetstream.ServiceUnavailableError | jetstream.NoStreamResponseError):
         return "JetStream does not answer: no quorum, no leader, no room, or not enabled"
     if isinstance(error, OSError) and error.errno:

@@ -15,7 +15,7 @@ from nats import errors as library
 from nats.aio.client import Client
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.nats.errors import reason
+from gradwatch_server.nats.errors import reason, says_more
 from gradwatch_server.nats.servers import Servers
 from gradwatch_server.nats.subscription import Subscription
 
@@ -62,10 +62,17 @@ class Link:
                 await self._connect()
         except (library.Error, OSError) as error:
             await self.client.close()
-            why = reason(self._last_error or error)
-            msg = f"no NATS server lets us in at {self._servers}: {why}"
-            raise GradwatchError(msg) from error
+            self._last_error = self._last_error or error
+            raise GradwatchError(self.fault) from error
         self._is_up = True
+
+    @property
+    def fault(self) -> str | None:
+        """Why it is not connected, None if it is."""
+        if self.client.is_connected:
+            return None
+        why = "no sign of life" if self._last_error is None else reason(self._last_error)
+        return f"no NATS server lets us in at {self._servers}: {why}"
 
     async def keep_up(self, stop: asyncio.Event) -> None:
         """Begin anew where the library's client does not come back, until it is to stop.
@@ -113,12 +120,16 @@ class Link:
                 for subscription in self.subscriptions:
                     await subscription.begin(self.client)
         except (library.Error, OSError) as error:
-            self._last_error = error
+            self._note(error)
         else:
             await self._on_back()
 
+    def _note(self, error: Exception) -> None:
+        if says_more(error, self._last_error):
+            self._last_error = error
+
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
+        self._note(error)
         if isinstance(error, library.SlowConsumerError):
             logger.warning("NATS: a message on %s was dropped: too many wait", error.subject)
         else:

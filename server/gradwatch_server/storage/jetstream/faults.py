@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
 from typing import Final
 
 from gradwatch_server.nats.errors import FullError, NATSError
