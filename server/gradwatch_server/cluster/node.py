@@ -33,7 +33,7 @@ from gradwatch_server.cluster.membership import Membership, NodeRecord
 from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
-from gradwatch_server.cluster.partition import Surroundings
+from gradwatch_server.cluster.partition import Surroundings, retention_in
 from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
@@ -133,6 +133,7 @@ class _Node:
             self._creation.partitions,
             namespace=self._settings.cluster_namespace,
             replicas=self._settings.cluster_replicas,
+            log_max_bytes=self._settings.cluster_log_max_bytes,
         )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
@@ -243,6 +244,7 @@ class _Node:
         )
         return Surroundings(
             settings=self._settings,
+            retention=retention_in(self._settings, self._creation.partitions),
             storage=self._storage,
             postman=post,
             alert_stream=self._alert_stream,

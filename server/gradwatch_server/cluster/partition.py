@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import FastAPI
@@ -25,6 +25,7 @@ from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import Settings, retention_of
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import StorageError, StorageFault, Store
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,19 @@ FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """Pause before an engine that failed is started again; it doubles up to the second."""
 
+LOG_SHARE: Final = 0.75
+"""What of the stream's room all logs together are trimmed to: what is deleted goes a little later,
+and leases are to find room whatever the log takes."""
+
+
+def retention_in(settings: Settings, partitions: int) -> RetentionPolicy:
+    """Return what is kept of each partition: all logs together fit into the stream."""
+    policy, most = retention_of(settings), settings.cluster_log_max_bytes
+    if most is None:
+        return policy
+    share = round(most * LOG_SHARE / partitions)
+    return replace(policy, log_max_bytes=min(policy.log_max_bytes, share))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -40,6 +54,7 @@ class Surroundings:
 
     Args:
         settings: What is set.
+        retention: What is kept of each.
         storage: Where they are kept.
         postman: Makes what takes answers to gateways.
         alert_stream: Follows the alert events of all.
@@ -53,6 +68,7 @@ class Surroundings:
     """
 
     settings: Settings
+    retention: RetentionPolicy
     storage: Storage
     postman: Callable[[], Postman]
     alert_stream: AlertStream
@@ -214,7 +230,7 @@ class Partition:
                 session_timeout_s=settings.session_timeout_s,
                 on_alerts=around.on_alerts,
                 on_failure=self._fail,
-                retention=retention_of(settings),
+                retention=around.retention,
                 budget_use=self._budget_use,
                 http_url=around.http_url,
                 timings=around.timings,

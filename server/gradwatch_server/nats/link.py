@@ -63,7 +63,7 @@ class Link:
         except (library.Error, OSError) as error:
             await self.client.close()
             self._last_error = self._last_error or error
-            raise GradwatchError(self.fault) from error
+            raise GradwatchError(self.fault or "") from error
         self._is_up = True
 
     @property
