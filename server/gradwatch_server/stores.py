@@ -108,7 +108,8 @@ def open_replicated(
     stream = JetStreamStream(connection, f"{namespace.upper()}_LOG")
     subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
     stream.ensure(subjects, replicas=replicas, max_bytes=log_max_bytes)
-    return ReplicatedStorage(stream, open_ledger(url, cluster_id, partitions), namespace)
+    ledger = open_ledger(url, cluster_id, partitions)
+    return ReplicatedStorage(stream, ledger, namespace, stream.check)
 
 
 def read_store(directory: Path) -> History:

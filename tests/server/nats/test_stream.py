@@ -189,23 +189,23 @@ def test_a_stream_of_another_shape_is_refused(nats_connection: Connection) -> No
 
 
 @pytest.mark.parametrize(
-    ("field", "given", "says"),
+    ("other", "says"),
     [
-        ("retention", api.RetentionPolicy.WORK_QUEUE, "retention = workqueue, and limits is"),
-        ("discard", api.DiscardPolicy.OLD, "discard = old, and new is"),
-        ("max_age", 60.0, "max_age = 60.0, and 0 is"),
+        (api.StreamConfig(retention=api.RetentionPolicy.WORK_QUEUE), "retention = workqueue, and"),
+        (api.StreamConfig(discard=api.DiscardPolicy.OLD), "discard = old, and new is"),
+        (api.StreamConfig(discard=api.DiscardPolicy.NEW, max_age=60.0), "max_age = 60.0, and 0 is"),
     ],
 )
 def test_the_stream_of_another_program_is_refused(
-    nats_connection: Connection, field: str, given: object, says: str
+    nats_connection: Connection, other: api.StreamConfig, says: str
 ) -> None:
     """It would delete what was acknowledged."""
     name = f"STREAM_{next(_NUMBERS)}"
-    config = api.StreamConfig(name=name, subjects=[f"{name}.>"], discard=api.DiscardPolicy.NEW)
-    config = replace(config, **{field: given})
+    subjects = [f"{name}.>"]
+    config = replace(other, name=name, subjects=subjects)
     nats_connection.call(lambda client: client.jetstream().add_stream(config), "make it")
     with pytest.raises(NATSError, match=says):
-        JetStreamStream(nats_connection, name).ensure(config.subjects, replicas=1, max_bytes=None)
+        JetStreamStream(nats_connection, name).ensure(subjects, replicas=1, max_bytes=None)
 
 
 ACCOUNT: Final = """
