@@ -15,7 +15,7 @@ from nats import errors as library
 from nats.aio.client import Client
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.nats.errors import reason, says_more
+from gradwatch_server.nats.errors import is_refusal, reason, says_more
 from gradwatch_server.nats.servers import Servers
 from gradwatch_server.nats.subscription import Subscription
 
@@ -29,6 +29,9 @@ RECONNECT_S: Final = 0.5
 
 LOOK_S: Final = 1.0
 """How often it is looked whether the client comes back."""
+
+REFUSED_S: Final = 1.0
+"""How long others are tried after a server did not take who we are, when it connects at first."""
 
 STUCK_S: Final = 15.0
 """How long a client may take to come back before another one is tried."""
@@ -50,6 +53,7 @@ class Link:
         self.listeners: list[Callable[[bool], None]] = []
         self._last_error: BaseException | None = None
         self._is_up = False
+        self._limit: asyncio.Timeout | None = None  # of the first attempt
 
     async def open(self, patience_s: float) -> None:
         """Connect to one of the servers.
@@ -58,12 +62,14 @@ class Link:
             GradwatchError: If none lets us in in time.
         """
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(patience_s) as self._limit:
                 await self._connect()
         except (library.Error, OSError) as error:
             await self.client.close()
             self._last_error = self._last_error or error
             raise GradwatchError(self.fault or "") from error
+        finally:
+            self._limit = None
         self._is_up = True
 
     @property
@@ -127,6 +133,9 @@ class Link:
     def _note(self, error: Exception) -> None:
         if says_more(error, self._last_error):
             self._last_error = error
+        if is_refusal(error) and self._limit is not None:
+            soon_s = asyncio.get_running_loop().time() + REFUSED_S
+            self._limit.reschedule(min(self._limit.when() or soon_s, soon_s))
 
     async def _on_error(self, error: Exception) -> None:
         self._note(error)
