@@ -142,14 +142,16 @@ class ReplicatedStorage:
         return ReplicatedStore(log, ledger, f"partition {partition} of {self._namespace}")
 
     def has_entries(self, partition: int) -> bool:
-        """Tell whether there is or was anything in the log of a partition.
+        """Tell whether there is or was anything in the log of a partition, also one that is gone.
 
         Raises:
             StorageError: If that cannot be read just now.
         """
         with storage_errors():
             messages = self._stream.read(f"{self._namespace}.log.{partition}", headers_only=True)
-            return next(iter(messages), None) is not None
+            if next(iter(messages), None) is not None:
+                return True
+        return self._ledger.was_taken(partition)
 
     def open_deliveries(self, epoch: int) -> DeliveryLog:
         """Open what is kept of notifications for writing, as the one who sends them in an epoch.
