@@ -14,6 +14,7 @@ from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.metrics.snapshot import NodeNumbers
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
@@ -31,6 +32,7 @@ from gradwatch_server.cluster.listing import Listings
 from gradwatch_server.cluster.log_watch import LogWatch
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.names import Names, host_name
+from gradwatch_server.cluster.node_numbers import read_numbers
 from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
@@ -39,6 +41,7 @@ from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.stream_tokens import shared_stream_tokens
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.cluster.workers import Workers
@@ -104,6 +107,8 @@ class _Node:
         stack.enter_context(self._log_limits.guarding())
         self._limits = ConnectionLimits(self._budget_use)
         self._timings = Timings()
+        self._takeovers = Takeovers()
+        self._clocks = Clocks(self._id, Clock().now_ns)
         self._connection = Connection((settings.cluster or "").split(","), self._id)
         stack.callback(self._connection.close)
         self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
@@ -162,7 +167,7 @@ class _Node:
             partitions,
             lease_s,
             self._host,
-            clocks := Clocks(self._id, Clock().now_ns),
+            self._clocks,
         )
         self._view = NodeView(
             self._host,
@@ -180,7 +185,7 @@ class _Node:
             self._watch,
             self._log_watch,
             self._host,
-            clocks,
+            self._clocks,
             lambda: (engine.published for engine in self._view.engines()),
         )
         bucket = patiently(lambda: self._bucket(self._names.silences))
@@ -262,6 +267,7 @@ class _Node:
             endpoint=self._gateway.endpoint,
             http_url=self._advertised(),
             timings=self._timings,
+            takeovers=self._takeovers,
             on_alerts=self._tell_alerts,
             pool=self.workers.opening,
             stop_pool=self.workers.ending,
@@ -282,6 +288,7 @@ class _Node:
             push=self._made.push,
             list_runs=listings.list_runs,
             all_ticks=self._ticks.reader,
+            node=self._numbers,
         )
         events = self._storage.alert_events
         app = make_app(self._view, events, self._alert_stream, parts)
@@ -297,6 +304,10 @@ class _Node:
             proxy,
             self._condition,
         )
+
+    def _numbers(self) -> NodeNumbers:
+        partitions = self._creation.partitions
+        return read_numbers(self._membership, self._host, self._clocks, self._takeovers, partitions)
 
     def _policy(self) -> AccessPolicy:
         settings = self._settings

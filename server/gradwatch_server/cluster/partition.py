@@ -19,6 +19,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.inbox import ClusterInbox, Postman
 from gradwatch_server.cluster.parcels import Parcel
 from gradwatch_server.cluster.storage import Storage
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.engine import Engine
@@ -62,6 +63,7 @@ class Surroundings:
         endpoint: Where clients attach to the node.
         http_url: Where its HTTP is.
         timings: Where engines note how long they take.
+        takeovers: Counts those that began to run.
         on_alerts: Called after alerts were stored.
         pool: Runs what takes long.
         stop_pool: Runs the end of partitions, which is not to wait behind all that are opened.
@@ -76,6 +78,7 @@ class Surroundings:
     endpoint: str
     http_url: str
     timings: Timings
+    takeovers: Takeovers
     on_alerts: Callable[[], None]
     pool: Executor
     stop_pool: Executor
@@ -109,6 +112,8 @@ class Partition:
             around: What it shares with others.
         """
         self.number, self.epoch = number, epoch
+        self.acquired_s = time.monotonic()
+        self._begun_s: float | None = None  # until it runs
         self.running: Running | None = None
         self.fault: str | None = None
         """Why it has no engine although it needs one."""
@@ -135,8 +140,15 @@ class Partition:
         if not self.needs_engine and any(parcel.frames for parcel in parcels):
             self.begin()
 
-    def begin(self) -> None:
-        """Start the engine: there is something for it."""
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the messages that wait for its engine."""
+        return self._inbox.waiting_bytes
+
+    def begin(self, since_s: float | None = None) -> None:
+        """Start the engine: there is something for it; *since_s* by the monotonic clock."""
+        if not self.needs_engine:
+            self._begun_s = time.monotonic() if since_s is None else since_s
         self.needs_engine = True
         self._later()
 
@@ -216,6 +228,9 @@ class Partition:
                 self._retry_at_s = float("inf")  # the membership ends it
             return
         self.fault, self._retry_s = None, FIRST_RETRY_S
+        if self._begun_s is not None:
+            self._around.takeovers.note(time.monotonic() - self._begun_s)
+            self._begun_s = None
 
     def _run(self) -> Running:
         around, settings = self._around, self._around.settings

@@ -14,6 +14,7 @@ from gradwatch_server.api.app import ApiParts
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.parcels import Answer
 from gradwatch_server.cluster.partition import Partition, Surroundings, retention_in
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.settings import Settings
@@ -87,6 +88,7 @@ def around(tmp_path: Path, storage: Storage) -> Iterator[Surroundings]:
             endpoint="tcp://127.0.0.1:1",
             http_url="http://127.0.0.1:1",
             timings=Timings(),
+            takeovers=Takeovers(),
             on_alerts=lambda: None,
             pool=pool,
             stop_pool=stop_pool,
