@@ -72,6 +72,12 @@ class Settings(BaseSettings):
     cluster_replicas: int = Field(
         3, ge=1, le=5, description="NATS servers that keep each message; 1 survives none of them."
     )
+    cluster_log_max_bytes: int | None = Field(
+        None,
+        ge=16 << 20,
+        description="Bytes that the log of all partitions may take on each NATS server, which are "
+        "reserved there; no limit if nothing is given.",
+    )
     cluster_lease_s: float = Field(
         5.0,
         ge=1.0,

@@ -86,6 +86,7 @@ def open_replicated(
     *,
     namespace: str,
     replicas: int,
+    log_max_bytes: int | None = None,
 ) -> ReplicatedStorage:
     """Open or create what a cluster keeps: a log in JetStream, a ledger in PostgreSQL.
 
@@ -96,6 +97,7 @@ def open_replicated(
         partitions: Partitions of that cluster.
         namespace: What names of streams and subjects begin with.
         replicas: NATS servers that keep each entry.
+        log_max_bytes: What the log may take on each of them; None for no limit.
 
     Raises:
         GradwatchError: If either cannot be used.
@@ -105,8 +107,9 @@ def open_replicated(
 
     stream = JetStreamStream(connection, f"{namespace.upper()}_LOG")
     subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
-    stream.ensure(subjects, replicas=replicas, max_bytes=None)
-    return ReplicatedStorage(stream, open_ledger(url, cluster_id, partitions), namespace)
+    stream.ensure(subjects, replicas=replicas, max_bytes=log_max_bytes)
+    ledger = open_ledger(url, cluster_id, partitions)
+    return ReplicatedStorage(stream, ledger, namespace, stream.check)
 
 
 def read_store(directory: Path) -> History:

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
-from gradwatch_server.cluster import inbox, membership
+from gradwatch_server.cluster import inbox, lease, membership
 from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import Chain, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection
@@ -60,6 +60,7 @@ def simulated_time(clock: Clock) -> Iterator[None]:
     with (
         mock.patch.object(appending, "asyncio", stand_in),
         mock.patch.object(membership, "time", steady),
+        mock.patch.object(lease, "time", steady),
         mock.patch.object(inbox, "time", steady),
     ):
         yield

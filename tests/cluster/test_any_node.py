@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from gradwatch_server.cluster.ownership import partition_of
 from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
 from tests.support.peer import NewPeer
@@ -50,6 +53,28 @@ def test_any_node_answers_for_all(cluster: Cluster, peers: NewPeer) -> None:
         assert node.get("/runs/nobody").status_code == 404
         assert node.get("/").headers["content-type"].startswith("text/html")
         assert "gradwatch_ready 1" in node.get("/metrics").text
+
+
+def test_metrics_say_who_owns_what_and_what_was_sent_on(cluster: Cluster) -> None:
+    epochs: dict[str, float] = {}
+    sums: Counter[str] = Counter()
+    for node in cluster.nodes.values():
+        for family in text_string_to_metric_families(node.get("/metrics").text):
+            for sample in family.samples:
+                if sample.name == "gradwatch_partition_epoch":
+                    assert sample.labels["partition"] not in epochs
+                    epochs[sample.labels["partition"]] = sample.value
+                else:
+                    sums[sample.name + sample.labels.get("result", "")] += sample.value
+    assert sorted(map(int, epochs)) == list(range(64))
+    assert min(epochs.values()) > 0
+    assert sums["gradwatch_cluster_nodes"] == 3 * 3
+    assert sums["gradwatch_partitions_without_owner"] == 0
+    assert sums["gradwatch_partition_engines"] == len({partition_of(run, 64) for run in RUNS})
+    assert sums["gradwatch_takeovers_total"] >= len({partition_of(run, 64) for run in RUNS})
+    assert sums["gradwatch_takeover_seconds_total"] > 0
+    assert sums["gradwatch_forwarded_messages_totalsent"] > 0
+    assert sums["gradwatch_clock_difference_seconds"] < 60
 
 
 def test_pages_of_runs_go_on_at_another_node(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ class NATSServer:
         routes: Ports on which the servers of its cluster find each other; none if it is alone.
         route: The one of them that is its own.
         extra: Lines added to its configuration.
+        max_file: How much JetStream may store.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class NATSServer:
         routes: tuple[int, ...] = (),
         route: ReservedPort | None = None,
         extra: str = "",
+        max_file: str = "4GB",
     ) -> None:
         self._binary = program("nats-server", "nats-server")
         self.name = name
@@ -49,7 +51,7 @@ class NATSServer:
             f"server_name: {name}",
             f"listen: 127.0.0.1:{client}",
             f"http: 127.0.0.1:{monitor}",
-            f'jetstream: {{store_dir: "{directory}", max_mem: 64MB, max_file: 4GB}}',
+            f'jetstream: {{store_dir: "{directory}", max_mem: 64MB, max_file: {max_file}}}',
             extra,
         ]
         if route is not None:
@@ -80,6 +82,12 @@ class NATSServer:
         except httpx.TransportError:
             return False
         return answer.is_success
+
+    def change(self, old: str, new: str) -> None:
+        """Put something else into its configuration, which it reads anew."""
+        path = self._directory / "nats.conf"
+        path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+        self._signal(signal.SIGHUP)
 
     def kill(self) -> None:
         """End it at once, wherever it is."""
@@ -129,13 +137,16 @@ class NATSServers:
         directory: Where they keep their files.
         num_servers: How many, 1 or 3.
         extra: Lines added to the configuration of each.
+        max_file: How much JetStream may store on each.
     """
 
-    def __init__(self, directory: Path, num_servers: int = 1, extra: str = "") -> None:
+    def __init__(
+        self, directory: Path, num_servers: int = 1, extra: str = "", max_file: str = "4GB"
+    ) -> None:
         routes = [ReservedPort() for _ in range(num_servers)] if num_servers > 1 else [None]
         ports = tuple(port.number for port in routes if port is not None)
         self.servers = [
-            NATSServer(directory / f"nats-{number}", f"n{number}", ports, route, extra)
+            NATSServer(directory / f"nats-{number}", f"n{number}", ports, route, extra, max_file)
             for number, route in enumerate(routes)
         ]
         self.wait_until_ready()

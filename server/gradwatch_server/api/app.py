@@ -16,6 +16,7 @@ from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import exposition
 from gradwatch_server.api.metrics.push import MetricsPush
+from gradwatch_server.api.metrics.snapshot import NodeNumbers
 from gradwatch_server.api.metrics.source import Source
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
@@ -47,6 +48,7 @@ class ApiParts:
         open_history: Opens the store beside the engine.
         list_runs: As in `ApiState`.
         all_ticks: Likewise.
+        node: What `/metrics` tells of a node of a cluster.
     """
 
     stream_tokens: StreamTokens = field(default_factory=StreamTokens)
@@ -57,6 +59,7 @@ class ApiParts:
     open_history: Callable[[], History] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
     all_ticks: Callable[[], TickSource] | None = None
+    node: Callable[[], NodeNumbers] | None = None
 
 
 def make_app(
@@ -77,7 +80,7 @@ def make_app(
     limits, push = parts.connection_limits, parts.push
     summaries = Summaries(engine)
     refused = limits.refused if limits is not None else {}
-    source = Source(engine, summaries, refused, parts.data, parts.notifications)
+    source = Source(engine, summaries, refused, parts.data, parts.notifications, parts.node)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

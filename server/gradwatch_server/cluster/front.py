@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.cluster.condition import Condition
 from gradwatch_server.cluster.host import Host
 from gradwatch_server.cluster.listing import LISTING_PATH, Listings
 from gradwatch_server.cluster.membership import Membership
@@ -44,7 +44,7 @@ class Front:
         alert_events: Those of all partitions.
         listings: The runs of all nodes.
         proxy: Passes requests on.
-        matter: Returns what is the matter with the node, None if nothing.
+        condition: How the node is.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Front:
         alert_events: AlertEventReader,
         listings: Listings,
         proxy: Proxy,
-        matter: Callable[[], str | None],
+        condition: Condition,
     ) -> None:
         self._node_app = node_app
         self._host = host
@@ -65,7 +65,7 @@ class Front:
         self._alert_events = alert_events
         self._listings = listings
         self._proxy = proxy
-        self._matter = matter
+        self._condition = condition
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -156,7 +156,7 @@ class Front:
         }
 
     def _ready(self) -> ASGIApp:
-        matter = self._matter()
-        if matter is not None:
-            return Problem(503, matter)
-        return Json({"status": "ready"})
+        fault = self._condition.fault
+        if fault is not None:
+            return Problem(503, fault)
+        return Json({"status": "ready"} | self._condition.notes())

@@ -50,6 +50,9 @@ class Host:
         self._connection = connection
         self._rules = rules
         self._sender = Sender(node, connection.publish)
+        self.num_forwarded = self.num_dropped = 0
+        """Messages sent to other nodes, and those that could not be; the gateway's thread counts.
+        """
         self._owned: dict[int, Partition] = {}  # replaced, never changed
         self._ending: list[Partition] = []
         self._subscriptions: dict[int, Subscription] = {}
@@ -134,7 +137,7 @@ class Host:
         assert self._around is not None  # noqa: S101 - it was started
         try:
             if self._around.storage.has_entries(own.number):
-                own.begin()
+                own.begin(own.acquired_s)
         except GradwatchError as error:
             logger.warning("partition %d: %s", own.number, error)
             own.begin()  # which tries again until it can be read
@@ -166,7 +169,9 @@ class Host:
             self._sender.send(self._names.ingest(partition), payload)
         except GradwatchError as error:
             logger.debug("not sent on: %s", error)
+            self.num_dropped += len(parcels)
             return False
+        self.num_forwarded += len(parcels)
         return True
 
     def _take_parcels(self, own: Partition, payload: bytes) -> None:

@@ -57,6 +57,11 @@ class ClusterInbox(Inbox):
         self._overflowed: dict[bytes, Dropped] = {}
         self._gone: OrderedDict[bytes, None] = OrderedDict()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the messages that wait to be read."""
+        return self._arrived_bytes
+
     def put(self, node: str, parcels: Sequence[Parcel]) -> None:
         """Take messages that came by the gateway of a node; from any thread."""
         prefix = node.encode() + _SEPARATOR

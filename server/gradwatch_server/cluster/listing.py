@@ -18,7 +18,7 @@ from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.summaries import Listing, Summaries
-from gradwatch_server.cluster.membership import NodeRecord
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_wire.health import Phase, Status
 

@@ -13,18 +13,17 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from gradwatch_server.cluster.clocks import Clocks
+from gradwatch_server.cluster.lease import Lease
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.ownership import Owner, plan
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 
 logger = logging.getLogger(__name__)
-
-RENEWALS: Final = 3
-"""How often a lease is renewed within its time."""
 
 LOOKS: Final = 10
 """How often it is looked at the others within the time of a lease."""
@@ -36,36 +35,6 @@ LEAVE_S: Final = 10.0
 """How long the end waits until all that is held is saved."""
 
 LEAVE_LOOK_S: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """What a node says of itself with its lease.
-
-    Args:
-        id: Its name and what tells this start from others.
-        version: Of gradwatch.
-        http: Where other nodes reach its HTTP.
-        ingest: Where clients attach to it.
-    """
-
-    id: str
-    version: str
-    http: str
-    ingest: str
-
-    def encode(self) -> bytes:
-        """Return it as it is written."""
-        return json.dumps(asdict(self)).encode()
-
-
-def decode_node(value: bytes) -> NodeRecord | None:
-    """Return what a node wrote, of this or another version; None if it cannot be read."""
-    try:
-        plain = json.loads(value)
-        return NodeRecord(*(str(plain[name]) for name in ("id", "version", "http", "ingest")))
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 class Holder(Protocol):
@@ -94,6 +63,7 @@ class Membership:
         partitions: How many there are.
         lease_s: The time of a lease.
         holder: Runs what is owned.
+        clocks: What the nodes tell of the time, None if nothing.
     """
 
     def __init__(
@@ -104,14 +74,13 @@ class Membership:
         partitions: int,
         lease_s: float,
         holder: Holder,
+        clocks: Clocks | None = None,
     ) -> None:
         self.node = record.id
-        self._record = record
-        self._nodes, self._owners = nodes, owners
+        self._lease = Lease(record, nodes, lease_s, clocks)
+        self._owners = owners
         self._lease_s = lease_s
         self._holder = holder
-        self._lease_revision = 0
-        self._renewed_s = float("-inf")
         self._held: dict[int, int] = {}
         self._releasing: set[int] = set()
         self._live: Mapping[str, NodeRecord] = MappingProxyType({})
@@ -136,7 +105,7 @@ class Membership:
 
     def has_lease(self) -> bool:
         """Tell whether its own lease holds."""
-        return time.monotonic() - self._renewed_s < self._lease_s
+        return self._lease.holds()
 
     def is_live(self, node: str) -> bool:
         """Tell whether a node had a lease when it was looked last."""
@@ -204,36 +173,14 @@ class Membership:
             logger.exception("a look at the cluster failed")
 
     def _round(self) -> None:
-        self._renew()
-        found = (decode_node(entry.value or b"") for entry in self._nodes.entries().values())
-        self._live = MappingProxyType({own.id: own for own in found if own is not None})
+        self._lease.renew()
+        self._live = self._lease.read_all()
         self._looks_left -= 1
         if self._looks_left < 0:
             for entry in self._owners.entries().values():
                 self._note(entry)
             self._looks_left = OWNER_READS
         self._act()
-
-    def _renew(self) -> None:
-        """Renew the lease if it is time; again if the answer came so late that it is time anew."""
-        for _ in range(2):
-            if time.monotonic() - self._renewed_s >= self._lease_s / RENEWALS:
-                self._write_lease()
-
-    def _write_lease(self) -> None:
-        """Write the lease, which counts from before that is asked for."""
-        now_s = time.monotonic()
-        value, key = self._record.encode(), self.node
-        revision = None
-        if self._lease_revision:
-            revision = self._nodes.update(key, value, self._lease_revision)
-        if revision is None:  # the first one, or it ran out
-            revision = self._nodes.create(key, value)
-        if revision is None:  # an answer was lost
-            entry = self._nodes.get(key)
-            self._lease_revision = 0 if entry is None else entry.revision
-            return
-        self._lease_revision, self._renewed_s = revision, now_s
 
     def _act(self) -> None:
         """Do what is to be done with each partition."""
@@ -252,7 +199,7 @@ class Membership:
 
     def _keeps_lease(self) -> bool:
         """Renew the lease if it is time: many writes may take longer than it lasts."""
-        self._renew()
+        self._lease.renew()
         return self.has_lease()
 
     def _acquire(self, partition: int, owner: Owner) -> None:
@@ -301,13 +248,12 @@ class Membership:
         until_s = time.monotonic() + LEAVE_S
         try:
             while self._held and self.has_lease() and time.monotonic() < until_s:
-                self._renew()
+                self._lease.renew()
                 for partition in list(self._held):
                     if self._holder.has_ended(partition):
                         self._release(partition, self._recorded[partition])
                 time.sleep(LEAVE_LOOK_S)
-            if self._lease_revision:
-                self._nodes.delete(self.node, self._lease_revision)
+            self._lease.give_back()
         except NATSError as error:
             logger.warning("what this node owned is free once its lease has run out: %s", error)
 

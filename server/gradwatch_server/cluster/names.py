@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
 
@@ -52,3 +53,9 @@ class Names:
     def silences(self) -> str:
         """Return the bucket of silences."""
         return f"{self.namespace}-silences"
+
+
+def host_name() -> str:
+    """Return the name of the machine as a name of a node."""
+    name = socket.gethostname().partition(".")[0]
+    return "".join(each if each.isascii() and each.isalnum() else "-" for each in name)[:40]

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.metrics.snapshot import NodeNumbers
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
-from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.clock import Clock
+from gradwatch_server.cluster.clocks import Clocks
+from gradwatch_server.cluster.condition import Condition
 from gradwatch_server.cluster.creation import create_or_read
 from gradwatch_server.cluster.front import Front
 from gradwatch_server.cluster.gateway import Gateway
 from gradwatch_server.cluster.host import AnswerPost, Host, answers_to
 from gradwatch_server.cluster.ledger_watch import LedgerWatch
 from gradwatch_server.cluster.listing import Listings
-from gradwatch_server.cluster.membership import Membership, NodeRecord
-from gradwatch_server.cluster.names import Names
+from gradwatch_server.cluster.log_watch import LogWatch
+from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.names import Names, host_name
+from gradwatch_server.cluster.node_numbers import read_numbers
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
-from gradwatch_server.cluster.partition import Surroundings
+from gradwatch_server.cluster.partition import Surroundings, retention_in
 from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
+from gradwatch_server.cluster.stream_tokens import shared_stream_tokens
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.cluster.workers import Workers
@@ -53,7 +58,6 @@ from gradwatch_server.http_server import (
     page_url,
     quiet_signals,
 )
-from gradwatch_server.keys import Keys
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
@@ -67,9 +71,6 @@ from gradwatch_server.stores import open_replicated
 from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
-
-CLOCKS_S: Final = 60.0
-"""How far the clocks of nodes may be apart."""
 
 
 def serve_node(
@@ -99,13 +100,15 @@ class _Node:
     def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
         self._settings, self._stack = settings, stack
         self._made = prepare(settings)
-        self._id = f"{settings.node or _host_name()}-{os.urandom(3).hex()}"
+        self._id = f"{settings.node or host_name()}-{os.urandom(3).hex()}"
         self._names = Names(settings.cluster_namespace)
         self._budget_use = BudgetUse(settings.budgets)
         self._log_limits = LogLimits(self._budget_use)
         stack.enter_context(self._log_limits.guarding())
         self._limits = ConnectionLimits(self._budget_use)
         self._timings = Timings()
+        self._takeovers = Takeovers()
+        self._clocks = Clocks(self._id, Clock().now_ns)
         self._connection = Connection((settings.cluster or "").split(","), self._id)
         stack.callback(self._connection.close)
         self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
@@ -133,6 +136,7 @@ class _Node:
             self._creation.partitions,
             namespace=self._settings.cluster_namespace,
             replicas=self._settings.cluster_replicas,
+            log_max_bytes=self._settings.cluster_log_max_bytes,
         )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
@@ -144,6 +148,7 @@ class _Node:
         self._alert_stream = AlertStream(self._storage.alert_events)
         self._ending = Ending(self._alert_stream)
         self._watch = LedgerWatch(self._storage.alert_events, self._wake)
+        self._log_watch = LogWatch(self._storage.check_log)
         self._host = Host(self._id, self._names, self._connection, settings.rules)
         self._gateway = Gateway(
             settings.ingest,
@@ -162,6 +167,7 @@ class _Node:
             partitions,
             lease_s,
             self._host,
+            self._clocks,
         )
         self._view = NodeView(
             self._host,
@@ -170,8 +176,17 @@ class _Node:
             self._budget_use,
             self._timings,
             lambda: self._watch.cursor,
-            self._matter,
+            lambda: self._condition.fault,
             self.workers.opening,
+        )
+        self._condition = Condition(
+            self._connection,
+            self._membership,
+            self._watch,
+            self._log_watch,
+            self._host,
+            self._clocks,
+            lambda: (engine.published for engine in self._view.engines()),
         )
         bucket = patiently(lambda: self._bucket(self._names.silences))
         self._silences = ClusterSilences(bucket, self._view.engines, self._view.clock)
@@ -226,8 +241,9 @@ class _Node:
         stack.callback(self._silences.stop)
         self._ticks.start()
         stack.callback(self._ticks.stop)
-        self._watch.start()
-        stack.callback(self._watch.stop)
+        for watch in (self._watch, self._log_watch):
+            watch.start()
+            stack.callback(watch.stop)
         self._gateway.start()
         self._membership.start()
         stack.callback(self._membership.stop)
@@ -243,6 +259,7 @@ class _Node:
         )
         return Surroundings(
             settings=self._settings,
+            retention=retention_in(self._settings, self._creation.partitions),
             storage=self._storage,
             postman=post,
             alert_stream=self._alert_stream,
@@ -250,6 +267,7 @@ class _Node:
             endpoint=self._gateway.endpoint,
             http_url=self._advertised(),
             timings=self._timings,
+            takeovers=self._takeovers,
             on_alerts=self._tell_alerts,
             pool=self.workers.opening,
             stop_pool=self.workers.ending,
@@ -261,7 +279,7 @@ class _Node:
         token = keys.tokens.read if keys is not None else None
         listings = Listings(lambda: self._membership.live, self._id, proxy, token)
         self._parts = ApiParts(
-            stream_tokens=_stream_tokens(keys),
+            stream_tokens=shared_stream_tokens(keys),
             connection_limits=self._limits,
             notifications=self._notifications,
         )
@@ -270,6 +288,7 @@ class _Node:
             push=self._made.push,
             list_runs=listings.list_runs,
             all_ticks=self._ticks.reader,
+            node=self._numbers,
         )
         events = self._storage.alert_events
         app = make_app(self._view, events, self._alert_stream, parts)
@@ -283,8 +302,12 @@ class _Node:
             events,
             listings,
             proxy,
-            self._matter,
+            self._condition,
         )
+
+    def _numbers(self) -> NodeNumbers:
+        partitions = self._creation.partitions
+        return read_numbers(self._membership, self._host, self._clocks, self._takeovers, partitions)
 
     def _policy(self) -> AccessPolicy:
         settings = self._settings
@@ -312,35 +335,9 @@ class _Node:
         with contextlib.suppress(NATSError):  # the others look each second
             self._connection.publish(self._names.alerts)
 
-    def _matter(self) -> str | None:
-        """Return what is the matter with the node, None if nothing."""
-        if not self._connection.is_connected:
-            return "NATS: no server is connected"
-        if self._membership.fault is not None:
-            return self._membership.fault
-        if not self._membership.has_lease():
-            return "lease: it could not be renewed in time"
-        if self._watch.fault is not None:
-            return f"PostgreSQL: {self._watch.fault}"
-        return self._host.fault
-
 
 def _leave() -> NoReturn:
     """End the process although threads wait for PostgreSQL, which Python would wait for."""
     logger.error("not all was saved, as PostgreSQL hangs: the next owners read it from the log")
     logging.shutdown()
     os._exit(1)
-
-
-def _stream_tokens(keys: Keys | None) -> StreamTokens:
-    """Return what makes tokens that every node with the same keys takes."""
-    if keys is None:
-        return StreamTokens()
-    secret = hashlib.sha256(b"gradwatch stream tokens " + keys.tokens.write.encode()).digest()
-    return StreamTokens(time.time, secret, grace_s=CLOCKS_S)
-
-
-def _host_name() -> str:
-    """Return the name of the machine as a name of a node."""
-    name = socket.gethostname().partition(".")[0]
-    return "".join(each if each.isascii() and each.isalnum() else "-" for each in name)[:40]

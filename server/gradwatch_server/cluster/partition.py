@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastapi import FastAPI
@@ -19,12 +19,14 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.inbox import ClusterInbox, Postman
 from gradwatch_server.cluster.parcels import Parcel
 from gradwatch_server.cluster.storage import Storage
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import Settings, retention_of
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.store import StorageError, StorageFault, Store
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,19 @@ FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """Pause before an engine that failed is started again; it doubles up to the second."""
 
+LOG_SHARE: Final = 0.75
+"""What of the stream's room all logs together are trimmed to: what is deleted goes a little later,
+and leases are to find room whatever the log takes."""
+
+
+def retention_in(settings: Settings, partitions: int) -> RetentionPolicy:
+    """Return what is kept of each partition: all logs together fit into the stream."""
+    policy, most = retention_of(settings), settings.cluster_log_max_bytes
+    if most is None:
+        return policy
+    share = round(most * LOG_SHARE / partitions)
+    return replace(policy, log_max_bytes=min(policy.log_max_bytes, share))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -40,6 +55,7 @@ class Surroundings:
 
     Args:
         settings: What is set.
+        retention: What is kept of each.
         storage: Where they are kept.
         postman: Makes what takes answers to gateways.
         alert_stream: Follows the alert events of all.
@@ -47,12 +63,14 @@ class Surroundings:
         endpoint: Where clients attach to the node.
         http_url: Where its HTTP is.
         timings: Where engines note how long they take.
+        takeovers: Counts those that began to run.
         on_alerts: Called after alerts were stored.
         pool: Runs what takes long.
         stop_pool: Runs the end of partitions, which is not to wait behind all that are opened.
     """
 
     settings: Settings
+    retention: RetentionPolicy
     storage: Storage
     postman: Callable[[], Postman]
     alert_stream: AlertStream
@@ -60,6 +78,7 @@ class Surroundings:
     endpoint: str
     http_url: str
     timings: Timings
+    takeovers: Takeovers
     on_alerts: Callable[[], None]
     pool: Executor
     stop_pool: Executor
@@ -93,6 +112,8 @@ class Partition:
             around: What it shares with others.
         """
         self.number, self.epoch = number, epoch
+        self.acquired_s = time.monotonic()
+        self._begun_s: float | None = None  # until it runs
         self.running: Running | None = None
         self.fault: str | None = None
         """Why it has no engine although it needs one."""
@@ -119,8 +140,15 @@ class Partition:
         if not self.needs_engine and any(parcel.frames for parcel in parcels):
             self.begin()
 
-    def begin(self) -> None:
-        """Start the engine: there is something for it."""
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the messages that wait for its engine."""
+        return self._inbox.waiting_bytes
+
+    def begin(self, since_s: float | None = None) -> None:
+        """Start the engine: there is something for it; *since_s* by the monotonic clock."""
+        if not self.needs_engine:
+            self._begun_s = time.monotonic() if since_s is None else since_s
         self.needs_engine = True
         self._later()
 
@@ -200,6 +228,9 @@ class Partition:
                 self._retry_at_s = float("inf")  # the membership ends it
             return
         self.fault, self._retry_s = None, FIRST_RETRY_S
+        if self._begun_s is not None:
+            self._around.takeovers.note(time.monotonic() - self._begun_s)
+            self._begun_s = None
 
     def _run(self) -> Running:
         around, settings = self._around, self._around.settings
@@ -214,7 +245,7 @@ class Partition:
                 session_timeout_s=settings.session_timeout_s,
                 on_alerts=around.on_alerts,
                 on_failure=self._fail,
-                retention=retention_of(settings),
+                retention=around.retention,
                 budget_use=self._budget_use,
                 http_url=around.http_url,
                 timings=around.timings,

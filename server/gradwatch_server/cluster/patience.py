@@ -20,12 +20,11 @@ PATIENCE_S: Final = 60.0
 PAUSE_S: Final = 0.2
 
 _REFUSALS: Final = (
-    "authentication failed",
-    "no password",
     "does not exist",
     "no pg_hba.conf entry",
 )
-"""What PostgreSQL says to whom it will not let in later either: libpq gives no code with it."""
+"""What PostgreSQL says to whom it will not let in later either, where it asks for no password:
+libpq gives no code with it. In another language it is told after the time is over."""
 
 T = TypeVar("T")
 

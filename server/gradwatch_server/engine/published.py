@@ -25,6 +25,10 @@ SLICE_S: Final = 0.005
 """Of many runs that changed, those are made first that waited longest, and others after a pause."""
 
 
+LOSS_TOLD_NS: Final = 3_600_000_000_000
+"""How long it is told what the start found missing."""
+
+
 @dataclass(slots=True)
 class PublishedState:
     """What readers see. Only the engine's thread writes.
@@ -52,6 +56,10 @@ class PublishedState:
     cursor: int = 0
     num_duplicates: int = 0
     num_apply_errors: int = 0
+
+    def recent_loss(self, now_ns: int) -> Loss | None:
+        """Return what was found lost, for a while after: an operator is to see it."""
+        return self.loss if now_ns - self.started_ns < LOSS_TOLD_NS else None
 
 
 class Publisher:

@@ -13,13 +13,12 @@ from nats.js.errors import APIError
 
 from gradwatch_server.nats.chain import AFTER, EPOCH, TAKES_OVER, find_successor, id_of, sequence_of
 from gradwatch_server.nats.errors import (
-    STORE_FAILED,
     UNREACHABLE,
     WRONG_LAST_SEQUENCE,
     is_unreachable,
     require_connected,
 )
-from gradwatch_server.nats.stream import FullError, LastSequenceError
+from gradwatch_server.nats.stream import LastSequenceError
 
 TRY_S: Final = 2.0
 """How long one try waits: a stream chooses a new leader in about that time."""
@@ -58,7 +57,6 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
 
     Raises:
         LastSequenceError: If another message came after the one expected.
-        FullError: If there is no room.
     """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + patience_s
@@ -87,11 +85,7 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
 
 
 async def take_over(client: Client, stream: str, message: NewMessage, patience_s: float) -> int:
-    """Append the first message of an owner, whatever is before it; return its sequence.
-
-    Raises:
-        FullError: If there is no room.
-    """
+    """Append the first message of an owner, whatever is before it; return its sequence."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + patience_s
     while True:
@@ -128,13 +122,7 @@ async def _send(
         api.Header.MSG_ID.value: message.message_id,
         api.Header.EXPECTED_STREAM.value: stream,
     }
-    try:
-        answer = await client.jetstream().publish(
-            message.subject, message.payload, timeout=TRY_S, headers=own
-        )
-    except APIError as error:
-        if error.err_code == STORE_FAILED and "maximum" in (error.description or ""):
-            msg = f"the stream {stream} is full: {error.description}"
-            raise FullError(msg) from error
-        raise
+    answer = await client.jetstream().publish(
+        message.subject, message.payload, timeout=TRY_S, headers=own
+    )
     return answer.seq

@@ -75,6 +75,11 @@ class Connection:
         """Whether a server answered not long ago."""
         return not self._is_closing and self._link.client.is_connected
 
+    @property
+    def fault(self) -> str | None:
+        """Why no server is connected, None if one is."""
+        return "the connection was closed" if self._is_closing else self._link.fault
+
     def on_change(self, told: Callable[[bool], None]) -> None:
         """Have *told* called when it is cut off (False) and when it is back (True).
 

@@ -13,9 +13,9 @@ from nats.js.errors import NotFoundError
 from gradwatch_server.nats import chain
 from gradwatch_server.nats.appending import NewMessage, append, take_over
 from gradwatch_server.nats.connection import CALL_S, Connection
-from gradwatch_server.nats.errors import require_connected
+from gradwatch_server.nats.errors import NATSError, require_connected
 from gradwatch_server.nats.reading import SubjectReader
-from gradwatch_server.nats.shape import ensure_stream
+from gradwatch_server.nats.shape import check_shape, ensure_stream
 from gradwatch_server.nats.stream import Stored
 
 DUPLICATES_S: Final = 120.0
@@ -36,6 +36,7 @@ class JetStreamStream:
         self._connection = connection
         self.name = name
         self._patience_s = patience_s
+        self._wanted = api.StreamConfig(name=name)
 
     def ensure(self, subjects: Sequence[str], *, replicas: int, max_bytes: int | None) -> None:
         """Create the stream unless it is there.
@@ -43,12 +44,13 @@ class JetStreamStream:
         Args:
             subjects: Its subjects, with wildcards.
             replicas: How many servers keep it, 1 to 5.
-            max_bytes: How many bytes its messages may take, on each server; None for no limit.
+            max_bytes: How many bytes its messages may take, on each server; None for no limit. It
+                is changed where there is another limit.
 
         Raises:
             NATSError: If there is one of another shape, or it cannot be created.
         """
-        config = api.StreamConfig(
+        self._wanted = config = api.StreamConfig(
             name=self.name,
             subjects=list(subjects),
             num_replicas=replicas,
@@ -60,6 +62,27 @@ class JetStreamStream:
         )
         what = f"the stream {self.name}"
         self._connection.call(lambda client: ensure_stream(client, config), what, CALL_S * 2)
+
+    def check(self) -> None:
+        """Make sure that it is there, and as `ensure` was asked for.
+
+        Raises:
+            NATSError: If it is not, or nobody answers.
+        """
+
+        async def run(client: Client) -> None:
+            require_connected(client)
+            try:
+                there = (await client.jetstream().stream_info(self.name)).config
+            except NotFoundError:
+                msg = (
+                    f"the stream {self.name} is not there any more: put a backup of it back, or "
+                    "restart a node, which makes a new one without what was in it"
+                )
+                raise NATSError(msg) from None
+            check_shape(there, self._wanted)
+
+        self._connection.call(run, f"the stream {self.name}")
 
     def append(
         self,

@@ -15,7 +15,7 @@ from nats import errors as library
 from nats.aio.client import Client
 
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.nats.errors import reason
+from gradwatch_server.nats.errors import is_refusal, reason, says_more
 from gradwatch_server.nats.servers import Servers
 from gradwatch_server.nats.subscription import Subscription
 
@@ -29,6 +29,9 @@ RECONNECT_S: Final = 0.5
 
 LOOK_S: Final = 1.0
 """How often it is looked whether the client comes back."""
+
+REFUSED_S: Final = 1.0
+"""How long others are tried after a server did not take who we are, when it connects at first."""
 
 STUCK_S: Final = 15.0
 """How long a client may take to come back before another one is tried."""
@@ -50,6 +53,7 @@ class Link:
         self.listeners: list[Callable[[bool], None]] = []
         self._last_error: BaseException | None = None
         self._is_up = False
+        self._limit: asyncio.Timeout | None = None  # of the first attempt
 
     async def open(self, patience_s: float) -> None:
         """Connect to one of the servers.
@@ -58,14 +62,23 @@ class Link:
             GradwatchError: If none lets us in in time.
         """
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(patience_s) as self._limit:
                 await self._connect()
         except (library.Error, OSError) as error:
             await self.client.close()
-            why = reason(self._last_error or error)
-            msg = f"no NATS server lets us in at {self._servers}: {why}"
-            raise GradwatchError(msg) from error
+            self._last_error = self._last_error or error
+            raise GradwatchError(self.fault or "") from error
+        finally:
+            self._limit = None
         self._is_up = True
+
+    @property
+    def fault(self) -> str | None:
+        """Why it is not connected, None if it is."""
+        if self.client.is_connected:
+            return None
+        why = "no sign of life" if self._last_error is None else reason(self._last_error)
+        return f"no NATS server lets us in at {self._servers}: {why}"
 
     async def keep_up(self, stop: asyncio.Event) -> None:
         """Begin anew where the library's client does not come back, until it is to stop.
@@ -113,12 +126,19 @@ class Link:
                 for subscription in self.subscriptions:
                     await subscription.begin(self.client)
         except (library.Error, OSError) as error:
-            self._last_error = error
+            self._note(error)
         else:
             await self._on_back()
 
+    def _note(self, error: Exception) -> None:
+        if says_more(error, self._last_error):
+            self._last_error = error
+        if is_refusal(error) and self._limit is not None:
+            soon_s = asyncio.get_running_loop().time() + REFUSED_S
+            self._limit.reschedule(min(self._limit.when() or soon_s, soon_s))
+
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
+        self._note(error)
         if isinstance(error, library.SlowConsumerError):
             logger.warning("NATS: a message on %s was dropped: too many wait", error.subject)
         else:

@@ -16,10 +16,6 @@ class LastSequenceError(NATSError):
     """Another message than the one expected is the last of the subject: somebody else wrote."""
 
 
-class FullError(NATSError):
-    """The stream has no room; the same call succeeds once something was purged."""
-
-
 class MissingError(NATSError):
     """A message between two that are there is missing: lost, or purged in this moment."""
 

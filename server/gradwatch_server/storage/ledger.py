@@ -120,6 +120,13 @@ class Ledger(Protocol):
             StorageError: If it was taken with a higher epoch (`StorageFault.GONE`), or fails.
         """
 
+    def was_taken(self, partition: int) -> bool:
+        """Tell whether a partition was ever written.
+
+        Raises:
+            StorageError: If that cannot be read.
+        """
+
     def take_deliveries(self, epoch: int) -> DeliveryLog:
         """Begin to write what is kept of notifications, likewise."""
 

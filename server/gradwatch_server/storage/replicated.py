@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradwatch_server.nats.stream import Stream
 from gradwatch_server.storage.checkpoints import load_position
 from gradwatch_server.storage.deliveries import DeliveryLog
@@ -108,9 +110,13 @@ class ReplicatedStorage:
         stream: Where the logs are.
         ledger: Where all else is.
         namespace: What the subjects of the logs begin with.
+        check_log: Raises a `GradwatchError` if the stream is not there, or not as it was made.
     """
 
-    def __init__(self, stream: Stream, ledger: Ledger, namespace: str) -> None:
+    def __init__(
+        self, stream: Stream, ledger: Ledger, namespace: str, check_log: Callable[[], None]
+    ) -> None:
+        self.check_log = check_log
         self._stream = stream
         self._ledger = ledger
         self._namespace = namespace
@@ -136,14 +142,16 @@ class ReplicatedStorage:
         return ReplicatedStore(log, ledger, f"partition {partition} of {self._namespace}")
 
     def has_entries(self, partition: int) -> bool:
-        """Tell whether there is or was anything in the log of a partition.
+        """Tell whether there is or was anything in the log of a partition, also one that is gone.
 
         Raises:
             StorageError: If that cannot be read just now.
         """
         with storage_errors():
             messages = self._stream.read(f"{self._namespace}.log.{partition}", headers_only=True)
-            return next(iter(messages), None) is not None
+            if next(iter(messages), None) is not None:
+                return True
+        return self._ledger.was_taken(partition)
 
     def open_deliveries(self, epoch: int) -> DeliveryLog:
         """Open what is kept of notifications for writing, as the one who sends them in an epoch.

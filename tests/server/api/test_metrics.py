@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradwatch_server.api.metrics import notifications
+from gradwatch_server.api.metrics import cluster, notifications
 from gradwatch_server.api.metrics.metric import Metric, Type
 from gradwatch_server.api.metrics.table import METRICS
 from gradwatch_server.budgets import BUDGETS
@@ -213,7 +213,8 @@ def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None
 
     assert types == {own.name: own.type for own in METRICS}
     assert helps == {own.name: own.what for own in METRICS}
-    there = set(METRICS) - set(notifications.METRICS)  # no target is set
+    # No target is set, and it is no node.
+    there = set(METRICS) - set(notifications.METRICS) - set(cluster.METRICS)
     assert samples == {(own.name, frozenset(own.labels)) for own in there}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradwatch_server.api.metrics import notifications
+from gradwatch_server.api.metrics import cluster, notifications
 from gradwatch_server.api.metrics.metric import Type
 from gradwatch_server.api.metrics.otlp import UNITS
 from gradwatch_server.api.metrics.table import METRICS
@@ -70,7 +70,9 @@ def test_the_collector_is_sent_what_prometheus_scrapes(
         assert points[key] == scraped[key] or not key[0].startswith(settled), key
     assert points["gradwatch_run_nonfinite_steps", of_run] == 39
     about = collector.metrics
-    for metric in (own for own in METRICS if own not in notifications.METRICS):  # no target is set
+    # No target is set, and it is no node.
+    absent = (*notifications.METRICS, *cluster.METRICS)
+    for metric in (own for own in METRICS if own not in absent):
         kind = "sum" if metric.type is Type.COUNTER else "gauge"
         if metric.type is not Type.HISTOGRAM and metric.name != "gradwatch_run_gradient_norm":
             name = metric.name.removesuffix("_total")

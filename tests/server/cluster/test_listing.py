@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gradwatch_server.cluster.listing import MAX_SPARKS, Listings
-from gradwatch_server.cluster.membership import NodeRecord
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.proxy import Proxy
 from tests.server.cluster.conftest import NewServer
 

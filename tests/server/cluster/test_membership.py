@@ -8,7 +8,8 @@ from itertools import count
 
 import pytest
 
-from gradwatch_server.cluster.membership import Membership, NodeRecord, decode_node
+from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.node_record import NodeRecord, decode_node
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import UnreachableError
 from gradwatch_server.nats.key_value import KeyValue

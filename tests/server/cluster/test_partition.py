@@ -13,11 +13,13 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.parcels import Answer
-from gradwatch_server.cluster.partition import Partition, Surroundings
+from gradwatch_server.cluster.partition import Partition, Surroundings, retention_in
+from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.settings import Settings
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import AlertEventReader, Store
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -78,6 +80,7 @@ def around(tmp_path: Path, storage: Storage) -> Iterator[Surroundings]:
     with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(1) as stop_pool:
         yield Surroundings(
             settings=Settings(),
+            retention=RetentionPolicy(),
             storage=storage,
             postman=Nobody,
             alert_stream=AlertStream(events.alert_events),
@@ -85,6 +88,7 @@ def around(tmp_path: Path, storage: Storage) -> Iterator[Surroundings]:
             endpoint="tcp://127.0.0.1:1",
             http_url="http://127.0.0.1:1",
             timings=Timings(),
+            takeovers=Takeovers(),
             on_alerts=lambda: None,
             pool=pool,
             stop_pool=stop_pool,
@@ -130,3 +134,14 @@ def test_the_end_of_one_waits_for_no_other_that_opens(
     slow[1].end()
     storage.go_on.set()
     wait_until(lambda: all(own.has_ended for own in slow), "the end of the slow ones")
+
+
+@pytest.mark.parametrize(
+    ("stream_bytes", "log_bytes", "expected"),
+    [(None, 5 << 30, 5 << 30), (64 << 30, 5 << 30, 3 << 28), (64 << 30, 1 << 20, 1 << 20)],
+)
+def test_all_logs_together_fit_into_the_stream(
+    stream_bytes: int | None, log_bytes: int, expected: int
+) -> None:
+    settings = Settings(cluster_log_max_bytes=stream_bytes, log_max_bytes=log_bytes)
+    assert retention_in(settings, 64).log_max_bytes == expected

@@ -49,7 +49,8 @@ def test_what_may_pass_is_waited_for(
     [
         RefusedError("insufficient resources"),
         StorageError("the ledger is of another cluster", StorageFault.UNUSABLE),
-        StorageError('FATAL: password authentication failed for user "me"'),
+        StorageError('FATAL: no pg_hba.conf entry for host "10.0.0.5"'),
+        StorageError("the ledger does not let us in", StorageFault.UNUSABLE),
         StorageError('FATAL: database "x" does not exist'),
     ],
 )

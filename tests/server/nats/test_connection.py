@@ -130,9 +130,25 @@ def test_credentials_of_an_address_are_used(tmp_path: Path) -> None:
         (url,) = servers.urls
         with Connection([url.replace("//", "//ada:p%40ss@")]) as connection:
             connection.flush()
-        with pytest.raises(GradwatchError, match="Authorization Violation") as caught:
-            Connection([url.replace("//", "//ada:wrong@")], patience_s=0.2)
+        with pytest.raises(GradwatchError, match="does not take the user and password") as caught:
+            Connection([url.replace("//", "//ada:wrong@")], patience_s=0.5)
+        assert "Authorization Violation" in str(caught.value)
         assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_password_that_is_changed_meanwhile_is_told(tmp_path: Path) -> None:
+    """Also once the server has hung up; where it is taken again, the connection is back."""
+    with NATSServers(tmp_path, extra="authorization: {user: ada, password: one}") as servers:
+        (server,), (url,) = servers.servers, servers.urls
+        with Connection([url.replace("//", "//ada:one@")]) as connection:
+            assert connection.fault is None
+            server.change("password: one", "password: two")
+            wait_until(lambda: "user and password" in (connection.fault or ""), "what is wrong")
+            assert "one" not in (connection.fault or "").split()
+            server.change("password: two", "password: one")
+            wait_until(lambda: connection.is_connected, "it is let in again")
+            assert connection.fault is None
 
 
 @pytest.mark.slow

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
+from nats.js import api
 
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import NATSError, UnreachableError
+from gradwatch_server.nats.errors import FullError, NATSError, UnreachableError
 from gradwatch_server.nats.jetstream import JetStreamStream
-from gradwatch_server.nats.stream import FullError, LastSequenceError, MissingError, Stored
+from gradwatch_server.nats.key_value import KeyValue
+from gradwatch_server.nats.stream import LastSequenceError, MissingError, Stored
 from tests.support.nats_servers import NATSServers
 
 _NUMBERS: Final = itertools.count(1)
@@ -163,8 +167,9 @@ def test_a_full_stream_says_so_until_there_is_room(nats_connection: Connection) 
     chain = Chain(made(nats_connection, max_bytes=20_000))
     for number in range(2):
         chain.add(bytes(9_000), str(number))
-    with pytest.raises(FullError, match="is full"):
+    with pytest.raises(FullError, match="the stream is full") as caught:
         chain.add(bytes(9_000), "2")
+    assert caught.value.is_stream
     chain.stream.purge(chain.subject, chain.sequences[1])
     chain.add(bytes(9_000), "2")
 
@@ -173,14 +178,86 @@ def test_a_full_stream_says_so_until_there_is_room(nats_connection: Connection) 
 
 def test_a_stream_of_another_shape_is_refused(nats_connection: Connection) -> None:
     """In one line, and it is left as it is."""
-    stream = made(nats_connection, max_bytes=10_000)
+    stream = made(nats_connection)
     subjects = [f"{stream.name}.>"]
-    stream.ensure(subjects, replicas=1, max_bytes=10_000)
-    with pytest.raises(NATSError, match="made with max_bytes = 10000, and 20000 is") as caught:
-        stream.ensure(subjects, replicas=1, max_bytes=20_000)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(NATSError, match="made with num_replicas = 1, and 3 is"):
+    stream.ensure(subjects, replicas=1, max_bytes=None)
+    with pytest.raises(NATSError, match="made with num_replicas = 1, and 3 is") as caught:
         stream.ensure(subjects, replicas=3, max_bytes=10_000)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(NATSError, match=r"made with subjects = \['STREAM_"):
+        stream.ensure([f"{stream.name}.x"], replicas=1, max_bytes=None)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (api.StreamConfig(retention=api.RetentionPolicy.WORK_QUEUE), "retention = workqueue, and"),
+        (api.StreamConfig(discard=api.DiscardPolicy.OLD), "discard = old, and new is"),
+        (api.StreamConfig(discard=api.DiscardPolicy.NEW, max_age=60.0), "max_age = 60.0, and 0 is"),
+    ],
+)
+def test_the_stream_of_another_program_is_refused(
+    nats_connection: Connection, other: api.StreamConfig, says: str
+) -> None:
+    """It would delete what was acknowledged."""
+    name = f"STREAM_{next(_NUMBERS)}"
+    subjects = [f"{name}.>"]
+    config = replace(other, name=name, subjects=subjects)
+    nats_connection.call(lambda client: client.jetstream().add_stream(config), "make it")
+    with pytest.raises(NATSError, match=says):
+        JetStreamStream(nats_connection, name).ensure(subjects, replicas=1, max_bytes=None)
+
+
+ACCOUNT: Final = """
+accounts: {A: {jetstream: {max_file: 300KB, max_mem: 0}, users: [{user: ada, password: b}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_servers", "what"),
+    [
+        (1, "servers have"),
+        pytest.param(3, "servers have", marks=pytest.mark.slow),
+        pytest.param(3, "account has", marks=pytest.mark.slow),
+    ],
+)
+def test_a_full_jetstream_says_what_is_full(tmp_path: Path, num_servers: int, what: str) -> None:
+    """A message and a key are refused alike, and none is half there."""
+    is_account, says = what.startswith("account"), f"JetStream is full: its {what} no room left"
+    extra, max_file = (ACCOUNT, "4GB") if is_account else ("", "300KB")
+    with NATSServers(tmp_path, num_servers, extra, max_file) as servers:
+        urls = [url.replace("//", "//ada:b@") if is_account else url for url in servers.urls]
+        with Connection(urls) as connection:
+            chain = Chain(made(connection, num_servers))
+            bucket = KeyValue(connection, "keys", num_servers)
+
+            def fill() -> None:
+                for number in range(10):
+                    chain.add(bytes(90_000), str(number))
+
+            with pytest.raises(FullError, match=says) as caught:
+                fill()
+            assert not caught.value.is_stream
+            with pytest.raises(FullError, match=says):
+                bucket.create("key", bytes(90_000))
+            if is_account or num_servers == 1:  # servers that are full have no leader
+                assert [own.sequence for own in chain.read()] == chain.sequences
+
+
+def test_how_much_a_stream_may_have_can_be_changed(nats_connection: Connection) -> None:
+    """What is there stays; one that was full goes on."""
+    stream = made(nats_connection, max_bytes=20_000)
+    chain, subjects = Chain(stream), [f"{stream.name}.>"]
+    chain.add(bytes(9_000))
+    stream.ensure(subjects, replicas=1, max_bytes=10_000)
+    with pytest.raises(FullError):
+        chain.add(bytes(9_000))
+    stream.ensure(subjects, replicas=1, max_bytes=None)
+    for _ in range(2):
+        chain.add(bytes(9_000))
+    assert len(chain.read()) == 3
+    with pytest.raises(FullError, match="less is left than is to be reserved"):
+        made(nats_connection, max_bytes=1 << 50)
 
 
 @pytest.fixture

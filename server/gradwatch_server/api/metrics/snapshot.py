@@ -11,6 +11,35 @@ from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.status import TargetStatus
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNumbers:
+    """What is counted of a node of a cluster.
+
+    Args:
+        num_nodes: Nodes that have a lease.
+        num_without_owner: Partitions that none of them owns.
+        epochs: Partition to epoch of those that it owns.
+        num_engines: Partitions of it on which an engine runs.
+        num_takeovers: Engines that it started on a partition that it acquired.
+        takeovers_s: Time that these took, seconds.
+        num_forwarded: Messages sent to other nodes.
+        num_dropped: Messages that could not be.
+        waiting_bytes: Bytes of messages that wait for its engines.
+        clock_difference_s: How far the clock of another node is off, seconds.
+    """
+
+    num_nodes: int
+    num_without_owner: int
+    epochs: Mapping[int, int]
+    num_engines: int
+    num_takeovers: int
+    takeovers_s: float
+    num_forwarded: int
+    num_dropped: int
+    waiting_bytes: int
+    clock_difference_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that metrics are made of at one moment.
@@ -22,6 +51,7 @@ class Snapshot:
         runs: All runs, the last one heard of first.
         labelled: Those that have numbers of their own.
         targets: How each target of notifications is.
+        node: What is counted of a node, None of a single process.
     """
 
     engine: EngineView
@@ -30,6 +60,7 @@ class Snapshot:
     runs: Sequence[Summary]
     labelled: Sequence[Summary]
     targets: Sequence[TargetStatus]
+    node: NodeNumbers | None = None
 
 
 def choose_labelled(runs: Sequence[Summary], most: int) -> Sequence[Summary]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gradwatch_server.api.metrics.snapshot import Snapshot, choose_labelled
+from gradwatch_server.api.metrics.snapshot import NodeNumbers, Snapshot, choose_labelled
 from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
@@ -20,6 +20,7 @@ class Source:
         refused: Kind to the number of requests that were none.
         data: The data directory, None where there is none.
         notifications: What tells the targets of alerts.
+        node: Returns what is counted of a node of a cluster; None for a single process.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class Source:
         refused: Mapping[str, int],
         data: Path | None,
         notifications: Notifications,
+        node: Callable[[], NodeNumbers] | None = None,
     ) -> None:
         self._engine = engine
         self._summaries = summaries
         self._refused = refused
         self._data = data
         self._notifications = notifications
+        self._node = node
 
     async def look(self) -> Snapshot:
         """Return how all is, in the event loop of the summaries."""
@@ -43,4 +46,5 @@ class Source:
         labelled = choose_labelled(runs, use.limits.metric_runs)
         use["metric_runs"].used = len(labelled)
         targets = self._notifications.statuses()
-        return Snapshot(self._engine, self._refused, self._data, runs, labelled, targets)
+        node = None if self._node is None else self._node()
+        return Snapshot(self._engine, self._refused, self._data, runs, labelled, targets, node)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.api.metrics import aggregator, notifications, process, runs
+from gradwatch_server.api.metrics import aggregator, cluster, notifications, process, runs
 
 METRICS: Final = (
     *aggregator.METRICS,
     *runs.METRICS,
     *notifications.METRICS,
+    *cluster.METRICS,
     *process.METRICS,
 )
 """Every metric, in the order of the documentation."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -13,9 +11,6 @@ from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.state import Api
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_wire import __version__
-
-TOLD_NS: Final = 3_600_000_000_000
-"""How long `/readyz` tells what the start found missing."""
 
 router = APIRouter()
 
@@ -43,9 +38,8 @@ async def readyz(api: Api) -> dict[str, str] | Problem:
 
 
 def _lost(api: Api) -> dict[str, str]:
-    """Return what the start found missing, for an hour: an operator is to see it."""
-    loss, since_ns = api.published.loss, api.now_ns() - api.published.started_ns
-    return {"lost": loss.text} if loss is not None and since_ns < TOLD_NS else {}
+    loss = api.published.recent_loss(api.now_ns())
+    return {"lost": loss.text} if loss is not None else {}
 
 
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")

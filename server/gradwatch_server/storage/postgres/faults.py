@@ -16,7 +16,6 @@ _FAULTS: Final = {
     "53300": StorageFault.BUSY,  # too_many_connections
     "55P03": StorageFault.BUSY,  # lock_not_available
     "40": StorageFault.BUSY,  # serialization_failure, deadlock_detected
-    "28": StorageFault.UNUSABLE,  # invalid_password and the like
     "3D": StorageFault.UNUSABLE,  # no such database
     "3F": StorageFault.UNUSABLE,  # no such schema
     "42": StorageFault.UNUSABLE,  # not permitted, or the tables are others
@@ -30,6 +29,11 @@ _WORDS: Final = {
     StorageFault.FAILED: "the ledger {} failed: {}",
 }
 
+_REFUSED: Final = (
+    "the ledger {} does not let us in: {}; give --ledger, or GRADWATCH_LEDGER, the user, password "
+    "and database that it has"
+)
+
 
 @contextlib.contextmanager
 def storage_errors(address: Address) -> Iterator[None]:
@@ -38,8 +42,22 @@ def storage_errors(address: Address) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         fault = _fault_of(error.sqlstate or "")
-        text = _WORDS[fault].format(address.name, address.hide(str(error)))
-        raise StorageError(text, fault) from error
+        words = _WORDS[fault]
+        if is_refusal(error):
+            fault, words = StorageFault.UNUSABLE, _REFUSED
+        raise StorageError(words.format(address.name, address.hide(str(error))), fault) from error
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """Tell whether PostgreSQL does not take the user or the password, in whichever language.
+
+    libpq gives no SQLSTATE where a connection cannot be made. But it knows whether it was asked for
+    a password before: who is asked got an answer from a server that is well.
+    """
+    if error.sqlstate is not None:
+        return error.sqlstate.startswith("28")
+    pgconn = error.pgconn
+    return pgconn is not None and (pgconn.needs_password or pgconn.used_password)
 
 
 def _fault_of(sqlstate: str) -> StorageFault:

@@ -23,6 +23,8 @@ _PUT_CLUSTER: Final = (
     "INSERT INTO cluster (cluster_id, partitions) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 )
 
+_TAKEN: Final = "SELECT 1 FROM partitions WHERE partition = %s"
+
 
 class PostgresLedger:
     """One database.
@@ -99,6 +101,10 @@ class PostgresLedger:
         fence = Fence(partition, epoch)
         self._db.take(fence)
         return PostgresPartition(self._db, fence, self._clock)
+
+    def was_taken(self, partition: int) -> bool:
+        """Tell whether a partition was ever written."""
+        return self._db.row(_TAKEN, partition) is not None
 
     def take_deliveries(self, epoch: int) -> PostgresDeliveryLog:
         """Begin to write what is kept of notifications, likewise."""

@@ -440,6 +440,34 @@ def test_no_error_has_the_password(
     assert "S3kret" not in f"{found}{caplog.text}"
 
 
+def test_a_password_that_is_changed_meanwhile_is_told(postgres: PostgresServer) -> None:
+    """Who is connected stays so; whoever connects anew is told what to do. Then it goes on."""
+    postgres.execute(f"CREATE ROLE {STRANGER} LOGIN PASSWORD 'one'")
+    url = postgres.make_database(f"OWNER {STRANGER}")
+    database = url.rpartition("/")[2]
+    secret = quote(PASSWORD, safe="")
+    ledger = PostgresLedger(
+        url.replace(f"gradwatch:{secret}", f"{STRANGER}:one"), CLUSTER_ID, PARTITIONS, Clock()
+    )
+    try:
+        postgres.execute(f"ALTER ROLE {STRANGER} PASSWORD 'two'")
+        ledger.check()
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = %s",
+            (STRANGER,),
+        )
+        with pytest.raises(StorageError, match=r"does not let us in: .*; give --ledger") as caught:
+            ledger.check()
+        assert caught.value.fault is StorageFault.UNUSABLE
+        assert "\n" not in str(caught.value)
+        postgres.execute(f"ALTER ROLE {STRANGER} PASSWORD 'one'")
+        ledger.check()
+    finally:
+        ledger.close()
+        postgres.execute(f"DROP DATABASE {database} WITH (FORCE)")
+        postgres.execute(f"DROP ROLE {STRANGER}")
+
+
 # Names, and what each partition has.
 
 

@@ -1,0 +1,93 @@
+"""The lease of a node: a key that goes unless it is renewed, with what the node says of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from gradwatch_server.cluster.clocks import Clocks
+from gradwatch_server.cluster.node_record import NodeRecord, decode_node, decode_now_ns
+from gradwatch_server.nats.key_value import KeyValue
+
+RENEWALS: Final = 3
+"""How often a lease is renewed within its time."""
+
+
+class Lease:
+    """That of one node. Only `holds` is for any thread.
+
+    Args:
+        record: What the node says of itself.
+        bucket: The leases of all; keys go after *duration_s*.
+        duration_s: The time of a lease.
+        clocks: What is told of the time, None if nothing.
+    """
+
+    def __init__(
+        self, record: NodeRecord, bucket: KeyValue, duration_s: float, clocks: Clocks | None = None
+    ) -> None:
+        self._record = record
+        self._bucket = bucket
+        self._duration_s = duration_s
+        self._clocks = clocks
+        self._revision = 0
+        self._renewed_s = float("-inf")
+
+    def holds(self) -> bool:
+        """Tell whether it has not run out."""
+        return time.monotonic() - self._renewed_s < self._duration_s
+
+    def renew(self) -> None:
+        """Renew it if it is time; again if the answer came so late that it is time anew.
+
+        Raises:
+            NATSError: If that fails.
+        """
+        for _ in range(2):
+            if time.monotonic() - self._renewed_s >= self._duration_s / RENEWALS:
+                self._write()
+
+    def _write(self) -> None:
+        """Write it; it counts from before that is asked for."""
+        now_s = time.monotonic()
+        now_ns = None if self._clocks is None else self._clocks.now_ns()
+        value, key = self._record.encode(now_ns), self._record.id
+        revision = None
+        if self._revision:
+            revision = self._bucket.update(key, value, self._revision)
+        if revision is None:  # the first one, or it ran out
+            revision = self._bucket.create(key, value)
+        if revision is None:  # an answer was lost
+            entry = self._bucket.get(key)
+            self._revision = 0 if entry is None else entry.revision
+            return
+        self._revision, self._renewed_s = revision, now_s
+
+    def read_all(self) -> Mapping[str, NodeRecord]:
+        """Return the nodes that have a lease, by their ids.
+
+        Raises:
+            NATSError: If they cannot be read.
+        """
+        found: dict[str, NodeRecord] = {}
+        for entry in self._bucket.entries().values():
+            value = entry.value or b""
+            if (record := decode_node(value)) is not None:
+                found[record.id] = record
+                told_ns = decode_now_ns(value)
+                if told_ns is not None and self._clocks is not None:
+                    self._clocks.note(record.id, entry.revision, told_ns)
+        if self._clocks is not None:
+            self._clocks.keep(found)
+        return MappingProxyType(found)
+
+    def give_back(self) -> None:
+        """Give it back, so that others need not wait for its end.
+
+        Raises:
+            NATSError: If that fails.
+        """
+        if self._revision:
+            self._bucket.delete(self._record.id, self._revision)

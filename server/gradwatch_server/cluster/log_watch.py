@@ -1,0 +1,58 @@
+"""Sees whether the stream of the log is there, and still as it was made."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from gradwatch_server.errors import GradwatchError
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0
+"""How often it is looked: a write finds out at once that it cannot be done."""
+
+STOP_S: Final = 1.0
+"""How long the end waits for a look."""
+
+
+class LogWatch:
+    """Looks at the stream in a thread of its own.
+
+    Args:
+        check: Raises a `GradwatchError` if it is not there, or not what it is to be.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self.fault: str | None = None
+        """What is wrong with it, None if nothing."""
+        self._check = check
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gradwatch-log-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        try:
+            self._check()
+        except GradwatchError as error:
+            if self.fault is None:
+                logger.error("the log: %s", error)
+            self.fault = str(error)
+        else:
+            self.fault = None
