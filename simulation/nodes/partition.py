@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.cluster.partition import MAX_WAITING_ALERT_BYTES
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -133,6 +134,7 @@ class PartitionEngine:
             budget_use=BudgetUse(),
             boot_id=cluster.random.randbytes(16),
             stopping=self._stop,
+            max_waiting_alert_bytes=MAX_WAITING_ALERT_BYTES,
         )
 
     def _wait_a_turn(self) -> None:

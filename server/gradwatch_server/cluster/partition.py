@@ -33,6 +33,9 @@ FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """Pause before an engine that failed is started again; it doubles up to the second."""
 
+MAX_WAITING_ALERT_BYTES: Final = 8 << 20
+"""Alerts of a partition that may wait for a ledger that is away; then its records wait as well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -224,6 +227,7 @@ class Partition:
                 budget_use=self._budget_use,
                 http_url=around.http_url,
                 timings=around.timings,
+                max_waiting_alert_bytes=MAX_WAITING_ALERT_BYTES,
             )
             app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
             tell_storage_errors(app)
