@@ -66,8 +66,11 @@ class PartitionEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it serves, and is not in the midst of anything."""
-        return self.engine is not None and self.is_between_batches and not self.is_over
+        """Whether it serves, is not in the midst of anything, and no alert waits for the ledger."""
+        engine = self.engine
+        if engine is None or self.is_over or not self.is_between_batches:
+            return False
+        return engine._waiting_alerts.is_empty
 
     def _run(self) -> None:
         try:
