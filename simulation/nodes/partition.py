@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.cluster.partition import MAX_WAITING_ALERT_BYTES
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -65,8 +66,11 @@ class PartitionEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it serves, and is not in the midst of anything."""
-        return self.engine is not None and self.is_between_batches and not self.is_over
+        """Whether it serves, is not in the midst of anything, and no alert waits for the ledger."""
+        engine = self.engine
+        if engine is None or self.is_over or not self.is_between_batches:
+            return False
+        return engine._waiting_alerts.is_empty
 
     def _run(self) -> None:
         try:
@@ -133,6 +137,7 @@ class PartitionEngine:
             budget_use=BudgetUse(),
             boot_id=cluster.random.randbytes(16),
             stopping=self._stop,
+            max_waiting_alert_bytes=MAX_WAITING_ALERT_BYTES,
         )
 
     def _wait_a_turn(self) -> None:

@@ -39,12 +39,10 @@ class Problem(Json):
 
     media_type = "application/problem+json"
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, **more: Any) -> None:
         title = HTTPStatus(status).phrase
-        super().__init__(
-            {"type": "about:blank", "title": title, "status": status, "detail": detail},
-            status_code=status,
-        )
+        own = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        super().__init__(own | more, status_code=status)
 
 
 def install(app: FastAPI) -> None:

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.cluster.catalogue.reader import CatalogueReader
 from gradwatch_server.cluster.condition import Condition
 from gradwatch_server.cluster.host import Host
 from gradwatch_server.cluster.listing import LISTING_PATH, Listings
@@ -43,6 +44,7 @@ class Front:
         partitions: How many there are.
         alert_events: Those of all partitions.
         listings: The runs of all nodes.
+        catalogue: What owners published of their runs.
         proxy: Passes requests on.
         condition: How the node is.
     """
@@ -55,6 +57,7 @@ class Front:
         partitions: int,
         alert_events: AlertEventReader,
         listings: Listings,
+        catalogue: CatalogueReader,
         proxy: Proxy,
         condition: Condition,
     ) -> None:
@@ -64,6 +67,7 @@ class Front:
         self._partitions = partitions
         self._alert_events = alert_events
         self._listings = listings
+        self._catalogue = catalogue
         self._proxy = proxy
         self._condition = condition
 
@@ -94,7 +98,7 @@ class Front:
             return unavailable(f"PostgreSQL: {error}")
         if run is None:
             return self._node_app
-        return self._app_of(run, scope) or self._elsewhere(path, run)
+        return self._app_of(run, scope) or await self._elsewhere(path, run)
 
     async def _run_of(self, scope: Scope, path: str) -> str | None:
         """Return the run that a request is about, None if about none that is known."""
@@ -115,9 +119,9 @@ class Front:
         own = self._host.owned.get(number)
         if own is not None:
             return None if own.running is None else own.running.app
-        return self._owners_app(number, scope)
+        return self._owners_app(number, scope, run)
 
-    def _owners_app(self, number: int, scope: Scope) -> ASGIApp | None:
+    def _owners_app(self, number: int, scope: Scope, run: str | None = None) -> ASGIApp | None:
         """Return what passes a request on to the owner of a partition, None if there is none."""
         owner = self._membership.owner_of(number)
         if owner is not None and owner.id == self._membership.node:
@@ -126,20 +130,29 @@ class Front:
             return None
 
         async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._proxy.pass_on(owner.http, scope, receive, send)
+            if not await self._proxy.pass_on(owner.http, scope, receive, send):
+                why = "the node that owns this does not answer"
+                app = unavailable(why) if run is None else await self._last_known(run, why)
+                await app(scope, receive, send)
 
         return pass_on
 
-    def _elsewhere(self, path: str, run: str) -> ASGIApp:
+    async def _elsewhere(self, path: str, run: str) -> ASGIApp:
         """Return what says why nothing answers about a run, or does without its engine."""
         if path in _OF_RUN:
             return self._node_app
         own = self._host.owned.get(partition_of(run, self._partitions))
         if own is None:
-            return unavailable("the partition of this run has no owner just now")
-        if own.needs_engine:
-            return unavailable(own.fault or "the partition of this run is being read")
+            return await self._last_known(run, "the partition of this run has no owner just now")
+        if own.awaits_engine:
+            why = own.fault or "the partition of this run is being read"
+            return await self._last_known(run, why)
         return Problem(404, f"no run {run[:80]!a}; /runs has those that are")
+
+    async def _last_known(self, run: str, why: str) -> ASGIApp:
+        """Return what says why a run cannot be answered for, and how it was when it last could."""
+        known = await self._catalogue.get(run)
+        return unavailable(why, last_summary=None if known is None else known.last_summary())
 
     def _describe(self) -> dict[str, Any]:
         """Return who is in the cluster, and who owns what, as this node knows it."""

@@ -138,6 +138,7 @@ class Host:
         try:
             if self._around.storage.has_entries(own.number):
                 own.begin(own.acquired_s)
+            own.is_empty = not own.needs_engine
         except GradwatchError as error:
             logger.warning("partition %d: %s", own.number, error)
             own.begin()  # which tries again until it can be read

@@ -18,6 +18,8 @@ from gradwatch_server.api.problems import Json, Problem
 from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.summaries import Listing, Summaries
+from gradwatch_server.cluster.catalogue.reader import CatalogueReader
+from gradwatch_server.cluster.catalogue.summary import KnownRun
 from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_wire.health import Phase, Status
@@ -44,6 +46,7 @@ class RemoteRun:
         phase: Where it is in its life.
         status: How well it is.
         text: What `/runs` says of it, JSON.
+        is_known: Whether an engine has it; if not it is as it was published last.
         number: That of the listing in which it came to be so.
     """
 
@@ -52,6 +55,7 @@ class RemoteRun:
     phase: Phase
     status: Status
     text: bytes
+    is_known: bool = True
     number: int = field(default=0, compare=False)
 
     @property
@@ -72,6 +76,8 @@ class Listings:
         node: Id of this one.
         proxy: Asks others.
         token: What lets it read there; None where anyone may.
+        catalogue: What owners published of their runs.
+        idle: Returns the partitions of this node that have no engine, and those without an owner.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Listings:
         node: str,
         proxy: Proxy,
         token: str | None,
+        catalogue: CatalogueReader,
+        idle: Callable[[], tuple[Collection[int], Collection[int]]],
     ) -> None:
         self.summaries: Summaries | None = None
         """The runs of this node, once its app is there."""
@@ -87,6 +95,8 @@ class Listings:
         self._node = node
         self._proxy = proxy
         self._token = token
+        self._catalogue = catalogue
+        self._idle = idle
         self._shared: OrderedDict[int | None, SharedAnswer[Listing[Listed]]] = OrderedDict()
         self._newest: dict[int | None, Listing[RemoteRun]] = {}
         self._of_nodes: dict[tuple[str, int | None], list[RemoteRun]] = {}
@@ -115,13 +125,18 @@ class Listings:
                 "phase": own.phase,
                 "status": own.status,
                 "text": own.row(spark).decode("ascii"),
+                "is_known": getattr(own, "is_known", True),
             }
-            for own in await self._summaries()
+            for own in (*await self._summaries(), *await self._published(self._idle()[0], spark))
         ]
         await Json(rows)(scope, receive, send)
 
     async def _summaries(self) -> tuple[Any, ...]:
         return () if self.summaries is None else await self.summaries.all()
+
+    async def _published(self, partitions: Collection[int], spark: int | None) -> list[RemoteRun]:
+        """Return the runs of partitions for which no engine answers, as they were published."""
+        return [_unknown(own, spark) for own in await self._catalogue.of(partitions)]
 
     async def _gather(self, spark: int | None) -> Listing[Listed]:
         nodes = self._live()
@@ -130,11 +145,14 @@ class Listings:
             RemoteRun(each.key, each.step, each.phase, each.status, each.row(spark))
             for each in await self._summaries()
         ]
+        here, nowhere = self._idle()
+        published = await self._published({*here, *nowhere}, spark)
         found: dict[str, RemoteRun] = {}
-        for runs in (*await asyncio.gather(*asked), own):
+        for runs in (*await asyncio.gather(*asked), own, published):
             for run in runs:
                 known = found.get(run.key[1])
-                if known is None or known.key < run.key:  # it moves from one to another just now
+                # It moves from one to another just now.
+                if known is None or (run.is_known, run.key) > (known.is_known, known.key):
                     found[run.key[1]] = run
         before = self._newest.get(spark, Listing())
         kept = {run.key[1]: run for run in before.runs}
@@ -173,5 +191,10 @@ class Listings:
 def _run_of(plain: dict[str, Any]) -> RemoteRun:
     updated_ns, name = plain["key"]
     text = plain["text"].encode("ascii")
-    key = int(updated_ns), str(name)
-    return RemoteRun(key, int(plain["step"]), Phase(plain["phase"]), Status(plain["status"]), text)
+    key, step, is_known = (int(updated_ns), str(name)), int(plain["step"]), bool(plain["is_known"])
+    return RemoteRun(key, step, Phase(plain["phase"]), Status(plain["status"]), text, is_known)
+
+
+def _unknown(own: KnownRun, spark: int | None) -> RemoteRun:
+    text = own.row_without_owner(with_curve=spark is not None)
+    return RemoteRun((own.heard_ns, own.run), own.step, own.phase, Status.UNKNOWN, text, False)

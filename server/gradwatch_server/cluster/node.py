@@ -21,6 +21,8 @@ from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
+from gradwatch_server.cluster.catalogue.publisher import CataloguePublisher
+from gradwatch_server.cluster.catalogue.reader import CatalogueReader
 from gradwatch_server.cluster.clocks import Clocks
 from gradwatch_server.cluster.condition import Condition
 from gradwatch_server.cluster.creation import create_or_read
@@ -123,6 +125,7 @@ class _Node:
             settings.notify,
             self._made.notifiers,
             self._storage.alert_events,
+            self._storage.runs,
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
             self._notifying_epoch,
@@ -149,7 +152,9 @@ class _Node:
         self._ending = Ending(self._alert_stream)
         self._watch = LedgerWatch(self._storage.alert_events, self._wake)
         self._log_watch = LogWatch(self._storage.check_log)
+        self._catalogue = CatalogueReader(self._storage.runs, lambda: self._watch.fault is not None)
         self._host = Host(self._id, self._names, self._connection, settings.rules)
+        self._publisher = CataloguePublisher(lambda: self._host.owned)
         self._gateway = Gateway(
             settings.ingest,
             partitions,
@@ -241,7 +246,7 @@ class _Node:
         stack.callback(self._silences.stop)
         self._ticks.start()
         stack.callback(self._ticks.stop)
-        for watch in (self._watch, self._log_watch):
+        for watch in (self._watch, self._log_watch, self._publisher):
             watch.start()
             stack.callback(watch.stop)
         self._gateway.start()
@@ -277,7 +282,9 @@ class _Node:
         keys = self._made.keys
         proxy = Proxy(self._id)
         token = keys.tokens.read if keys is not None else None
-        listings = Listings(lambda: self._membership.live, self._id, proxy, token)
+        listings = Listings(
+            lambda: self._membership.live, self._id, proxy, token, self._catalogue, self._idle
+        )
         self._parts = ApiParts(
             stream_tokens=shared_stream_tokens(keys),
             connection_limits=self._limits,
@@ -301,6 +308,7 @@ class _Node:
             self._creation.partitions,
             events,
             listings,
+            self._catalogue,
             proxy,
             self._condition,
         )
@@ -308,6 +316,19 @@ class _Node:
     def _numbers(self) -> NodeNumbers:
         partitions = self._creation.partitions
         return read_numbers(self._membership, self._host, self._clocks, self._takeovers, partitions)
+
+    def _idle(self) -> tuple[list[int], list[int]]:
+        """Return the partitions of this node for which no engine answers, and those of none."""
+        here, nowhere, owned = [], [], self._host.owned
+        for number in range(self._creation.partitions):
+            if (own := owned.get(number)) is not None:
+                if own.awaits_engine:
+                    here.append(number)
+            elif (owner := self._membership.owner_of(number)) is None:
+                nowhere.append(number)
+            elif owner.id == self._id:  # it was lost, or is being released
+                here.append(number)
+        return here, nowhere
 
     def _policy(self) -> AccessPolicy:
         settings = self._settings

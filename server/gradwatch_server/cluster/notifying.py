@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gradwatch_server.cluster.catalogue.summary import decode_run
 from gradwatch_server.notify.notifications import STOP_S, Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.settings import Targets
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.ledger import RunCatalogue
 from gradwatch_server.storage.store import AlertEventReader, StorageError, StorageFault
 from gradwatch_wire.health import AlertState
 
@@ -33,18 +35,26 @@ class LedgerAlert:
         state: Whether it fires.
         silenced: What keeps it from being told, if anything.
         acknowledged: Who knows of it, if anybody.
+        attempt: The attempt that it is of.
     """
 
     state: AlertState
     silenced: object
     acknowledged: object
+    attempt: int
 
 
 class LedgerStanding:
-    """Alerts of all partitions, as the newest event of each says."""
+    """Alerts of all partitions, as the newest event of each says.
 
-    def __init__(self, events: AlertEventReader) -> None:
+    Args:
+        events: The alert events of all partitions.
+        runs: What owners published of their runs.
+    """
+
+    def __init__(self, events: AlertEventReader, runs: RunCatalogue) -> None:
         self._events = events
+        self._runs = runs
 
     def find(self, run: str, alert_id: str) -> LedgerAlert | None:  # noqa: ARG002 - ids are unique
         """Return an alert as it stands, None if that is not known."""
@@ -55,13 +65,25 @@ class LedgerStanding:
         if not events:
             return None
         plain = events[-1].alert
-        state = AlertState(plain["state"])
-        return LedgerAlert(state, plain.get("silenced"), plain.get("acknowledged"))
+        return LedgerAlert(
+            AlertState(plain["state"]),
+            plain.get("silenced"),
+            plain.get("acknowledged"),
+            int(plain["attempt"]),
+        )
 
-    def is_repeated(self, run: str, alert_id: str, now_s: float) -> bool:  # noqa: ARG002
+    def is_repeated(self, run: str, alert_id: str, now_s: float) -> bool:
         """Tell whether an alert that was told fires on and is to be told again."""
         alert = self.find(run, alert_id)
-        return alert is not None and alert.state is AlertState.FIRING
+        if alert is None or alert.state is not AlertState.FIRING:
+            return False
+        try:
+            published = self._runs.get(run)
+        except StorageError:
+            return False
+        known = None if published is None else decode_run(published)
+        life = None if known is None else known.lives.get(alert.attempt)
+        return life is not None and life.is_spoken_of(now_s)
 
 
 class ClusterNotifications(Notifications):
@@ -71,6 +93,7 @@ class ClusterNotifications(Notifications):
         targets: As they are set.
         notifiers: What sends to each, by its name.
         events: The alert events of all partitions.
+        runs: What owners published of their runs.
         open_log: Opens what is kept of notifications, with an epoch.
         page_url: As in `Notifications.to`.
         epoch: Returns that of the first partition, None if another node owns it.
@@ -81,13 +104,15 @@ class ClusterNotifications(Notifications):
         targets: Targets,
         notifiers: Mapping[str, Notifier],
         events: AlertEventReader,
+        runs: RunCatalogue,
         open_log: Callable[[int], DeliveryLog],
         page_url: str | None,
         epoch: Callable[[], int | None],
     ) -> None:
         super().__init__()
         self._targets, self._notifiers = targets, notifiers
-        self._events, self._open_log, self._page_url = events, open_log, page_url
+        self._events, self._runs = events, runs
+        self._open_log, self._page_url = open_log, page_url
         self._epoch = epoch
         self._stopping = threading.Event()
         self._current = Notifications()
@@ -134,5 +159,5 @@ class ClusterNotifications(Notifications):
             if error.fault is not StorageFault.GONE:
                 logger.error("notifications wait for the ledger: %s", error)
             return
-        own.start(LedgerStanding(self._events))
+        own.start(LedgerStanding(self._events, self._runs))
         self._current, self._current_epoch = own, epoch

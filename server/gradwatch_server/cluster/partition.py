@@ -18,7 +18,7 @@ from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.inbox import ClusterInbox, Postman
 from gradwatch_server.cluster.parcels import Parcel
-from gradwatch_server.cluster.storage import Storage
+from gradwatch_server.cluster.storage import PartitionStore, Storage
 from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
@@ -27,7 +27,7 @@ from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import Settings, retention_of
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import StorageError, StorageFault, Store
+from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,10 @@ def retention_in(settings: Settings, partitions: int) -> RetentionPolicy:
         return policy
     share = round(most * LOG_SHARE / partitions)
     return replace(policy, log_max_bytes=min(policy.log_max_bytes, share))
+
+
+MAX_WAITING_ALERT_BYTES: Final = 8 << 20
+"""Alerts of a partition that may wait for a ledger that is away; then its records wait as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,7 @@ class Running:
         app: What answers about it.
     """
 
-    store: Store
+    store: PartitionStore
     engine: Engine
     app: FastAPI
 
@@ -117,7 +121,8 @@ class Partition:
         self.running: Running | None = None
         self.fault: str | None = None
         """Why it has no engine although it needs one."""
-        self.needs_engine = False
+        self.needs_engine = self.is_empty = False
+        """Whether there is something for one, and whether it is known that there is nothing."""
         self._rules = rules
         self._around = around
         self._budget_use = BudgetUse(around.settings.budgets)
@@ -133,6 +138,11 @@ class Partition:
     def has_ended(self) -> bool:
         """Whether nothing of it runs any more."""
         return self._ended.is_set()
+
+    @property
+    def awaits_engine(self) -> bool:
+        """Whether it has no engine, and may have runs."""
+        return self.running is None and (self.needs_engine or not self.is_empty)
 
     def put(self, node: str, parcels: Sequence[Parcel]) -> None:
         """Take messages that came by the gateway of a node."""
@@ -249,6 +259,7 @@ class Partition:
                 budget_use=self._budget_use,
                 http_url=around.http_url,
                 timings=around.timings,
+                max_waiting_alert_bytes=MAX_WAITING_ALERT_BYTES,
             )
             app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
             tell_storage_errors(app)

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from gradwatch_server.api.connections import CONNECTION
 from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.security.access import IS_HEAD
-from gradwatch_server.cluster.unavailable import unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +61,8 @@ class Proxy:
             headers["Authorization"] = f"Bearer {token}"
         return await self._client.get(url, headers=headers, timeout=OWN_S)
 
-    async def pass_on(self, base: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the node at *base* answer a request."""
+    async def pass_on(self, base: str, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Have the node at *base* answer a request; return False if it does not."""
         try:
             request = self._client.build_request(
                 "HEAD" if scope.get(IS_HEAD) else scope["method"],
@@ -75,13 +74,12 @@ class Proxy:
             await Problem(400, "the request target is no path: it begins with /")(
                 scope, receive, send
             )
-            return
+            return True
         try:
             answer = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
             logger.debug("the node at %s does not answer: %s", base, repr(error))
-            await unavailable("the node that owns this does not answer")(scope, receive, send)
-            return
+            return False
         response = _response(answer)
         connection = scope.get("state", {}).get(CONNECTION)
         if response.media_type == EVENTS and connection is not None:
@@ -93,6 +91,7 @@ class Proxy:
             logger.debug("an answer of %s broke off: %s", base, repr(error))
         finally:
             await answer.aclose()
+        return True
 
     def _passed(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         # As bytes: values need not be ASCII, cookies for one.

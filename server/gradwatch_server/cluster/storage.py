@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.ledger import PartitionRuns
 from gradwatch_server.storage.store import AlertEventReader, Store
+
+
+class PartitionStore(Store, Protocol):
+    """The store of one partition."""
+
+    @property
+    def runs(self) -> PartitionRuns:
+        """What is published of its runs."""
 
 
 class Storage(Protocol):
@@ -15,7 +24,7 @@ class Storage(Protocol):
     def alert_events(self) -> AlertEventReader:
         """The alert events of all partitions."""
 
-    def open(self, partition: int, epoch: int) -> Store:
+    def open(self, partition: int, epoch: int) -> PartitionStore:
         """Open a partition for writing, as the owner of an epoch.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -13,9 +13,9 @@ from gradwatch_server.storage.store import StorageError
 RETRY_AFTER_S: Final = 1
 
 
-def unavailable(detail: str) -> Problem:
-    """Return the answer to who may ask again in a moment."""
-    problem = Problem(503, detail)
+def unavailable(detail: str, **more: Any) -> Problem:
+    """Return the answer to who may ask again in a moment, with further fields."""
+    problem = Problem(503, detail, **more)
     problem.headers["Retry-After"] = str(RETRY_AFTER_S)
     return problem
 

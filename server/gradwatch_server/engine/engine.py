@@ -33,6 +33,7 @@ from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.series_recorder import SeriesRecorder
+from gradwatch_server.engine.waiting_alerts import WaitingAlerts
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.inbox import Inbox
@@ -69,6 +70,7 @@ class Engine(threading.Thread):
         http_url: str = "",
         stopping: threading.Event | None = None,
         timings: Timings | None = None,
+        max_waiting_alert_bytes: int = 0,
     ) -> None:
         """Read what the store has.
 
@@ -87,6 +89,8 @@ class Engine(threading.Thread):
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
             timings: Where it is noted how long things take.
+            max_waiting_alert_bytes: Alerts that may wait for a store that is away while the log is
+                not: records are taken in meanwhile.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -116,7 +120,8 @@ class Engine(threading.Thread):
         self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
         self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
-        self._withheld = False  # whether alerts were applied that are not stored
+        self._withheld = False  # whether it was stopped before all alerts were stored
+        self._waiting_alerts = WaitingAlerts(store.alert_events, max_waiting_alert_bytes)
         self._recover(rules, window_steps)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
         self._alert_use = AlertUse(self._state, self.budget_use)
@@ -178,7 +183,7 @@ class Engine(threading.Thread):
             while not self._stopping.is_set():
                 self._store.check()
                 self._round()
-            if not self._withheld:
+            if self._may_save:
                 self._checkpointer.finish(self._state)
         except StorageError as error:  # one that no waiting mends
             logger.error("%s", error)
@@ -217,14 +222,21 @@ class Engine(threading.Thread):
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._apply_all(batch.lines)
+        if self._waiting_alerts.is_due(now_ns):
+            self._store_waiting(now_ns)
         self._ingest.listen()
         self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
-        if not self._withheld:
+        if self._may_save:
             self._checkpointer.work(self.clock.now_ns(), self._state)
             self.series.work(self.clock.now_ns())
             self.deletions.work(self._checkpointer.covered, self.published.cursor)
+
+    @property
+    def _may_save(self) -> bool:
+        """Whether all alerts are stored that came of what was applied."""
+        return not self._withheld and self._waiting_alerts.is_empty
 
     def _add_rules(self, now_ns: int, batch: Batch) -> None:
         if not self._new_rules:
@@ -281,17 +293,28 @@ class Engine(threading.Thread):
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         changes = [AlertChange.of(alert) for alert in alerts]
-        events = [change.event() for change in changes]
-        self._alert_use.note(events)
+        self._alert_use.note([change.event() for change in changes])
+        self._waiting_alerts.add(changes)
+        while not self._waiting_alerts.is_empty:
+            if not self._waiting_alerts.are_too_many:
+                if self._waiting_alerts.is_due(now_ns := self.clock.now_ns()):
+                    self._store_waiting(now_ns)
+                return
+            if not self._retry_write(lambda: self._tell_stored(*self._waiting_alerts.store())):
+                self._withheld = True
+                return  # the log has what they were derived from: the next start stores them
 
-        def store() -> None:
-            self.published.cursor = self._store.alert_events.add(events)
+    def _store_waiting(self, now_ns: int) -> None:
+        """Store alerts if that can be done just now, and tell of them."""
+        stored = self._waiting_alerts.try_to_store(now_ns)
+        if stored is not None:
+            self._tell_stored(*stored)
 
-        if not self._retry_write(store):
-            self._withheld = True
-            return  # the log has what they were derived from: the next start stores them
+    def _tell_stored(self, changes: Sequence[AlertChange], cursor: int) -> None:
+        self.published.cursor = cursor
         self._on_alerts()
-        self._delivery.tell(changes)
+        # A run may have left memory while its alerts waited.
+        self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
 
     def _publish(self) -> None:
         """Publish at once: readers are to see all there is before nothing moves any more."""

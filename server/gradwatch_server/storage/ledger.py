@@ -6,7 +6,7 @@ became one; what an owner of the past writes is refused with `StorageFault.GONE`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,6 +16,9 @@ from gradwatch_server.storage.store import AlertEventReader, AlertEvents, SavedS
 
 PAGE_RUNS: Final = 500
 """Runs of the catalogue that are read at once."""
+
+MAX_RUNS: Final = 20_000
+"""Runs of partitions that are read at most: some 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,18 @@ class RunCatalogue(Protocol):
     def after(self, run: str = "", most: int = PAGE_RUNS) -> list[RunSummary]:
         """Return up to *most* runs with names after one, by code points."""
 
+    def of_partitions(self, partitions: Sequence[int]) -> list[RunSummary]:
+        """Return the runs of some partitions, up to `MAX_RUNS` of them."""
+
 
 class PartitionRuns(Protocol):
     """The published runs of one partition, for its owner."""
 
     def publish(self, summaries: Mapping[str, str], updated_ns: int) -> None:
         """Put run to summary, JSON, in place of what was published of these runs, all or none."""
+
+    def names(self) -> list[str]:
+        """Return the names of the runs of the partition that are there."""
 
     def withdraw(self, runs: Collection[str]) -> None:
         """Remove runs from the catalogue; those that are not there are passed over."""

@@ -10,7 +10,7 @@ from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.jetstream.faults import storage_errors
 from gradwatch_server.storage.jetstream.log import JetStreamLog
 from gradwatch_server.storage.jetstream.records import JetStreamRecords
-from gradwatch_server.storage.ledger import Ledger, PartitionLedger, RunCatalogue
+from gradwatch_server.storage.ledger import Ledger, PartitionLedger, PartitionRuns, RunCatalogue
 from gradwatch_server.storage.series_store import SeriesStore
 from gradwatch_server.storage.store import (
     AlertEventReader,
@@ -61,6 +61,11 @@ class ReplicatedStore:
     def series(self) -> SeriesStore:
         """The curves."""
         return self._ledger.series
+
+    @property
+    def runs(self) -> PartitionRuns:
+        """What is published of its runs."""
+        return self._ledger.runs
 
     @property
     def records(self) -> JetStreamRecords:

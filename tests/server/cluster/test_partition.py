@@ -19,12 +19,21 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.settings import Settings
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.ledger import PartitionRuns
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import AlertEventReader, Store
+from gradwatch_server.storage.store import AlertEventReader
 from tests.support.waiting import PATIENCE_S, wait_until
 
 SLOW, OTHER = 1, 2
+
+
+class OwnStore(SQLiteStore):
+    """A store of a partition."""
+
+    @property
+    def runs(self) -> PartitionRuns:
+        raise NotImplementedError
 
 
 class Storage:
@@ -39,11 +48,11 @@ class Storage:
     def alert_events(self) -> AlertEventReader:
         raise NotImplementedError
 
-    def open(self, partition: int, epoch: int) -> Store:
+    def open(self, partition: int, epoch: int) -> OwnStore:
         self.opened.append(partition)
         if partition == SLOW:
             self.go_on.wait(PATIENCE_S)
-        return SQLiteStore.open(self._directory / str(partition), Clock())
+        return OwnStore.open(self._directory / str(partition), Clock())
 
     def has_entries(self, partition: int) -> bool:
         raise NotImplementedError

@@ -71,7 +71,7 @@ class JetStreamLog:
         """Write lines and commit them, all or none; `last_offset` is the last one's then."""
         encoded = list(enumerate(map(encode_entry, lines), self._last_offset + 1))
         if encoded:
-            self._log.append(encoded)
+            self._log.append(encoded, are_next=True)
             self.skip_to(encoded[-1][0])
 
     def entries(self, after: int = 0) -> Iterator[tuple[int, Entry]]:

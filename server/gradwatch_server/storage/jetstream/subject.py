@@ -50,6 +50,7 @@ class Subject:
         self.next_offset = 1
         self.deleted: Stored | None = None  # the newest message about what is deleted
         self._unfinished: tuple[bytes, list[Stored]] = b"", []
+        self._unanswered: tuple[Label, bytes] | None = None
         self._cache: OrderedDict[int, list[Placed]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -95,8 +96,13 @@ class Subject:
         if label.kind is MessageKind.DELETED:
             self.deleted = stored
 
-    def append(self, entries: Sequence[Placed]) -> None:
+    def append(self, entries: Sequence[Placed], *, are_next: bool = False) -> None:
         """Write entries, all or none.
+
+        Args:
+            entries: The entries.
+            are_next: Whether nothing may be in their places: who did not hear that it was written
+                has to open the log anew.
 
         Raises:
             StorageError: If they are not written; the same call goes on where it was.
@@ -110,8 +116,13 @@ class Subject:
             has_heads=has_heads(entries),
         )
         digest = _digest(label, *payloads)
-        begun = self._unfinished[1] if self._unfinished[0] == digest else []
-        self._unfinished = digest, begun
+        if self._unfinished[0] != digest:
+            self._settle()
+            if are_next and label.first < self.next_offset:
+                msg = f"other entries of {self.name} have the place {label.first}"
+                raise StorageError(msg, StorageFault.GONE)
+            self._unfinished = digest, []
+        begun = self._unfinished[1]
         for part, payload in enumerate(payloads[len(begun) :], len(begun) + 1):
             sequence = self._write(replace(label, part=part), payload)
             begun.append(Stored(sequence, num_bytes=len(payload)))
@@ -134,17 +145,40 @@ class Subject:
         return self._write(label, b"")
 
     def _write(self, label: Label, payload: bytes) -> int:
+        if self._unanswered not in (None, (label, payload)):
+            self._settle()
         after = self.last_sequence
-        with storage_errors():
-            self.last_sequence = self._stream.append(
-                self.name,
-                payload,
-                message_id=_digest(label, payload, f"{self.name} {after}".encode()).hex(),
-                after=after,
-                epoch=self._epoch,
-                headers=label.headers(),
-            )
+        try:
+            with storage_errors():
+                self.last_sequence = self._stream.append(
+                    self.name,
+                    payload,
+                    message_id=_digest(label, payload, f"{self.name} {after}".encode()).hex(),
+                    after=after,
+                    epoch=self._epoch,
+                    headers=label.headers(),
+                )
+        except StorageError as error:
+            if error.fault is not StorageFault.FULL:
+                self._unanswered = label, payload
+            raise
+        self._unanswered = None
         return self.last_sequence
+
+    def _settle(self) -> None:
+        """Write once more what got no answer: it may be there, or come yet.
+
+        Another message in its place would be refused as if somebody else had written.
+        """
+        if self._unanswered is None:
+            return
+        label, payload = self._unanswered
+        sequence = self._write(label, payload)
+        if label.kind is MessageKind.ENTRIES:
+            for part, stored in enumerate(self._unfinished[1], 1):
+                self.batches.take(replace(label, part=part), stored)
+            self._unfinished = b"", []
+        self._take(Stored(sequence, label.headers(), b"", len(payload), self._epoch))
 
     def drop_before(self, sequence: int) -> None:
         """Forget the messages before one that stays, and purge them.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +27,12 @@ WAIT_S: Final = 10.0
 """How long a call waits for a connection that others have."""
 
 
+class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection of which is known since when it waits for an answer."""
+
+    busy_since_s: float | None = None
+
+
 class BinaryCursor(psycopg.Cursor[tuple[Any, ...]]):
     """Gets results in binary: bytes in hexadecimal would be twice as many."""
 
@@ -31,19 +40,41 @@ class BinaryCursor(psycopg.Cursor[tuple[Any, ...]]):
         super().__init__(*arguments, **settings)
         self.format = Format.BINARY
 
+    def execute(self, *arguments: Any, **settings: Any) -> Any:
+        """Run a statement."""
+        with self._timed():
+            return super().execute(*arguments, **settings)
 
-def connect(address: Address, **settings: str) -> Connection:
+    def executemany(self, *arguments: Any, **settings: Any) -> None:
+        """Run one for each row of parameters."""
+        with self._timed():
+            super().executemany(*arguments, **settings)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        connection = self.connection
+        assert isinstance(connection, TimedConnection)  # noqa: S101 - `connect` makes no others
+        connection.busy_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            connection.busy_since_s = None
+
+
+def connect(address: Address, timeout_s: int | None = None, **settings: str) -> Connection:
     """Open a connection that commits each statement, unless a transaction was begun.
 
     Args:
         address: Where.
+        timeout_s: How long it is tried at most, None for what the address says.
         settings: Settings of PostgreSQL for it.
 
     Raises:
         psycopg.Error: If nobody answers, or it is not let in.
     """
-    connection = psycopg.Connection[tuple[Any, ...]].connect(
-        **address.parameters, autocommit=True, cursor_factory=BinaryCursor
+    limit = {} if timeout_s is None else {"connect_timeout": timeout_s}
+    connection = TimedConnection.connect(
+        **{**address.parameters, **limit}, autocommit=True, cursor_factory=BinaryCursor
     )
     register_text(connection)
     # Not as start-up options, which a proxy in between may refuse.
@@ -71,14 +102,22 @@ class Connections:
     Args:
         make: Opens a connection.
         most: How many there are at most.
+        check: Raises a `StorageError` if it is known that none would be answered.
     """
 
-    def __init__(self, make: Callable[[], Connection], most: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Connection],
+        most: int,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._make = make
+        self._check = check
         self._free = threading.BoundedSemaphore(most)
         self._most = most
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self._lent: dict[int, Connection] = {}
         self._is_closed = False
 
     @contextlib.contextmanager
@@ -86,17 +125,23 @@ class Connections:
         """Lend a connection.
 
         Raises:
-            StorageError: If others have all of them for long, or the pool is closed.
+            StorageError: If others have all of them for long, the pool is closed, or as *check*
+                says.
             psycopg.Error: If no new one can be opened.
         """
+        self._check()
         if not self._free.acquire(timeout=WAIT_S):
             msg = f"all {self._most} connections to the ledger were in use for {WAIT_S:g} s"
             raise StorageError(msg, StorageFault.BUSY)
         try:
+            self._check()  # again: it may have waited
             connection = self._take()
+            self._lent[id(connection)] = connection
             try:
                 yield connection
             finally:
+                with self._lock:
+                    del self._lent[id(connection)]
                 self._give_back(connection)
         finally:
             self._free.release()
@@ -122,12 +167,37 @@ class Connections:
                 return
         connection.close()
 
+    def cut(self, longest_s: float | None) -> None:
+        """Cut off who waits for an answer: longer than that, or at all; then also what is idle.
+
+        It raises where it is waited for. What is cut off at the server may be done all the same.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            for connection in self._lent.values():
+                since_s = getattr(connection, "busy_since_s", None)
+                if since_s is not None and now_s - since_s >= (longest_s or 0.0):
+                    _shut_down(connection)
+            idle = self._idle if longest_s is None else []
+            self._idle = self._idle if longest_s is not None else []
+        for connection in idle:
+            connection.close()
+
     def close(self) -> None:
         """Close all of them; those that are lent, when they come back."""
         with self._lock:
             idle, self._idle, self._is_closed = self._idle, [], True
         for connection in idle:
             connection.close()
+
+
+def _shut_down(connection: Connection) -> None:
+    """End a connection while another thread waits for an answer on it."""
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as own,
+    ):
+        own.shutdown(socket.SHUT_RDWR)
 
 
 def is_quiet(connection: Connection) -> bool:

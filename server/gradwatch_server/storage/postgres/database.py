@@ -16,13 +16,15 @@ import psycopg
 from gradwatch_server.storage.postgres.address import Address
 from gradwatch_server.storage.postgres.connections import Connection, Connections, connect
 from gradwatch_server.storage.postgres.faults import storage_errors
+from gradwatch_server.storage.postgres.heartbeat import HANGS_S, Heartbeat
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 WRITERS: Final = 6
 """Connections that write; a write takes milliseconds, so that many partitions share them."""
 
-READERS: Final = 18
-"""Connections that read. Three nodes have 72 in all, and PostgreSQL lets 97 in if nothing is set.
+READERS: Final = 17
+"""Connections that read. With one that asks whether it answers, three nodes have 72 in all, and
+PostgreSQL lets 97 in if nothing is set.
 """
 
 STALLED_MS: Final = 3_000
@@ -70,8 +72,17 @@ class Database:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._writers = Connections(self._writer, WRITERS)
-        self._readers = Connections(self._reader, READERS)
+        self._writers = Connections(self._writer, WRITERS, self._check_answers)
+        self._readers = Connections(self._reader, READERS, self._check_answers)
+        pools = self._writers, self._readers
+        self._heartbeat = Heartbeat(self._beating, pools, address.name)
+        self._heartbeat.start()
+
+    def _check_answers(self) -> None:
+        self._heartbeat.check()
+
+    def _beating(self) -> Connection:
+        return connect(self._address, timeout_s=round(HANGS_S))
 
     def _writer(self) -> Connection:
         return connect(
@@ -157,6 +168,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections."""
+        self._heartbeat.stop()
         self._writers.close()
         self._readers.close()
 

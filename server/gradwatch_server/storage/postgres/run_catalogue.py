@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gradwatch_server.storage.ledger import PAGE_RUNS, RunSummary
+from gradwatch_server.storage.ledger import MAX_RUNS, PAGE_RUNS, RunSummary
 from gradwatch_server.storage.postgres.connections import execute_all
 from gradwatch_server.storage.postgres.database import Database, Fence
 
@@ -34,6 +34,15 @@ class PostgresRunCatalogue:
         select = f"SELECT {_COLUMNS} FROM runs WHERE run > %s ORDER BY run LIMIT %s"
         return [RunSummary(*row) for row in self._db.rows(select, run, most)]
 
+    def of_partitions(self, partitions: Sequence[int]) -> list[RunSummary]:
+        """Return the runs of some partitions, those first that were published last."""
+        select = (
+            f"SELECT {_COLUMNS} FROM runs WHERE partition = ANY(%s)"
+            " ORDER BY updated_ns DESC LIMIT %s"
+        )
+        rows = self._db.rows(select, list(partitions), MAX_RUNS)
+        return [RunSummary(*row) for row in rows]
+
 
 class PostgresPartitionRuns:
     """The runs of one partition, for its owner."""
@@ -48,6 +57,11 @@ class PostgresPartitionRuns:
         rows = [(run, own, summary, updated_ns) for run, summary in summaries.items()]
         with self._db.writing(self._fence) as connection:
             execute_all(connection, _PUBLISH, rows)
+
+    def names(self) -> list[str]:
+        """Return the names of the runs of the partition that are there."""
+        select = "SELECT run FROM runs WHERE partition = %s"
+        return [run for (run,) in self._db.rows(select, self._fence.partition)]
 
     def withdraw(self, runs: Collection[str]) -> None:
         """Remove runs from the catalogue; those that are not there are passed over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
@@ -64,7 +64,7 @@ class SQLiteStore:
     @classmethod
     def open(
         cls, directory: Path, clock: Clock, *, allow_network_fs: bool = False, boot: str = ""
-    ) -> SQLiteStore:
+    ) -> Self:
         """Open or create the store of a data directory.
 
         Args:
@@ -86,7 +86,7 @@ class SQLiteStore:
             raise
 
     @classmethod
-    def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> SQLiteStore:
+    def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> Self:
         try:
             store = cls(Database(path, is_ours=lock.noted != Noted()), clock, lock)
         except StorageError as error:

@@ -49,7 +49,7 @@ def large(seq: int, num_bytes: int) -> Line:
 
 
 class FailingStream:
-    """A stream whose appends fail as it is told: before they are done, or after.
+    """A stream whose appends fail as it is told: before they are done, or after, or they come late.
 
     Args:
         stream: Where they are done.
@@ -63,11 +63,17 @@ class FailingStream:
         self.take_over = stream.take_over
         self.used_bytes = stream.used_bytes
         self.plan: list[str] = []
+        self._late: tuple[Any, Any] | None = None
         self.gets = 0
 
     def append(self, *arguments: Any, **settings: Any) -> int:
         what = self.plan.pop(0) if self.plan else ""
-        if what == "before":
+        if self._late is not None:
+            late, self._late = self._late, None
+            self._stream.append(*late[0], **late[1])
+        if what == "late":
+            self._late = arguments, settings
+        if what in ("before", "late"):
             msg = "cut off"
             raise UnreachableError(msg)
         sequence = self._stream.append(*arguments, **settings)
@@ -159,6 +165,27 @@ def test_who_goes_on_with_something_else_opens_the_log_anew(stream: FailingStrea
     assert [own.received_ns for _, own in again.entries()] == [1, 2]
     again.append(ticks(50))
     assert offsets(again) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["before", "late", "after"])
+@pytest.mark.parametrize("what", ["deleted", "copies", "nothing"])
+def test_what_got_no_answer_is_settled_before_anything_else_is_written(
+    stream: FailingStream, how: str, what: str
+) -> None:
+    """It would be taken for another owner's."""
+    log = open_log(stream, 1)
+    log.append([opened(), *ticks(2, 9)])
+    log.append(ticks(11))
+    stream.plan = ["", how] if what == "deleted" else [how]
+    if what == "nothing":
+        assert refused(log.contents.log.append_nothing) is StorageFault.FAILED
+    else:
+        assert refused(lambda: log.trim(0, 10)) is StorageFault.FAILED  # it copies the HELLO first
+    log.append(ticks(12))
+    log.trim(0, 11)
+    log.append(ticks(13))
+
+    assert offsets(log) == offsets(open_log(stream, 2)) == [1, 12, 13]
 
 
 # Batches of several messages.

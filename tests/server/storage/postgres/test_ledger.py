@@ -314,7 +314,7 @@ def test_all_connections_in_use_is_busy(
     opened = [own.series.read("gpt", 1, None) for _ in range(database.READERS)]
     for each in opened:
         each.__enter__()
-    with pytest.raises(StorageError, match="all 18 connections to the ledger were in use") as it:
+    with pytest.raises(StorageError, match="all 17 connections to the ledger were in use") as it:
         ledger.check()
     assert it.value.fault is StorageFault.BUSY
     own.runs.publish({"new": "{}"}, 8)

@@ -115,6 +115,7 @@ _TABLES = (
         updated_ns bigint NOT NULL
     )
     """,
+    "CREATE INDEX runs_of_partition ON runs (partition)",
     """
     CREATE TABLE delivery_targets (
         target text COLLATE "C" PRIMARY KEY,
