@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_any_node_answers_for_all(cluster: Cluster, peers: NewPeer) -> None:
 
 def test_metrics_say_who_owns_what_and_what_was_sent_on(cluster: Cluster) -> None:
     epochs: dict[str, float] = {}
-    sums: Counter[str] = Counter()
+    sums = defaultdict[str, float](float)
     for node in cluster.nodes.values():
         for family in text_string_to_metric_families(node.get("/metrics").text):
             for sample in family.samples:

@@ -84,10 +84,11 @@ class NATSServer:
         return answer.is_success
 
     def change(self, old: str, new: str) -> None:
-        """Put something else into its configuration, which it reads anew."""
+        """Put something else into its configuration, which it reads anew if it runs."""
         path = self._directory / "nats.conf"
         path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
-        self._signal(signal.SIGHUP)
+        if self._process is not None:
+            self._signal(signal.SIGHUP)
 
     def kill(self) -> None:
         """End it at once, wherever it is."""

@@ -11,7 +11,7 @@ from gradwatch_server.errors import GradwatchError
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 5.0
+LOOK_S: Final = 2.0
 """How often it is looked: a write finds out at once that it cannot be done."""
 
 STOP_S: Final = 1.0

@@ -20,7 +20,7 @@ from gradwatch_server.cluster.clocks import Clocks
 from gradwatch_server.cluster.lease import Lease
 from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.ownership import Owner, plan
-from gradwatch_server.nats.errors import NATSError
+from gradwatch_server.nats.errors import NATSError, UnreachableError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,8 @@ class Membership:
             self._round()
             self._fault = None
         except NATSError as error:
-            self._fault = f"NATS: {error}"
+            hint = "; are most of its servers there?" if isinstance(error, UnreachableError) else ""
+            self._fault = f"NATS: {error}{hint}"
             self._looks_left = 0
             logger.debug("a look at the cluster failed: %s", error)
         except Exception:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.node_record import NodeRecord, decode_node
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import UnreachableError
+from gradwatch_server.nats.errors import FullError, UnreachableError
+from gradwatch_server.nats.jetstream import JetStreamStream
 from gradwatch_server.nats.key_value import KeyValue
 from tests.support.nats_servers import NATSServers
 from tests.support.waiting import wait_until
@@ -144,6 +146,39 @@ def test_what_could_not_be_begun_is_acquired_again(new_node: NewNode) -> None:
     other.holder.num_failures = 3
     wait_until(lambda: own_all(node, other), "both have a share")
     assert other.holder.num_failures == 0
+
+
+@pytest.mark.slow
+def test_a_full_jetstream_is_told_until_there_is_room(tmp_path: Path) -> None:
+    """Leases are refused as all else is; once there is room it goes on by itself."""
+    with NATSServers(tmp_path, max_file="300KB") as servers, contextlib.ExitStack() as stack:
+        node = Node(servers, "full", "a")
+        stack.callback(node.close)
+        wait_until(lambda: own_all(node), "it has all")
+        others = JetStreamStream(node.connection, "OTHERS")
+        others.ensure(["others"], replicas=1, max_bytes=None)
+
+        def fill() -> None:
+            after = 0
+            for number in range(9):
+                after = others.append(
+                    "others",
+                    bytes(90_000),
+                    message_id=f"{number}",
+                    after=after,
+                    epoch=0,
+                    headers={},
+                )
+
+        with pytest.raises(FullError):
+            fill()
+        wait_until(lambda: "JetStream is full" in (node.membership.fault or ""), "what is full")
+        wait_until(lambda: not node.holder.held, "it owns nothing once its lease is over")
+        (server,) = servers.servers
+        server.stop()
+        server.change("300KB", "4GB")
+        server.start()
+        wait_until(lambda: own_all(node) and node.membership.fault is None, "it goes on")
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"id": "a"}', b"\xff"])
