@@ -86,6 +86,7 @@ def open_replicated(
     *,
     namespace: str,
     replicas: int,
+    owner: str,
 ) -> ReplicatedStorage:
     """Open or create what a cluster keeps: a log in JetStream, a ledger in PostgreSQL.
 
@@ -96,6 +97,7 @@ def open_replicated(
         partitions: Partitions of that cluster.
         namespace: What names of streams and subjects begin with.
         replicas: NATS servers that keep each entry.
+        owner: Who opens partitions: nobody else is called so.
 
     Raises:
         GradwatchError: If either cannot be used.
@@ -106,7 +108,7 @@ def open_replicated(
     stream = JetStreamStream(connection, f"{namespace.upper()}_LOG")
     subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
     stream.ensure(subjects, replicas=replicas, max_bytes=None)
-    return ReplicatedStorage(stream, open_ledger(url, cluster_id, partitions), namespace)
+    return ReplicatedStorage(stream, open_ledger(url, cluster_id, partitions), namespace, owner)
 
 
 def read_store(directory: Path) -> History:

@@ -126,6 +126,7 @@ class _Node:
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
             self._notifying_epoch,
+            lambda epoch: self._host.note_outranked(PARTITION, epoch),
         )
 
     def _open_storage(self) -> ReplicatedStorage:
@@ -136,6 +137,7 @@ class _Node:
             self._creation.partitions,
             namespace=self._settings.cluster_namespace,
             replicas=self._settings.cluster_replicas,
+            owner=self._id,
         )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:

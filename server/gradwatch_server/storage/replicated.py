@@ -113,12 +113,14 @@ class ReplicatedStorage:
         stream: Where the logs are.
         ledger: Where all else is.
         namespace: What the subjects of the logs begin with.
+        owner: Who opens partitions: nobody else is called so.
     """
 
-    def __init__(self, stream: Stream, ledger: Ledger, namespace: str) -> None:
+    def __init__(self, stream: Stream, ledger: Ledger, namespace: str, owner: str) -> None:
         self._stream = stream
         self._ledger = ledger
         self._namespace = namespace
+        self._owner = owner
 
     @property
     def alert_events(self) -> AlertEventReader:
@@ -136,7 +138,7 @@ class ReplicatedStorage:
         Raises:
             StorageError: If it cannot be used; `GONE` if there is an owner of a later epoch.
         """
-        ledger = self._ledger.take(partition, epoch)
+        ledger = self._ledger.take(partition, epoch, self._owner)
         log = JetStreamLog(self._stream, self._namespace, partition, epoch)
         return ReplicatedStore(log, ledger, f"partition {partition} of {self._namespace}")
 
@@ -156,7 +158,7 @@ class ReplicatedStorage:
         Raises:
             StorageError: As of `open`.
         """
-        return self._ledger.take_deliveries(epoch)
+        return self._ledger.take_deliveries(epoch, self._owner)
 
     def close(self) -> None:
         """Let go of the ledger."""

@@ -89,7 +89,7 @@ class Subject:
             raise StorageError(msg, StorageFault.DAMAGED) from error
         if stored.epoch > self._epoch:
             msg = f"another node has taken over {self.name}: epoch {stored.epoch} wrote to it"
-            raise StorageError(msg, StorageFault.GONE)
+            raise StorageError(msg, StorageFault.GONE, stored.epoch)
         batch = self.batches.take(label, stored)
         self.last_sequence = stored.sequence
         self.next_offset = max(self.next_offset, label.first, batch.last + 1 if batch else 0)
