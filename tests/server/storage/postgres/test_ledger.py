@@ -128,6 +128,22 @@ def test_only_a_higher_epoch_takes_a_partition(ledger: PostgresLedger) -> None:
         ledger.take(PARTITIONS, 1)
 
 
+def test_of_two_owners_with_the_same_epoch_the_first_one_has_the_partition(
+    ledger: PostgresLedger,
+) -> None:
+    """There may be two once NATS has lost its data."""
+    own = ledger.take(1, 7, "a")
+    with pytest.raises(StorageError) as caught:
+        ledger.take(1, 7, "b")
+    assert (caught.value.fault, caught.value.epoch) == (StorageFault.GONE, 7)
+    ledger.take(1, 7, "a")
+    own.runs.publish({"gpt": "{}"}, 7)
+    ledger.take(1, 8, "b")
+    with pytest.raises(StorageError) as caught:
+        own.runs.publish({"gpt": "{}"}, 8)
+    assert caught.value.fault is StorageFault.GONE
+
+
 def test_who_sent_notifications_cannot_write_them(ledger: PostgresLedger) -> None:
     """They are of no partition, and have an epoch all the same."""
     past = ledger.take_deliveries(1)
