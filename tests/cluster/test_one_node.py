@@ -191,6 +191,7 @@ def test_a_ledger_goes_on_with_another_nats(
     forget(alone, f"{alone.namespace.upper()}_LOG", *(f"KV_{alone.namespace}-{n}" for n in names))
     with pytest.raises(AssertionError, match="is of cluster"):
         node.start()
+    assert node.stop() == 1
     refused = re.search(r"and this one is (\w+)", node.errors)
     assert refused is not None
     postgres.execute(f"UPDATE gradwatch.cluster SET cluster_id = '{refused[1]}'", url=alone.ledger)

@@ -399,9 +399,24 @@ def test_a_newer_schema_is_refused(postgres: PostgresServer) -> None:
     found = refusal(url)
 
     assert found.fault is StorageFault.UNUSABLE
-    assert "has schema version 9999, this gradwatch knows up to 0001; use the" in str(found)
+    assert "has schema version 9999, this gradwatch knows up to 0002; use the" in str(found)
     postgres.execute("DROP SCHEMA gradwatch CASCADE; CREATE SCHEMA gradwatch", url=url)
     open_ledger(url, CLUSTER_ID, PARTITIONS).close()
+
+
+def test_tables_of_the_first_version_are_brought_up_to_date(postgres: PostgresServer) -> None:
+    """With what is in them."""
+    url = postgres.make_database()
+    with closing(open_ledger(url, CLUSTER_ID, PARTITIONS)) as before:
+        before.take(1, 7).runs.publish({"gpt": "{}"}, 7)
+    postgres.execute("ALTER TABLE gradwatch.partitions DROP COLUMN owner", url=url)
+    postgres.execute("DROP INDEX gradwatch.runs_of_partition", url=url)
+    postgres.execute("UPDATE gradwatch.schema_version SET version_num = '0001'", url=url)
+    with closing(open_ledger(url, CLUSTER_ID, PARTITIONS)) as after:
+        with pytest.raises(StorageError):
+            after.take(1, 7, "a")
+        after.take(1, 8, "a")
+        assert after.runs.get("gpt") is not None
 
 
 def test_three_nodes_may_make_it_at_once(postgres: PostgresServer) -> None:
