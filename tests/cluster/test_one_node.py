@@ -137,9 +137,8 @@ def test_records_are_acknowledged_and_alerts_told_once_it_answers(
         late.steps(1, *[1.0] * 5)
     finally:
         relay.resume()
-    alerts = wait_until(
-        lambda: node.get("/alerts").is_success and node.json(f"/alerts?run={HANGING}"), "alerts"
-    )
+    wait_until(lambda: node.get("/alerts").is_success, "it can be asked for alerts")
+    alerts = wait_until(lambda: node.json(f"/alerts?run={HANGING}"), "the alert")
     assert [(own["rule"], own["state"]) for own in alerts][:1] == [("nonfinite", "firing")]
     wait_until(lambda: node.get("/readyz").is_success, "it is ready")
     assert len(steps(node, HANGING)) == 39
@@ -167,7 +166,8 @@ def goes_on(node: Aggregator, peers: NewPeer, run: str) -> list[dict[str, Any]]:
     def alerts() -> list[dict[str, Any]]:
         return list(node.json(f"/alerts?run={run}"))
 
-    return wait_until(lambda: alerts() if len(alerts()) > len(before) else None, "its alert")
+    wait_until(lambda: len(alerts()) > len(before), "its alert")
+    return alerts()
 
 
 def test_a_lost_bucket_of_owners_heals_with_the_next_start(alone: Alone, peers: NewPeer) -> None:

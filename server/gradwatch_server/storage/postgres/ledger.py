@@ -62,7 +62,7 @@ class PostgresLedger:
         if own_id != cluster_id:
             msg = (
                 f"the ledger {self.name} is of cluster {own_id}, and this one is {cluster_id}; "
-                "give the database of this cluster with --ledger, or a new one; if NATS lost all its "
+                "give the database of this cluster with --ledger, or a new one; if NATS lost its "
                 "data see Backup in docs/cluster.md"
             )
             raise StorageError(msg, StorageFault.UNUSABLE)
