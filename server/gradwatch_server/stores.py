@@ -86,6 +86,7 @@ def open_replicated(
     *,
     namespace: str,
     replicas: int,
+    owner: str,
     log_max_bytes: int | None = None,
 ) -> ReplicatedStorage:
     """Open or create what a cluster keeps: a log in JetStream, a ledger in PostgreSQL.
@@ -97,6 +98,7 @@ def open_replicated(
         partitions: Partitions of that cluster.
         namespace: What names of streams and subjects begin with.
         replicas: NATS servers that keep each entry.
+        owner: Who opens partitions: nobody else is called so.
         log_max_bytes: What the log may take on each of them; None for no limit.
 
     Raises:
@@ -109,7 +111,7 @@ def open_replicated(
     subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
     stream.ensure(subjects, replicas=replicas, max_bytes=log_max_bytes)
     ledger = open_ledger(url, cluster_id, partitions)
-    return ReplicatedStorage(stream, ledger, namespace, stream.check)
+    return ReplicatedStorage(stream, ledger, namespace, owner, stream.check)
 
 
 def read_store(directory: Path) -> History:

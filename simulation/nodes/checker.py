@@ -27,6 +27,7 @@ class PartitionChecker:
         self._parts: list[bytes] = []
         self._log_epoch = 0
         self._ledger_epoch = 0
+        self._writers: dict[int, str] = {}  # epoch -> who wrote
         self._replay = Replay()
 
     def written(self, written: Written) -> None:
@@ -60,8 +61,10 @@ class PartitionChecker:
         """Note that an epoch has the partition in the ledger."""
         self._ledger_epoch = max(self._ledger_epoch, epoch)
 
-    def ledger_written(self, epoch: int) -> None:
+    def ledger_written(self, epoch: int, owner: str) -> None:
         """Check a transaction of the ledger the moment it is committed."""
+        first = self._writers.setdefault(epoch, owner)
+        require(first == owner, "one owner alone writes an epoch", self.partition, epoch, owner)
         promise = "nothing is written to the ledger once a higher epoch has the partition"
         require(epoch >= self._ledger_epoch, promise, self.partition, epoch, self._ledger_epoch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -80,6 +80,8 @@ class NodeCluster:
         self._job_faults = FaultInjector(scenario.job, random, self.clock, self.note)
         self.jobs = [self._job(f"gpt-{number}") for number in range(scenario.runs)]
         self._num_ticks = 0
+        self._owners: dict[int, set[tuple[int, str]]] = defaultdict(set)  # epoch, node
+        self._older_owners = self.owners_bucket.copy()
 
     def _node(self, number: int) -> Node:
         job = self.scenario.job
@@ -108,10 +110,28 @@ class NodeCluster:
     def _written(self, written: Written) -> None:
         self.checkers[partition_in(written.message.subject)].written(written)
 
-    def epoch_of(self, partition: int) -> int:
-        """Return the epoch of the newest owner record of a partition."""
-        record = self.owners_bucket.entries().get(str(partition))
-        return 0 if record is None else record.revision
+    def note_owner(self, partition: int, epoch: int, node: str) -> None:
+        """Note that a node acquired a partition."""
+        self._owners[partition].add((epoch, node))
+
+    def is_followed(self, partition: int, epoch: int, node: str) -> bool:
+        """Tell whether another owner of a partition came, or has the same epoch.
+
+        That one is possible once the records are lost, and then the ledger takes one of them.
+        """
+        return any(
+            own > epoch or (own == epoch and other != node)
+            for own, other in self._owners[partition]
+        )
+
+    def _forget_owners(self) -> None:
+        """Lose the owner records, or get older ones back; keep some for later."""
+        if self.faults.chance(self.scenario.forget):
+            is_lost = self.faults.random.random() < 0.5
+            self.note("the owner records are", "lost" if is_lost else "older ones")
+            self.owners_bucket.replace(({}, 0) if is_lost else self._older_owners)
+        if self.faults.chance(self.scenario.forget):
+            self._older_owners = self.owners_bucket.copy()
 
     def live_nodes(self) -> set[str]:
         """Return the ids of the nodes that have a lease."""
@@ -231,6 +251,7 @@ class NodeCluster:
         self.faults.strike()
         if self.faults.chance(self.scenario.leave):
             self.random.choice(self.nodes).leave()
+        self._forget_owners()
         self.stream.pass_time(self.clock.now_s)
         for job in self.jobs:
             job.work(reachable=True)

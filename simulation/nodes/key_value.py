@@ -61,6 +61,14 @@ class Bucket:
             if (own := self._alive(key)) is not None and own.value is not None
         }
 
+    def copy(self) -> tuple[dict[str, Key], int]:
+        """Return what is in it."""
+        return dict(self._keys), self._last_revision
+
+    def replace(self, copy: tuple[dict[str, Key], int]) -> None:
+        """Put a copy in its place; revisions go on from there."""
+        self._keys, self._last_revision = dict(copy[0]), copy[1]
+
     def _alive(self, key: str) -> Key | None:
         own = self._keys.get(key)
         is_alive = own is not None and self._clock.now_s - own.written_s < self._ttl_s

@@ -33,21 +33,24 @@ class Ledger:
         self.alerts = Database(None)
         self.partitions: dict[int, Database] = defaultdict(lambda: Database(None))
         self.epochs: dict[int, int] = defaultdict(int)
+        self.owners: dict[int, str] = {}
         self._clock = clock
         self._on_taken = on_taken
         self._locks: dict[object, tuple[object, float]] = {}  # what -> by whom, until when
 
-    def take_over(self, partition: int, epoch: int) -> None:
-        """Let nobody but *epoch* write what is of a partition.
+    def take_over(self, partition: int, epoch: int, owner: str) -> None:
+        """Let nobody but an owner of *epoch* write what is of a partition.
 
         Raises:
-            StorageError: If a higher one has it, or somebody writes it just now.
+            StorageError: If a higher one has it, or another owner, or somebody writes it just now.
         """
         holder = object()
         with self.locked(holder, [partition]):
-            if self.epochs[partition] > epoch:
-                raise StorageError("another node took the partition over", StorageFault.GONE)
-            self.epochs[partition] = epoch
+            newest = self.epochs[partition]
+            if newest > epoch or (newest == epoch and self.owners[partition] != owner):
+                text = "another node took the partition over"
+                raise StorageError(text, StorageFault.GONE, newest)
+            self.epochs[partition], self.owners[partition] = epoch, owner
             self._on_taken(partition, epoch)
 
     @contextlib.contextmanager
@@ -91,6 +94,7 @@ class LedgerSession:
         node: int,
         partition: int,
         epoch: int,
+        owner: str,
         faults: NodeFaults,
         point: Point,
         on_commit: Callable[[], None],
@@ -102,6 +106,7 @@ class LedgerSession:
             node: Number of the owner.
             partition: The partition.
             epoch: Of which all writes are.
+            owner: Who writes.
             faults: What fails.
             point: Passed before, in the midst of, and after a transaction.
             on_commit: Called when something is committed.
@@ -110,12 +115,13 @@ class LedgerSession:
             StorageError: If a higher epoch has it, or the ledger is away.
         """
         self._ledger = ledger
-        self._node, self._partition, self._epoch = node, partition, epoch
+        self._node, self._partition = node, partition
+        self._epoch, self._owner = epoch, owner
         self._faults = faults
         self._point = point
         self._on_commit = on_commit
         self.reach()
-        ledger.take_over(partition, epoch)
+        ledger.take_over(partition, epoch, owner)
 
     def database(self) -> Database:
         """Return what is of the partition alone."""
@@ -140,7 +146,8 @@ class LedgerSession:
         Raises:
             StorageError: If somebody did.
         """
-        if self._ledger.epochs[self._partition] != self._epoch:
+        own, has = (self._epoch, self._owner), self._partition
+        if (self._ledger.epochs[has], self._ledger.owners[has]) != own:
             raise StorageError("another node took the partition over", StorageFault.GONE)
 
     @contextlib.contextmanager

@@ -60,6 +60,7 @@ class Node:
         self.is_alive = False
         self.engines: dict[int, PartitionEngine] = {}
         self.owned: dict[int, int] = {}  # partition -> epoch
+        self._outranked: dict[int, int] = {}
         self.ending: list[PartitionEngine] = []
         self.without_lease_s = 0.0
         self._num_boots = 0
@@ -163,6 +164,8 @@ class Node:
         """Begin with a partition."""
         self._note("takes partition", partition, "as epoch", epoch)
         self.owned[partition] = epoch
+        self._outranked.pop(partition, None)
+        self.cluster.note_owner(partition, epoch, self.id)
         self.cluster.num_epochs += 1
         self.cluster.bus.listen(self.number, NAMES.ingest(partition))
 
@@ -180,6 +183,15 @@ class Node:
             self.ending.append(engine)
 
     lose = release
+
+    def note_outranked(self, partition: int, epoch: int | None) -> None:
+        """Note the epoch that keeps a partition from being begun with."""
+        if epoch is not None:
+            self._outranked[partition] = epoch
+
+    def outranked(self, partition: int) -> int | None:
+        """Return such an epoch, None without one."""
+        return self._outranked.get(partition)
 
     def has_ended(self, partition: int) -> bool:
         """Tell whether nothing of a partition runs any more."""

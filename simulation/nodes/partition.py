@@ -77,6 +77,8 @@ class PartitionEngine:
             engine = self._open()
         except GradwatchError as error:
             self._note("does not start:", error)
+            if isinstance(error, StorageError) and error.fault is StorageFault.GONE:
+                self._node.note_outranked(self.partition, error.epoch)
             self._check_fenced(error)
             return
         self.engine = engine
@@ -100,9 +102,9 @@ class PartitionEngine:
         cause = error if isinstance(error, StorageError) else error.__cause__
         if isinstance(cause, StorageError) and cause.fault is StorageFault.GONE:
             self._cluster.num_refused += 1
-            newest = self._cluster.epoch_of(self.partition)
+            is_followed = self._cluster.is_followed(self.partition, self.epoch, self._node.id)
             promise = "an owner ends only for one of a later epoch"
-            require(newest > self.epoch, promise, self.name, newest, error)
+            require(is_followed, promise, self.name, error)
 
     def _open(self) -> Engine:
         node, cluster = self._node, self._cluster
@@ -113,9 +115,10 @@ class PartitionEngine:
             node.number,
             self.partition,
             self.epoch,
+            node.id,
             cluster.faults,
             self._point,
-            lambda: checker.ledger_written(self.epoch),
+            lambda: checker.ledger_written(self.epoch, node.id),
         )
         stream = SimulatedStream(
             cluster.stream, node.number, cluster.faults, cluster.clock, self._waiter

@@ -37,6 +37,7 @@ class NodesScenario:
         repeat: Chance that it comes again later.
         delay_s: Largest delay of one, seconds.
         move: Chance that a worker goes to another node, per worker.
+        forget: Chance that the bucket of owners is lost, or an older copy is put in its place.
     """
 
     job: Scenario
@@ -62,6 +63,7 @@ class NodesScenario:
     repeat: float
     delay_s: float
     move: float
+    forget: float = 0.0
 
 
 def draw(random: Random) -> NodesScenario:
@@ -94,6 +96,7 @@ def draw(random: Random) -> NodesScenario:
         repeat=chance(0.02),
         delay_s=random.choice((0.0, 0.05, 0.5)),
         move=chance(0.01, 0.05),
+        forget=chance(0.005),
     )
 
 

@@ -133,6 +133,16 @@ class Host:
         self._ending = [own for own in self._ending if not own.has_ended]
         return partition not in self._owned and all(own.number != partition for own in self._ending)
 
+    def outranked(self, partition: int) -> int | None:
+        """Return an epoch that keeps a partition from being begun with, None without one."""
+        own = self._owned.get(partition)
+        return None if own is None else own.outranked
+
+    def note_outranked(self, partition: int, epoch: int) -> None:
+        """Note that an epoch is in the way of a partition though nothing of it is begun yet."""
+        if (own := self._owned.get(partition)) is not None:
+            own.outranked = epoch
+
     def _begin_if_used(self, own: Partition) -> None:
         assert self._around is not None  # noqa: S101 - it was started
         try:

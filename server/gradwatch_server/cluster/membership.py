@@ -1,9 +1,11 @@
 """The lease of a node, and the partitions that it acquires by it.
 
 A thread renews the lease, looks who else has one, and does what `ownership.plan` says. What is
-recorded decides: a partition is acquired by compare and swap, and the revision of that is its
-epoch. A lease says only who may be asked to stop; the epoch, which log and ledger check, keeps one
-out that did not hear of it.
+recorded decides: a partition is acquired by compare and swap, and the revision of that gives its
+epoch. If a higher epoch is in log or ledger although there is no record of it, the bucket of the
+records was lost, or is an older copy: then the next epoch begins above that one. A lease says only
+who may be asked to stop; the epoch, which log and ledger check, keeps one out that did not hear of
+it.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ LOOKS: Final = 10
 OWNER_READS: Final = 6
 """Every so many looks all owner records are read; what somebody says he wrote is known at once."""
 
+OLDER_READS: Final = 3
+"""So many times a record has to be read as an older one until it is believed."""
+
 LEAVE_S: Final = 10.0
 """How long the end waits until all that is held is saved."""
 
@@ -51,6 +56,9 @@ class Holder(Protocol):
 
     def has_ended(self, partition: int) -> bool:
         """Tell whether nothing of a partition runs any more."""
+
+    def outranked(self, partition: int) -> int | None:
+        """Return an epoch that keeps a partition from being begun with, None without one."""
 
 
 class Membership:
@@ -83,6 +91,8 @@ class Membership:
         self._holder = holder
         self._held: dict[int, int] = {}
         self._releasing: set[int] = set()
+        self._floors: dict[int, int] = {}  # partition -> an epoch that the next one is to exceed
+        self._num_older: dict[int, int] = {}
         self._live: Mapping[str, NodeRecord] = MappingProxyType({})
         self._recorded = {partition: Owner(None, 0) for partition in range(partitions)}
         self._recorded_lock = threading.Lock()
@@ -146,8 +156,8 @@ class Membership:
             return
         with self._recorded_lock:
             partition = int(entry.key)
-            if entry.revision > self._recorded[partition].epoch:
-                self._recorded[partition] = Owner(_node_of(entry.value), entry.revision)
+            if entry.revision > self._recorded[partition].revision:
+                self._recorded[partition] = _owner_of(entry)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -178,13 +188,36 @@ class Membership:
         self._live = self._lease.read_all()
         self._looks_left -= 1
         if self._looks_left < 0:
-            for entry in self._owners.entries().values():
-                self._note(entry)
+            self._note_all(self._owners.entries())
             self._looks_left = OWNER_READS
         self._act()
 
+    def _note_all(self, entries: Mapping[str, KeyEntry]) -> None:
+        """Note all records. A copy may lag behind once; what is older each time is all there is."""
+        for entry in entries.values():
+            self._note(entry)
+        for partition, owner in self._recorded.items():
+            entry = entries.get(str(partition), KeyEntry(str(partition), None, 0))
+            if entry.revision >= owner.revision:
+                self._num_older.pop(partition, None)
+                continue
+            self._num_older[partition] = self._num_older.get(partition, 0) + 1
+            if self._num_older[partition] >= OLDER_READS:
+                self._begin_anew(partition, _owner_of(entry))
+
+    def _begin_anew(self, partition: int, owner: Owner) -> None:
+        """Go on from an older record, or none: the newer ones were lost."""
+        logger.warning("the owner record of partition %d is of an older time, or lost", partition)
+        self._num_older.pop(partition)
+        with self._recorded_lock:
+            self._recorded[partition] = owner
+        if partition in self._held:
+            self._floors[partition] = self._held[partition]
+            self._lose([partition])
+
     def _act(self) -> None:
         """Do what is to be done with each partition."""
+        self._note_outranked()
         with self._recorded_lock:
             recorded = dict(self._recorded)
         live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
@@ -198,14 +231,27 @@ class Membership:
             if self._holder.has_ended(partition) and self._keeps_lease():
                 self._acquire(partition, recorded[partition])
 
+    def _note_outranked(self) -> None:
+        """End what an epoch is in the way of that no record tells of: it is acquired with another.
+
+        If there is a record that tells of it, it came meanwhile, and the acquisition fails.
+        """
+        for partition, epoch in list(self._held.items()):
+            floor = self._holder.outranked(partition)
+            if floor is not None and floor >= epoch:
+                self._floors[partition] = floor
+                self._lose([partition])
+
     def _keeps_lease(self) -> bool:
         """Renew the lease if it is time: many writes may take longer than it lasts."""
         self._lease.renew()
         return self.has_lease()
 
     def _acquire(self, partition: int, owner: Owner) -> None:
-        epoch = self._write(partition, self.node, owner.epoch)
-        if epoch is not None:
+        base = max(owner.base, self._floors.get(partition, 0) - owner.revision)
+        revision = self._write(partition, self.node, owner.revision, base)
+        if revision is not None:
+            epoch = revision + base
             self._holder.own(partition, epoch)
             self._held[partition] = epoch  # if that fails it is not held, and acquired again
 
@@ -214,7 +260,7 @@ class Membership:
             self._releasing.add(partition)
             self._holder.release(partition)
         if self._holder.has_ended(partition):
-            self._write(partition, None, owner.epoch)
+            self._write(partition, None, owner.revision, owner.base)
             self._forget(partition)
 
     def _lose(self, partitions: Sequence[int]) -> None:
@@ -229,9 +275,9 @@ class Membership:
         self._held.pop(partition, None)
         self._releasing.discard(partition)
 
-    def _write(self, partition: int, node: str | None, revision: int) -> int | None:
+    def _write(self, partition: int, node: str | None, revision: int, base: int) -> int | None:
         """Write an owner record by compare and swap; return its revision, None if it changed."""
-        key, value = str(partition), json.dumps({"node": node}).encode()
+        key, value = str(partition), json.dumps({"node": node, "base": base}).encode()
         if revision:
             written = self._owners.update(key, value, revision)
         else:
@@ -259,9 +305,11 @@ class Membership:
             logger.warning("what this node owned is free once its lease has run out: %s", error)
 
 
-def _node_of(value: bytes | None) -> str | None:
+def _owner_of(entry: KeyEntry) -> Owner:
+    """Return what an owner record says, of this or another version."""
     try:
-        node = json.loads(value or b"{}").get("node")
-    except (ValueError, AttributeError):
-        return None
-    return node if isinstance(node, str) else None
+        plain = json.loads(entry.value or b"{}")
+        node, base = plain.get("node"), int(plain.get("base", 0))
+    except (ValueError, TypeError, AttributeError):
+        return Owner(None, entry.revision)
+    return Owner(node if isinstance(node, str) else None, entry.revision, base)

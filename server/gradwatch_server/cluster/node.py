@@ -129,6 +129,7 @@ class _Node:
             self._storage.open_deliveries,
             page_url(settings, self._http_socket),
             self._notifying_epoch,
+            lambda epoch: self._host.note_outranked(PARTITION, epoch),
         )
 
     def _open_storage(self) -> ReplicatedStorage:
@@ -140,6 +141,7 @@ class _Node:
             namespace=self._settings.cluster_namespace,
             replicas=self._settings.cluster_replicas,
             log_max_bytes=self._settings.cluster_log_max_bytes,
+            owner=self._id,
         )
 
     def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:

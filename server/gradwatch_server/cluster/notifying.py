@@ -97,6 +97,7 @@ class ClusterNotifications(Notifications):
         open_log: Opens what is kept of notifications, with an epoch.
         page_url: As in `Notifications.to`.
         epoch: Returns that of the first partition, None if another node owns it.
+        on_outranked: Told of an epoch that is in the way of that one.
     """
 
     def __init__(
@@ -108,8 +109,10 @@ class ClusterNotifications(Notifications):
         open_log: Callable[[int], DeliveryLog],
         page_url: str | None,
         epoch: Callable[[], int | None],
+        on_outranked: Callable[[int], None],
     ) -> None:
         super().__init__()
+        self._on_outranked = on_outranked
         self._targets, self._notifiers = targets, notifiers
         self._events, self._runs = events, runs
         self._open_log, self._page_url = open_log, page_url
@@ -158,6 +161,8 @@ class ClusterNotifications(Notifications):
         except StorageError as error:
             if error.fault is not StorageFault.GONE:
                 logger.error("notifications wait for the ledger: %s", error)
+            elif error.epoch is not None:
+                self._on_outranked(error.epoch)
             return
         own.start(LedgerStanding(self._events, self._runs))
         self._current, self._current_epoch = own, epoch

@@ -1,8 +1,8 @@
 """Which node is to own which partition: worked out alike by all nodes from what they see.
 
 No input, no output and no clock. What is worked out here is only a wish: nodes may see the others
-at different moments. That one node alone writes a partition is up to the revision of its owner
-record (`Owner.epoch`), which the log and the ledger check.
+at different moments. That one node alone writes a partition is up to the epoch of its owner record
+(`Owner.epoch`), which the log and the ledger check.
 """
 
 from __future__ import annotations
@@ -21,11 +21,19 @@ class Owner:
 
     Args:
         node: Id of the node; None after it released the partition.
-        epoch: Revision of the record: each acquisition has a higher one than all before.
+        revision: That of the record: each one is higher than all before in the bucket.
+        base: What epochs are above the revisions: they are so after the bucket was lost, or one of
+            before was put in its place, and revisions began anew.
     """
 
     node: str | None
-    epoch: int
+    revision: int
+    base: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """That of the partition if this is an acquisition: higher than all before."""
+        return self.revision + self.base
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from gradwatch_server.storage.store import StorageError, StorageFault
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S: Final = 1.0
-MAX_RETRY_S: Final = 30.0
+MAX_RETRY_S: Final = 5.0
 """Pause before an engine that failed is started again; it doubles up to the second."""
 
 LOG_SHARE: Final = 0.75
@@ -123,6 +123,8 @@ class Partition:
         """Why it has no engine although it needs one."""
         self.needs_engine = self.is_empty = False
         """Whether there is something for one, and whether it is known that there is nothing."""
+        self.outranked: int | None = None
+        """The epoch of another owner that keeps it from being started."""
         self._rules = rules
         self._around = around
         self._budget_use = BudgetUse(around.settings.budgets)
@@ -235,7 +237,7 @@ class Partition:
         except GradwatchError as error:
             self._note_fault(str(error))
             if isinstance(error, StorageError) and error.fault is StorageFault.GONE:
-                self._retry_at_s = float("inf")  # the membership ends it
+                self.outranked = error.epoch  # the membership ends it
             return
         self.fault, self._retry_s = None, FIRST_RETRY_S
         if self._begun_s is not None:

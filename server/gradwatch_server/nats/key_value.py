@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.js import api
 
 from gradwatch_server.nats.appending import NewMessage, append
-from gradwatch_server.nats.chain import last_of, purge, sequence_of
+from gradwatch_server.nats.chain import GET_S, last_of, purge, sequence_of
 from gradwatch_server.nats.connection import CALL_S, Connection
 from gradwatch_server.nats.errors import UnreachableError, require_connected
 from gradwatch_server.nats.message import Message
@@ -126,7 +126,9 @@ class KeyValue:
 
         async def read(client: Client) -> list[KeyEntry | None]:
             require_connected(client)
-            info = await client.jetstream().stream_info(self._stream, self._subject(">"))
+            info = await client.jetstream(timeout=GET_S).stream_info(
+                self._stream, self._subject(">")
+            )
             subjects = info.state.subjects or {}
             return await asyncio.gather(*(self._read(client, subject) for subject in subjects))
 

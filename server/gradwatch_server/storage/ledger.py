@@ -122,11 +122,17 @@ class Ledger(Protocol):
             StorageError: If it does not.
         """
 
-    def take(self, partition: int, epoch: int) -> PartitionLedger:
+    def take(self, partition: int, epoch: int, owner: str = "") -> PartitionLedger:
         """Begin to write a partition; whoever has it with a lower epoch is refused from now on.
 
+        Args:
+            partition: Its number.
+            epoch: Higher than that of the owner before.
+            owner: Tells this one from others that may have the same epoch.
+
         Raises:
-            StorageError: If it was taken with a higher epoch (`StorageFault.GONE`), or fails.
+            StorageError: If it was taken with a higher epoch, or by another owner with this one
+                (`StorageFault.GONE`), or fails.
         """
 
     def was_taken(self, partition: int) -> bool:
@@ -136,7 +142,7 @@ class Ledger(Protocol):
             StorageError: If that cannot be read.
         """
 
-    def take_deliveries(self, epoch: int) -> DeliveryLog:
+    def take_deliveries(self, epoch: int, owner: str = "") -> DeliveryLog:
         """Begin to write what is kept of notifications, likewise."""
 
     def close(self) -> None:

@@ -115,16 +115,23 @@ class ReplicatedStorage:
         stream: Where the logs are.
         ledger: Where all else is.
         namespace: What the subjects of the logs begin with.
+        owner: Who opens partitions: nobody else is called so.
         check_log: Raises a `GradwatchError` if the stream is not there, or not as it was made.
     """
 
     def __init__(
-        self, stream: Stream, ledger: Ledger, namespace: str, check_log: Callable[[], None]
+        self,
+        stream: Stream,
+        ledger: Ledger,
+        namespace: str,
+        owner: str,
+        check_log: Callable[[], None],
     ) -> None:
         self.check_log = check_log
         self._stream = stream
         self._ledger = ledger
         self._namespace = namespace
+        self._owner = owner
 
     @property
     def alert_events(self) -> AlertEventReader:
@@ -142,7 +149,7 @@ class ReplicatedStorage:
         Raises:
             StorageError: If it cannot be used; `GONE` if there is an owner of a later epoch.
         """
-        ledger = self._ledger.take(partition, epoch)
+        ledger = self._ledger.take(partition, epoch, self._owner)
         log = JetStreamLog(self._stream, self._namespace, partition, epoch)
         return ReplicatedStore(log, ledger, f"partition {partition} of {self._namespace}")
 
@@ -164,7 +171,7 @@ class ReplicatedStorage:
         Raises:
             StorageError: As of `open`.
         """
-        return self._ledger.take_deliveries(epoch)
+        return self._ledger.take_deliveries(epoch, self._owner)
 
     def close(self) -> None:
         """Let go of the ledger."""

@@ -41,11 +41,18 @@ class StorageError(GradwatchError):
     Args:
         message: What was wrong, and for errors at the start also what to do.
         fault: What kind of fault it is.
+        epoch: Of the owner that is in the way, where that is known.
     """
 
-    def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
+    def __init__(
+        self,
+        message: str,
+        fault: StorageFault = StorageFault.FAILED,
+        epoch: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.fault = fault
+        self.epoch = epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ class Holder:
         self.lost: list[int] = []
         self.is_saving = False
         self.num_failures = 0
+        self.in_the_way: dict[int, int] = {}
+
+    def outranked(self, partition: int) -> int | None:
+        return self.in_the_way.get(partition)
 
     def own(self, partition: int, epoch: int) -> None:
         assert partition not in self.held
@@ -189,3 +193,39 @@ def test_a_lease_that_cannot_be_read_is_passed_over(value: bytes) -> None:
 def test_a_later_version_may_say_more_of_itself() -> None:
     value = b'{"id": "a", "version": "9", "http": "h", "ingest": "i", "more": [1]}'
     assert decode_node(value) == NodeRecord("a", "9", "h", "i")
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_in_the_way_is_exceeded_by_that_owner_and_the_next(
+    new_node: NewNode,
+) -> None:
+    """As one that log and ledger know of, and the bucket does not."""
+    first = new_node("a")
+    wait_until(lambda: own_all(first), "the only node has all")
+    first.holder.in_the_way = {3: 1_000}
+    wait_until(lambda: first.holder.held.get(3, 0) > 1_000, "it has a higher one")
+    assert first.holder.lost == [3]
+    before = dict(first.holder.held)
+    first.membership.stop()
+    second = new_node("b")
+    wait_until(lambda: own_all(second), "the next one has all")
+    assert all(epoch > before[own] for own, epoch in second.holder.held.items())
+
+
+@pytest.mark.slow
+def test_records_that_are_lost_are_written_anew_with_higher_epochs(new_node: NewNode) -> None:
+    node = new_node("a")
+    wait_until(lambda: own_all(node), "the only node has all")
+    before = dict(node.holder.held)
+    owners = node.membership._owners
+    node.connection.call(
+        lambda client: client.jetstream().delete_stream(owners._stream), "deleting"
+    )
+    KeyValue(node.connection, owners._bucket)
+
+    def has_higher() -> bool:
+        held = node.holder.held
+        return all(held.get(own, 0) > epoch for own, epoch in before.items())
+
+    wait_until(has_higher, "it has all with higher epochs")
+    wait_until(lambda: node.membership.owner_of(0) is not None, "and all know it")

@@ -424,7 +424,7 @@ def test_rows_that_come_while_the_store_is_away_are_written_afterwards(
 ) -> None:
     """No step is missing."""
     away = Away(feed.store.series)
-    recorder = feed.recorder = SeriesRecorder(away, feed.max_bytes, Clock())  # type: ignore[arg-type]
+    recorder = feed.recorder = SeriesRecorder(away, feed.max_bytes, Clock())
     recorder.begin()
     recorder.look(State(64))
     if is_known:

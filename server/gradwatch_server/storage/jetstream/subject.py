@@ -89,7 +89,7 @@ class Subject:
             raise StorageError(msg, StorageFault.DAMAGED) from error
         if stored.epoch > self._epoch:
             msg = f"another node has taken over {self.name}: epoch {stored.epoch} wrote to it"
-            raise StorageError(msg, StorageFault.GONE)
+            raise StorageError(msg, StorageFault.GONE, stored.epoch)
         batch = self.batches.take(label, stored)
         self.last_sequence = stored.sequence
         self.next_offset = max(self.next_offset, label.first, batch.last + 1 if batch else 0)
@@ -115,14 +115,15 @@ class Subject:
             parts=len(payloads),
             has_heads=has_heads(entries),
         )
-        digest = _digest(label, *payloads)
-        if self._unfinished[0] != digest:
+        # What is one message is written or not: there is nothing to go on with.
+        digest = _digest(label, *payloads) if len(payloads) > 1 else b""
+        begun = self._unfinished[1] if digest and self._unfinished[0] == digest else []
+        if self._is_unanswered_before(replace(label, part=len(begun) + 1), payloads[len(begun)]):
             self._settle()
             if are_next and label.first < self.next_offset:
                 msg = f"other entries of {self.name} have the place {label.first}"
                 raise StorageError(msg, StorageFault.GONE)
-            self._unfinished = digest, []
-        begun = self._unfinished[1]
+        self._unfinished = digest, begun
         for part, payload in enumerate(payloads[len(begun) :], len(begun) + 1):
             sequence = self._write(replace(label, part=part), payload)
             begun.append(Stored(sequence, num_bytes=len(payload)))
@@ -145,7 +146,7 @@ class Subject:
         return self._write(label, b"")
 
     def _write(self, label: Label, payload: bytes) -> int:
-        if self._unanswered not in (None, (label, payload)):
+        if self._is_unanswered_before(label, payload):
             self._settle()
         after = self.last_sequence
         try:
@@ -164,6 +165,10 @@ class Subject:
             raise
         self._unanswered = None
         return self.last_sequence
+
+    def _is_unanswered_before(self, label: Label, payload: bytes) -> bool:
+        """Tell whether another message than this one got no answer."""
+        return self._unanswered not in (None, (label, payload))
 
     def _settle(self) -> None:
         """Write once more what got no answer: it may be there, or come yet.

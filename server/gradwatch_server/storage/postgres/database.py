@@ -45,21 +45,26 @@ class Fence:
     Args:
         partition: Number of the partition; `NOTIFICATIONS` for these.
         epoch: When it was taken: who takes it next has a higher one.
+        owner: Who took it: of two with the same epoch, as there may be once NATS has lost its
+            data, the first one.
     """
 
     partition: int
     epoch: int
+    owner: str = ""
 
 
 NOTIFICATIONS: Final = -1
 """Stands in place of a partition for what is kept of notifications, which one node sends."""
 
-_EPOCH: Final = "SELECT epoch FROM partitions WHERE partition = %s FOR SHARE"
+_EPOCH: Final = "SELECT epoch, owner FROM partitions WHERE partition = %s FOR SHARE"
 
 _TAKE: Final = """
-    INSERT INTO partitions (partition, epoch) VALUES (%s, %s)
-    ON CONFLICT (partition) DO UPDATE SET epoch = excluded.epoch
-    WHERE partitions.epoch <= excluded.epoch RETURNING epoch
+    INSERT INTO partitions (partition, epoch, owner) VALUES (%s, %s, %s)
+    ON CONFLICT (partition) DO UPDATE SET epoch = excluded.epoch, owner = excluded.owner
+    WHERE partitions.epoch < excluded.epoch
+    OR (partitions.epoch = excluded.epoch AND partitions.owner = excluded.owner)
+    RETURNING epoch
 """
 
 
@@ -136,14 +141,15 @@ class Database:
 
     def _check(self, connection: Connection, fence: Fence) -> None:
         row = connection.execute(_EPOCH, (fence.partition,)).fetchone()
-        if row is None or row[0] != fence.epoch:
+        if row is None or tuple(row) != (fence.epoch, fence.owner):
             raise self._gone(fence, None if row is None else row[0])
 
     def _gone(self, fence: Fence, epoch: int | None) -> StorageError:
         what = "notifications" if fence.partition < 0 else f"partition {fence.partition}"
         has = "none" if epoch is None else str(epoch)
-        msg = f"{what} of the ledger {self.name} has epoch {has}, not {fence.epoch}: taken over"
-        return StorageError(msg, StorageFault.GONE)
+        which = f"{fence.epoch} of {fence.owner}" if epoch == fence.epoch else str(fence.epoch)
+        msg = f"{what} of the ledger {self.name} has epoch {has}, not {which}: taken over"
+        return StorageError(msg, StorageFault.GONE, epoch)
 
     def take(self, fence: Fence) -> None:
         """Refuse from now on what is written with a lower epoch.
@@ -152,7 +158,8 @@ class Database:
             StorageError: If a higher one has it (`StorageFault.GONE`), or it fails.
         """
         with self.writing(None) as connection:
-            if connection.execute(_TAKE, (fence.partition, fence.epoch)).fetchone() is None:
+            own = fence.partition, fence.epoch, fence.owner
+            if connection.execute(_TAKE, own).fetchone() is None:
                 row = connection.execute(_EPOCH, (fence.partition,)).fetchone()
                 raise self._gone(fence, None if row is None else row[0])
 

@@ -64,7 +64,8 @@ class PostgresLedger:
         if own_id != cluster_id:
             msg = (
                 f"the ledger {self.name} is of cluster {own_id}, and this one is {cluster_id}; "
-                "give the database of this cluster with --ledger, or a new one"
+                "give the database of this cluster with --ledger, or a new one; if NATS lost its "
+                "data see Backup in docs/cluster.md"
             )
             raise StorageError(msg, StorageFault.UNUSABLE)
         if own_partitions != self._partitions:
@@ -93,12 +94,12 @@ class PostgresLedger:
         """Raise a `StorageError` if it does not answer."""
         self._db.row("SELECT 1")
 
-    def take(self, partition: int, epoch: int) -> PostgresPartition:
+    def take(self, partition: int, epoch: int, owner: str = "") -> PostgresPartition:
         """Begin to write a partition; whoever has it with a lower epoch is refused from now on."""
         if not 0 <= partition < self._partitions:
             msg = f"partition {partition}: there are 0 to {self._partitions - 1}"
             raise ValueError(msg)
-        fence = Fence(partition, epoch)
+        fence = Fence(partition, epoch, owner)
         self._db.take(fence)
         return PostgresPartition(self._db, fence, self._clock)
 
@@ -106,9 +107,9 @@ class PostgresLedger:
         """Tell whether a partition was ever written."""
         return self._db.row(_TAKEN, partition) is not None
 
-    def take_deliveries(self, epoch: int) -> PostgresDeliveryLog:
+    def take_deliveries(self, epoch: int, owner: str = "") -> PostgresDeliveryLog:
         """Begin to write what is kept of notifications, likewise."""
-        fence = Fence(NOTIFICATIONS, epoch)
+        fence = Fence(NOTIFICATIONS, epoch, owner)
         self._db.take(fence)
         return PostgresDeliveryLog(self._db, fence)
 

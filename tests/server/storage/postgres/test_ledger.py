@@ -128,6 +128,22 @@ def test_only_a_higher_epoch_takes_a_partition(ledger: PostgresLedger) -> None:
         ledger.take(PARTITIONS, 1)
 
 
+def test_of_two_owners_with_the_same_epoch_the_first_one_has_the_partition(
+    ledger: PostgresLedger,
+) -> None:
+    """There may be two once NATS has lost its data."""
+    own = ledger.take(1, 7, "a")
+    with pytest.raises(StorageError) as caught:
+        ledger.take(1, 7, "b")
+    assert (caught.value.fault, caught.value.epoch) == (StorageFault.GONE, 7)
+    ledger.take(1, 7, "a")
+    own.runs.publish({"gpt": "{}"}, 7)
+    ledger.take(1, 8, "b")
+    with pytest.raises(StorageError) as caught:
+        own.runs.publish({"gpt": "{}"}, 8)
+    assert caught.value.fault is StorageFault.GONE
+
+
 def test_who_sent_notifications_cannot_write_them(ledger: PostgresLedger) -> None:
     """They are of no partition, and have an epoch all the same."""
     past = ledger.take_deliveries(1)
@@ -383,9 +399,24 @@ def test_a_newer_schema_is_refused(postgres: PostgresServer) -> None:
     found = refusal(url)
 
     assert found.fault is StorageFault.UNUSABLE
-    assert "has schema version 9999, this gradwatch knows up to 0001; use the" in str(found)
+    assert "has schema version 9999, this gradwatch knows up to 0002; use the" in str(found)
     postgres.execute("DROP SCHEMA gradwatch CASCADE; CREATE SCHEMA gradwatch", url=url)
     open_ledger(url, CLUSTER_ID, PARTITIONS).close()
+
+
+def test_tables_of_the_first_version_are_brought_up_to_date(postgres: PostgresServer) -> None:
+    """With what is in them."""
+    url = postgres.make_database()
+    with closing(open_ledger(url, CLUSTER_ID, PARTITIONS)) as before:
+        before.take(1, 7).runs.publish({"gpt": "{}"}, 7)
+    postgres.execute("ALTER TABLE gradwatch.partitions DROP COLUMN owner", url=url)
+    postgres.execute("DROP INDEX gradwatch.runs_of_partition", url=url)
+    postgres.execute("UPDATE gradwatch.schema_version SET version_num = '0001'", url=url)
+    with closing(open_ledger(url, CLUSTER_ID, PARTITIONS)) as after:
+        with pytest.raises(StorageError):
+            after.take(1, 7, "a")
+        after.take(1, 8, "a")
+        assert after.runs.get("gpt") is not None
 
 
 def test_three_nodes_may_make_it_at_once(postgres: PostgresServer) -> None:

@@ -115,7 +115,6 @@ _TABLES = (
         updated_ns bigint NOT NULL
     )
     """,
-    "CREATE INDEX runs_of_partition ON runs (partition)",
     """
     CREATE TABLE delivery_targets (
         target text COLLATE "C" PRIMARY KEY,
