@@ -72,6 +72,13 @@ class Settings(BaseSettings):
     cluster_replicas: int = Field(
         3, ge=1, le=5, description="NATS servers that keep each message; 1 survives none of them."
     )
+    cluster_partitions: int | None = Field(
+        None,
+        ge=1,
+        le=1_024,
+        description="Partitions of a cluster that is made now, 64 if nothing is said. One that is "
+        "there keeps its number, and another one given here is refused.",
+    )
     cluster_lease_s: float = Field(
         5.0,
         ge=1.0,
