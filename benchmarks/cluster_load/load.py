@@ -12,6 +12,10 @@ MAX_SOCKETS: Final = 4_096
 """Connections of all of them: where there are more sessions, several share one."""
 
 
+WARM: Final = 1
+"""Steps of each rank that are sent before anything is counted: the first one makes room."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Records of one pass.

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.cluster_load.load import PROCESSES, Load
+from benchmarks.cluster_load.load import PROCESSES, WARM, Load
 from benchmarks.cluster_load.peers import Job, Sent, run_peers
-from benchmarks.cluster_load.targets import Cpu, Target
+from benchmarks.cluster_load.targets import Cpu, Target, Written
 from benchmarks.harness import workers
 
 SETTLE_S: Final = 2.0
@@ -26,6 +26,8 @@ class Pass:
         again: Records that were sent more than once.
         cpu: CPU seconds, until everything was evaluated.
         attach_cpu: CPU seconds of attaching.
+        written: What was written meanwhile.
+        memory_mb: Memory of all aggregators at the end, in 10^6 bytes.
     """
 
     load: Load
@@ -34,6 +36,8 @@ class Pass:
     again: int
     cpu: Cpu
     attach_cpu: Cpu
+    written: Written
+    memory_mb: float
 
     @property
     def rate(self) -> float:
@@ -54,15 +58,15 @@ def measure(target: Target, load: Load) -> Pass:
         for worker in crowd:
             assert worker.receive() == "attached"
         time.sleep(SETTLE_S)
-        before, began_ns = target.cpu(), time.monotonic_ns()
+        written, before, began_ns = target.written(), target.cpu(), time.monotonic_ns()
         for worker in crowd:
             worker.tell("go")
         sent: list[Sent] = [worker.receive() for worker in crowd]
         time.sleep(SETTLE_S)
-        after = target.cpu()
+        after, written = target.cpu(), target.written() - written
+        memory_mb = target.memory_mb()
         counted = target.counted()
-    manifests = load.sessions
-    stored = manifests if load.beats else manifests + load.records
+    stored = load.sessions * (1 + WARM) + (0 if load.beats else load.records)
     assert (counted.stored, counted.lost) == (stored, 0), (counted, load)
     assert counted.alerts == 0, counted  # they cost more than records, which are measured here
     return Pass(
@@ -72,4 +76,6 @@ def measure(target: Target, load: Load) -> Pass:
         again=sum(own.again for own in sent),
         cpu=after - before,
         attach_cpu=before - start,
+        written=written,
+        memory_mb=memory_mb,
     )

@@ -15,15 +15,18 @@ from typing import Final, TypeAlias
 
 import zmq
 
-from benchmarks.cluster_load.load import MAX_SOCKETS, PROCESSES, Load
+from benchmarks.cluster_load.load import MAX_SOCKETS, PROCESSES, WARM, Load
 from benchmarks.harness import Pipe
-from benchmarks.senders import VARIANTS, WINDOW, healthy_columns, manifest_of, stats_of
+from benchmarks.senders import VARIANTS, healthy_columns, manifest_of, stats_of
 from gradwatch_server.open_files import raise_limit
 from gradwatch_wire import Ack, Envelope, Hello, Record, Refuse, Welcome, decode, encode
 from gradwatch_wire.records import Beat
 
 POLL_MS: Final = 20
-TIMEOUT_S: Final = 150.0
+TIMEOUT_S: Final = 400.0
+IN_FLIGHT: Final = 8
+"""Records of a session that are not acknowledged, at most: else the ranks of a run drift apart."""
+
 HELLO_S: Final = 5.0
 """How long an answer to HELLO is waited for until it is said again."""
 
@@ -63,14 +66,14 @@ class Sent:
 
 
 class Session:
-    """One rank. Its first record is the manifest; the others are sent once they are allowed."""
+    """One rank. Its manifest and `WARM` steps come first, the others when they are allowed."""
 
     def __init__(self, socket: Socket, run: int, rank: int, load: Load, packer: Packer) -> None:
         self.id = random.Random(f"{run} {rank}").randbytes(16)
         self.socket = socket
         self.messages = packer.messages(self.id, random.Random(rank))
         self.beat = encode(Envelope(session=self.id, record=Beat(last_step=load.steps)))
-        self.allowed = 1  # how many of them may be sent by now
+        self.allowed = 1 + WARM  # how many of them may be sent by now
         self.acked = self.again = 0
         self._sent = self._highest = 0
         self._is_open = False
@@ -81,8 +84,8 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether its manifest is acknowledged."""
-        return self.acked > 0
+        """Whether what comes before all that is counted is acknowledged."""
+        return self.acked > WARM
 
     @property
     def is_done(self) -> bool:
@@ -97,7 +100,7 @@ class Session:
 
     def fill(self) -> bool:
         """Send what is allowed and fits into the window; return False if the socket is full."""
-        last = min(self.acked + WINDOW, self.allowed) if self._is_open else 0
+        last = min(self.acked + IN_FLIGHT, self.allowed) if self._is_open else 0
         while self._sent < last:
             if not self.send(self.messages[self._sent]):
                 return False
@@ -144,7 +147,8 @@ class Packer:
         """Return the records of a session, in order."""
         steps = 0 if self._load.beats else self._load.steps
         records: list[Record] = [manifest_of(self._load.layers)]
-        records += [stats_of(step, self._variants[step % VARIANTS], numbers) for step in range(steps)]
+        for step in range(steps + WARM):
+            records.append(stats_of(step, self._variants[step % VARIANTS], numbers))
         return [
             encode(Envelope(session=session, seq=seq, low=1, time_ns=time.time_ns(), record=record))
             for seq, record in enumerate(records, 1)
@@ -238,7 +242,7 @@ def run_peers(job: Job, pipe: Pipe) -> None:
         pipe.recv()
         (peers.beat if job.load.beats else peers.send)()
         finished_ns = time.monotonic_ns()
-        messages = [message for own in peers.sessions for message in own.messages[1:]]
+        messages = [message for own in peers.sessions for message in own.messages[1 + WARM :]]
         pipe.send(
             Sent(
                 messages=len(messages) or job.load.steps * len(peers.sessions),

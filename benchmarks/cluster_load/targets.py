@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ import psutil
 import pytest
 from nats.aio.client import Client
 
-from benchmarks.harness import aggregator, cpu_seconds
+from benchmarks.harness import aggregator, cpu_seconds, rss_mb
 from gradwatch_server.nats.connection import Connection
 from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
@@ -27,6 +27,7 @@ NUM_NATS: Final = 3
 ENVIRON: Final = {
     # What a pass sends is of live ranks that say nothing between their records.
     "GRADWATCH_SESSION_TIMEOUT_S": "3600",
+    "GRADWATCH_RULES__RANK_SILENT__ENABLED": "false",
     "GRADWATCH_BUDGETS__RUNS": "20000",
     "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "20000",
     # On so few cores a lease is not to be lost because senders take all of them for a while.
@@ -46,13 +47,33 @@ class Cpu:
     postgres: float = 0.0
 
     def __sub__(self, other: Cpu) -> Cpu:
-        return Cpu(
-            self.nodes - other.nodes, self.nats - other.nats, self.postgres - other.postgres
-        )
+        return Cpu(self.nodes - other.nodes, self.nats - other.nats, self.postgres - other.postgres)
 
     def per(self, count: int) -> Cpu:
         """Return that of one of so many."""
         return Cpu(self.nodes / count, self.nats / count, self.postgres / count)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What nodes wrote.
+
+    Args:
+        messages: Messages of the log.
+        log_bytes: Their bytes, in one copy.
+        wal_bytes: Bytes of PostgreSQL's write-ahead log.
+    """
+
+    messages: int = 0
+    log_bytes: int = 0
+    wal_bytes: int = 0
+
+    def __sub__(self, other: Written) -> Written:
+        return Written(
+            self.messages - other.messages,
+            self.log_bytes - other.log_bytes,
+            self.wal_bytes - other.wal_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +86,20 @@ class Counted:
 
 
 class Target:
-    """Aggregators that answer for the same runs."""
+    """Aggregators that answer for the same runs.
 
-    def __init__(self, aggregators: list[Aggregator], stores: Stores | None = None) -> None:
+    Args:
+        aggregators: The nodes, or the single process.
+        stores: What the nodes write to; None for the single process.
+        log: The stream that has their log.
+    """
+
+    def __init__(
+        self, aggregators: Sequence[Aggregator], stores: Stores | None = None, log: str = ""
+    ) -> None:
         self._aggregators = aggregators
         self._stores = stores
+        self._log = log
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -87,6 +117,22 @@ class Target:
         if self._stores is None:
             return Cpu(nodes)
         return Cpu(nodes, self._stores.nats_cpu_s(), self._stores.postgres_cpu_s())
+
+    def written(self) -> Written:
+        """Return what was written so far; nothing is known of the single process."""
+        if self._stores is None:
+            return Written()
+        messages, log_bytes = self._stores.log(self._log)
+        return Written(messages, log_bytes, self._stores.wal_bytes())
+
+    def memory_mb(self) -> float:
+        """Return the resident memory of all aggregators together, in 10^6 bytes."""
+        return sum(rss_mb(pid) for pid in self.pids)
+
+    def used(self, budget: str) -> int:
+        """Return what is used of a budget, by the aggregator that uses most of it."""
+        pages = [own.get("/metrics").raise_for_status().text for own in self._aggregators]
+        return max(_number(f'gradwatch_budget_used{{budget="{budget}"}}', own) for own in pages)
 
     def counted(self) -> Counted:
         """Return what was counted since the start."""
@@ -107,10 +153,13 @@ def _number(name: str, metrics: str) -> int:
 class Stores:
     """NATS servers and PostgreSQL, for one cluster after the other."""
 
-    def __init__(self, directory: Path, postgres: PostgresServer, nats: NATSServers) -> None:
+    def __init__(
+        self, directory: Path, postgres: PostgresServer, nats: NATSServers, connection: Connection
+    ) -> None:
         self._directory = directory
         self._postgres = postgres
         self._nats = nats
+        self._connection = connection
         self._number = 0
 
     def nats_cpu_s(self) -> float:
@@ -126,6 +175,35 @@ class Stores:
                 total += sum(child.cpu_times()[:2])
         return float(total)
 
+    @property
+    def nats_version(self) -> str:
+        """What runs."""
+
+        async def ask(client: Client) -> str:
+            return str(client.connected_server_version)
+
+        return self._connection.call(ask, "the version of NATS")
+
+    @property
+    def postgres_version(self) -> str:
+        """What runs."""
+        ((version,),) = self._postgres.execute("SHOW server_version")
+        return str(version).partition(" ")[0]
+
+    def log(self, name: str) -> tuple[int, int]:
+        """Return how many messages a stream has, and their bytes in one copy."""
+
+        async def ask(client: Client) -> tuple[int, int]:
+            state = (await client.jetstream().stream_info(name)).state
+            return state.messages, state.bytes
+
+        return self._connection.call(ask, f"the size of {name}")
+
+    def wal_bytes(self) -> int:
+        """Return how many bytes PostgreSQL wrote ahead so far."""
+        ((count,),) = self._postgres.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
+        return int(count)
+
     @contextlib.contextmanager
     def cluster(self, nodes: int, partitions: int) -> Iterator[Target]:
         """Run a new cluster; nothing of it is left."""
@@ -133,25 +211,29 @@ class Stores:
         directory = self._directory / f"cluster-{self._number}"
         directory.mkdir()
         database = self._postgres.make_database()
-        settings = {**ENVIRON, "GRADWATCH_CLUSTER_PARTITIONS": str(partitions)}
+        namespace = f"load{self._number}"
+        settings = {
+            **ENVIRON,
+            "GRADWATCH_CLUSTER_PARTITIONS": str(partitions),
+            "GRADWATCH_CLUSTER_NAMESPACE": namespace,
+        }
         made = Cluster(directory, self._nats.urls, database, nodes, **settings)
         try:
             made.start()
-            yield Target(list(made.nodes.values()), self)
+            yield Target(list(made.nodes.values()), self, f"{namespace.upper()}_LOG")
         finally:
             made.close()
             self._empty(database)
 
     def _empty(self, database: str) -> None:
         """Delete what a cluster left, so that the next one finds as much room."""
-        with Connection(self._nats.urls) as connection:
 
-            async def delete(client: Client) -> None:
-                manager = client.jetstream()
-                for stream in await manager.streams_info():
-                    await manager.delete_stream(stream.config.name or "")
+        async def delete(client: Client) -> None:
+            manager = client.jetstream()
+            for stream in await manager.streams_info():
+                await manager.delete_stream(stream.config.name or "")
 
-            connection.call(delete, "the streams of a cluster", 30.0)
+        self._connection.call(delete, "the streams of a cluster", 30.0)
         self._postgres.execute(f"DROP DATABASE {database.rpartition('/')[2]} WITH (FORCE)")
 
 
@@ -168,7 +250,8 @@ def stores() -> Iterator[Stores]:
             nats = stack.enter_context(NATSServers(Path(name) / "nats", NUM_NATS))
         except pytest.skip.Exception as missing:
             sys.exit(str(missing))
-        yield Stores(Path(name), postgres, nats)
+        connection = stack.enter_context(Connection(nats.urls, "benchmark"))
+        yield Stores(Path(name), postgres, nats, connection)
 
 
 @contextlib.contextmanager

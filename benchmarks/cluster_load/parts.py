@@ -1,0 +1,111 @@
+"""The parts of the benchmark: which loads are sent to which targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.cluster_load.load import WARM, Load
+from benchmarks.cluster_load.passes import Pass, measure
+from benchmarks.cluster_load.sizing import Record
+from benchmarks.cluster_load.targets import Stores, Target, single
+
+LAYERS: Final = 100
+SIZING_LAYERS: Final = 1_000
+PARTITIONS: Final = 64
+RUNS, RANKS = 64, 2
+
+GRID: Final = tuple((nodes, partitions) for nodes in (1, 2, 3) for partitions in (1, 8, 64))
+QUICK_GRID: Final = ((1, 64),)
+
+FLAT_LAYERS: Final = 20
+FLAT_RATE: Final = 800.0
+FLAT: Final = {
+    "ranks of one run": ((1, 16), (1, 4_096)),
+    "runs of one rank": ((10, 1), (10_000, 1)),
+}
+QUICK_FLAT: Final = {"ranks of one run": ((1, 2), (1, 8)), "runs of one rank": ((2, 1), (8, 1))}
+
+Place = Callable[[], AbstractContextManager[Target]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same load on the single process, and on a cluster.
+
+    Args:
+        alone: The single process.
+        cluster: The cluster.
+    """
+
+    alone: Pass
+    cluster: Pass
+
+    @property
+    def ratio(self) -> float:
+        """CPU time of nodes for a record, to that of the single process."""
+        return self.cluster.each.nodes / self.alone.each.nodes
+
+
+def grid(stores: Stores, *, quick: bool) -> list[tuple[int, int, Pair]]:
+    """Measure numbers of nodes and partitions, each right after the single process."""
+    load = Load.of(RUNS, RANKS, 200 if quick else 3_000, LAYERS, None)
+    found = []
+    alone: Pass | None = None
+    for nodes, partitions in QUICK_GRID if quick else GRID:
+        if alone is None or partitions == 1:  # once for each number of nodes
+            alone = _on(single, load)
+        cluster = _on(lambda n=nodes, p=partitions: stores.cluster(n, p), load)  # type: ignore[misc]
+        found.append((nodes, partitions, Pair(alone, cluster)))
+    return found
+
+
+def flatness(stores: Stores, *, quick: bool) -> list[tuple[str, int, Pair]]:
+    """Measure few and many ranks, and few and many runs, at the same number of records a second."""
+    records = 200 if quick else 10_000
+    found = []
+    for axis, sizes in (QUICK_FLAT if quick else FLAT).items():
+        for runs, ranks in sizes:
+            load = Load.of(runs, ranks, records, FLAT_LAYERS, FLAT_RATE)
+            found.append((axis, max(runs, ranks), _pair(stores, load)))
+    return found
+
+
+def sizing(stores: Stores, *, quick: bool) -> tuple[Pair, Pair, Record]:
+    """Measure what is counted on paper: large records, signs of life, and memory."""
+    layers, records = (10, 64) if quick else (SIZING_LAYERS, 1_600)
+    load = Load.of(8, 4, records, layers, None)
+    with single() as target:
+        alone = measure(target, load)
+        frames = load.runs * (load.steps + WARM)
+        session_bytes = target.used("sessions_bytes") / load.sessions
+        frame_bytes = target.used("window_bytes") / frames
+    large = Pair(alone, _on(lambda: stores.cluster(1, PARTITIONS), load))
+    ranks, seconds = (8, 2) if quick else (1_024, 10)
+    beats = Load(1, ranks, seconds // 2, FLAT_LAYERS, rate=ranks / 2, beats=True)
+    signs = _pair(stores, beats)
+    own = large.cluster
+    record = Record(
+        wire_bytes=own.record_bytes,
+        log_bytes=own.written.log_bytes / load.records,
+        wal_bytes=own.written.wal_bytes / load.records,
+        node_s=own.each.nodes,
+        nats_s=own.each.nats,
+        postgres_s=own.each.postgres,
+        beat_node_s=signs.cluster.each.nodes,
+        beat_nats_s=signs.cluster.each.nats,
+        session_bytes=session_bytes,
+        frame_bytes=frame_bytes,
+    )
+    return large, signs, record
+
+
+def _pair(stores: Stores, load: Load) -> Pair:
+    return Pair(_on(single, load), _on(lambda: stores.cluster(1, PARTITIONS), load))
+
+
+def _on(place: Place, load: Load) -> Pass:
+    with place() as target:
+        return measure(target, load)
