@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.cluster_load.load import WARM, Load
-from benchmarks.cluster_load.passes import Pass, measure
+from benchmarks.cluster_load.passes import SAVE_S, Pass, measure
 from benchmarks.cluster_load.sizing import Record
 from benchmarks.cluster_load.targets import Stores, Target, single
 
@@ -22,11 +22,10 @@ QUICK_GRID: Final = ((1, 64),)
 
 FLAT_LAYERS: Final = 20
 FLAT_RATE: Final = 800.0
-FLAT: Final = {
-    "ranks of one run": ((1, 16), (1, 4_096)),
-    "runs of one rank": ((10, 1), (10_000, 1)),
-}
-QUICK_FLAT: Final = {"ranks of one run": ((1, 2), (1, 8)), "runs of one rank": ((2, 1), (8, 1))}
+FLAT: Final = {"ranks": ((1, 16), (1, 4_096)), "runs": ((10, 1), (10_000, 1))}
+"""Runs, and ranks of each: of one run, or runs of one rank."""
+
+QUICK_FLAT: Final = {"ranks": ((1, 2), (1, 8)), "runs": ((2, 1), (8, 1))}
 
 Place = Callable[[], AbstractContextManager[Target]]
 
@@ -75,29 +74,32 @@ def flatness(stores: Stores, *, quick: bool) -> list[tuple[str, int, Pair]]:
 
 def sizing(stores: Stores, *, quick: bool) -> tuple[Pair, Pair, Record]:
     """Measure what is counted on paper: large records, signs of life, and memory."""
-    layers, records = (10, 64) if quick else (SIZING_LAYERS, 1_600)
-    load = Load.of(8, 4, records, layers, None)
-    with single() as target:
-        alone = measure(target, load)
-        frames = load.runs * (load.steps + WARM)
-        session_bytes = target.used("sessions_bytes") / load.sessions
-        frame_bytes = target.used("window_bytes") / frames
+    # As many steps as there are from one saving to the next.
+    load = Load(8, 4, 2 if quick else round(SAVE_S), 10 if quick else SIZING_LAYERS)
+    memory: dict[str, float] = {}
+
+    def look(target: Target) -> None:
+        memory["session"] = target.used("sessions_bytes") / load.sessions
+        memory["frame"] = target.used("window_bytes") / (load.runs * (load.steps + WARM))
+
+    alone = _on(single, load, look)
     large = Pair(alone, _on(lambda: stores.cluster(1, PARTITIONS), load))
     ranks, seconds = (8, 2) if quick else (1_024, 10)
     beats = Load(1, ranks, seconds // 2, FLAT_LAYERS, rate=ranks / 2, beats=True)
     signs = _pair(stores, beats)
     own = large.cluster
+    each = own.each_of(load.sessions)  # each rank sends one a second
     record = Record(
         wire_bytes=own.record_bytes,
         log_bytes=own.written.log_bytes / load.records,
         wal_bytes=own.written.wal_bytes / load.records,
-        node_s=own.each.nodes,
-        nats_s=own.each.nats,
-        postgres_s=own.each.postgres,
+        node_s=each.nodes,
+        nats_s=each.nats,
+        postgres_s=each.postgres,
         beat_node_s=signs.cluster.each.nodes,
         beat_nats_s=signs.cluster.each.nats,
-        session_bytes=session_bytes,
-        frame_bytes=frame_bytes,
+        session_bytes=memory["session"],
+        frame_bytes=memory["frame"],
     )
     return large, signs, record
 
@@ -106,6 +108,6 @@ def _pair(stores: Stores, load: Load) -> Pair:
     return Pair(_on(single, load), _on(lambda: stores.cluster(1, PARTITIONS), load))
 
 
-def _on(place: Place, load: Load) -> Pass:
+def _on(place: Place, load: Load, look: Callable[[Target], None] = lambda _: None) -> Pass:
     with place() as target:
-        return measure(target, load)
+        return measure(target, load, look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,10 @@ SETTLE_S: Final = 2.0
 """After ranks attached, until they send; and until what was acknowledged is evaluated as well."""
 
 
+SAVE_S: Final = 60.0
+"""How often what changed is saved where nobody set another time (`checkpoint_s`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """What one target did with one load.
@@ -25,8 +30,8 @@ class Pass:
         record_bytes: Bytes of a record, as it is sent.
         again: Records that were sent more than once.
         cpu: CPU seconds, until everything was evaluated.
-        attach_cpu: CPU seconds of attaching.
-        written: What was written meanwhile.
+        saving: CPU seconds of saving at the end what changed, once.
+        written: What was written meanwhile, and by that.
         memory_mb: Memory of all aggregators at the end, in 10^6 bytes.
     """
 
@@ -35,7 +40,7 @@ class Pass:
     record_bytes: float
     again: int
     cpu: Cpu
-    attach_cpu: Cpu
+    saving: Cpu
     written: Written
     memory_mb: float
 
@@ -46,14 +51,20 @@ class Pass:
 
     @property
     def each(self) -> Cpu:
-        """CPU seconds of a record."""
+        """CPU seconds of a record, but for saving."""
         return self.cpu.per(self.load.records)
 
+    def each_of(self, rate: float) -> Cpu:
+        """Return the CPU seconds of a record where all ranks send so many a second together.
 
-def measure(target: Target, load: Load) -> Pass:
-    """Send a load to a target."""
+        What changed is saved once in `SAVE_S`, whatever sends the records.
+        """
+        return self.each + self.saving.per(rate * SAVE_S)
+
+
+def measure(target: Target, load: Load, look: Callable[[Target], None]) -> Pass:
+    """Send a load to a target, have a look at it, and stop it."""
     jobs = [Job(target.endpoints, load, share) for share in range(min(PROCESSES, load.sessions))]
-    start = target.cpu()
     with workers(run_peers, jobs) as crowd:
         for worker in crowd:
             assert worker.receive() == "attached"
@@ -63,9 +74,10 @@ def measure(target: Target, load: Load) -> Pass:
             worker.tell("go")
         sent: list[Sent] = [worker.receive() for worker in crowd]
         time.sleep(SETTLE_S)
-        after, written = target.cpu(), target.written() - written
-        memory_mb = target.memory_mb()
+        after, memory_mb = target.cpu(), target.memory_mb()
         counted = target.counted()
+        look(target)
+        saving = target.stop()
     stored = load.sessions * (1 + WARM) + (0 if load.beats else load.records)
     assert (counted.stored, counted.lost) == (stored, 0), (counted, load)
     assert counted.alerts == 0, counted  # they cost more than records, which are measured here
@@ -75,7 +87,7 @@ def measure(target: Target, load: Load) -> Pass:
         record_bytes=sum(own.num_bytes for own in sent) / load.records,
         again=sum(own.again for own in sent),
         cpu=after - before,
-        attach_cpu=before - start,
-        written=written,
+        saving=saving,
+        written=target.written() - written,
         memory_mb=memory_mb,
     )

@@ -147,8 +147,9 @@ class Packer:
         """Return the records of a session, in order."""
         steps = 0 if self._load.beats else self._load.steps
         records: list[Record] = [manifest_of(self._load.layers)]
-        for step in range(steps + WARM):
-            records.append(stats_of(step, self._variants[step % VARIANTS], numbers))
+        records.extend(
+            stats_of(step, self._variants[step % VARIANTS], numbers) for step in range(steps + WARM)
+        )
         return [
             encode(Envelope(session=session, seq=seq, low=1, time_ns=time.time_ns(), record=record))
             for seq, record in enumerate(records, 1)

@@ -147,11 +147,11 @@ def shares(found: Need, machine: Machine) -> dict[str, float]:
     # Each server keeps each entry, and all that is forwarded comes in and goes out once.
     into_nats = found.log_bytes_per_s + found.forwarded_bytes_per_s / COPIES
     return {
-        "network of each NATS server": into_nats / machine.network_bytes_per_s,
-        "disk of each NATS server": found.log_bytes_per_s / machine.disk_bytes_per_s,
-        "cores of each NATS server": found.nats_cores / COPIES / machine.cores,
-        "cores of PostgreSQL": found.postgres_cores / machine.cores,
-        "disk of PostgreSQL": found.wal_bytes_per_s / machine.disk_bytes_per_s,
+        "NATS: network": into_nats / machine.network_bytes_per_s,
+        "NATS: disk": found.log_bytes_per_s / machine.disk_bytes_per_s,
+        "NATS: cores": found.nats_cores / COPIES / machine.cores,
+        "PG: cores": found.postgres_cores / machine.cores,
+        "PG: disk": found.wal_bytes_per_s / machine.disk_bytes_per_s,
     }
 
 
@@ -205,10 +205,10 @@ def rows(needs: Mapping[str, Need], machine: Machine) -> list[tuple[str, ...]]:
     add("cores for NATS", *(f"{own.nats_cores:,.1f}" for own in all_))
     add("cores for PostgreSQL", *(f"{own.postgres_cores:,.2f}" for own in all_))
     add("nodes", *(f"{own.nodes:,}" for own in all_))
-    add("connections, and files, of each node", *(f"{own.connections:,}" for own in all_))
+    add("connections of a node", *(f"{own.connections:,}" for own in all_))
     add("memory: windows", *(_bytes(own.window_bytes) for own in all_))
     add("memory: ranks", *(_bytes(own.session_bytes) for own in all_))
-    add("memory: one step that is open", *(_bytes(own.open_bytes) for own in all_))
+    add("memory: one open step", *(_bytes(own.open_bytes) for own in all_))
     add("machines for nodes", *(f"{machines_of_nodes(own, machine):,}" for own in all_))
     add("limits first", *(_limit(own, machine) for own in all_))
     return lines
@@ -216,7 +216,7 @@ def rows(needs: Mapping[str, Need], machine: Machine) -> list[tuple[str, ...]]:
 
 def _limit(found: Need, machine: Machine) -> str:
     what, share = limit(found, machine)
-    return f"{what}: {share:.0%}"
+    return f"{what} {share:.0%}"
 
 
 def _bytes(count: float) -> str:

@@ -14,7 +14,7 @@ import psutil
 from benchmarks.cluster_load import parts
 from benchmarks.cluster_load.load import WARM
 from benchmarks.cluster_load.parts import Pair
-from benchmarks.cluster_load.passes import Pass
+from benchmarks.cluster_load.passes import SAVE_S, Pass
 from benchmarks.cluster_load.sizing import (
     BUSY,
     Fleet,
@@ -43,7 +43,7 @@ MACHINE: Final = Machine(
     memory_bytes=128e9,
     connections=4_096,
 )
-CPU: Final = ("nodes us", "NATS us", "PostgreSQL us")
+CPU: Final = ("nodes us", "NATS us", "PG us")
 EVERY: Final = 10
 RANKS_PER_LEAF: Final = 8
 
@@ -80,19 +80,19 @@ def _throughput(servers: Stores, quick: bool) -> list[Table]:
             (f"{nodes} node{'s' * (nodes > 1)}", str(partitions), *_cells(own, alone.each.nodes))
         )
     load = alone.load
-    columns = ("", "partitions", "records/s", *CPU, "ratio", "records/message")
+    columns = ("", "partitions", "records/s", *CPU, "ratio", "per message")
     notes = [
         (
-            f"{load.records:,} records of {load.layers} layers, {alone.record_bytes:,.0f} bytes, from "
-            f"{load.runs} runs of {load.ranks} ranks, as fast as they are acknowledged; what sends "
-            "them has the same cores."
+            f"{load.records:,} records of {load.layers} layers, {alone.record_bytes:,.0f} bytes, "
+            f"from {load.runs} runs of {load.ranks} ranks, as fast as they are acknowledged; what "
+            "sends them has the same cores."
         ),
         (
-            "CPU: microseconds for each record, of all nodes together, of three NATS servers together "
-            "(three copies), and of PostgreSQL."
+            "us: microseconds of CPU time for each record, of all nodes together, of three NATS "
+            "servers together (three copies), and of PostgreSQL (PG)."
         ),
         f"ratio: CPU of nodes to the single process's just before; aim {MAX_RATIO:g} at most.",
-        "records/message: how many are written to the log together.",
+        "per message: how many records are written to the log together.",
     ]
     return [("throughput", columns, lines, notes)]
 
@@ -111,18 +111,19 @@ def _flatness(servers: Stores, quick: bool) -> list[Table]:
                     f"{size:,} {axis}",
                     name,
                     f"{own.rate:,.0f}",
-                    *_us(own.each),
-                    f"{own.each.nodes / few.each.nodes:.2f}",
-                    f"{sum(_all(own)) / sum(_all(few)):.2f}",
+                    *_us(_flat(own)),
+                    f"{_flat(own).nodes / _flat(few).nodes:.2f}",
+                    f"{sum(_all_of(_flat(own))) / sum(_all_of(_flat(few))):.2f}",
                     f"{own.memory_mb:,.0f}",
                 )
             )
     load = pair.alone.load
-    columns = ("", "", "records/s", *CPU, "nodes, to few", "all, to few", "memory MB")
+    columns = ("", "", "records/s", *CPU, "nodes: to few", "all: to few", "MB")
     notes = [
         (
-            f"About {load.records:,} records of {load.layers} layers each, at the same pace, after all "
-            f"ranks were attached and had sent {WARM} step; {parts.PARTITIONS} partitions."
+            f"About {load.records:,} records of {load.layers} layers each, at the same pace, after "
+            f"all ranks were attached and had sent {WARM} step; {parts.PARTITIONS} partitions. "
+            f"Saving, once in {SAVE_S:g} s, counts with its share."
         ),
         f"to few: CPU for a record, to that with the fewest; aim {FLAT:g} at most.",
         "Ranks say nothing between their records here: what signs of life cost is told below.",
@@ -140,13 +141,14 @@ def _sizing(servers: Stores, quick: bool) -> list[Table]:
             (f"{what}, 1 node", pair.cluster),
         )
     ]
-    columns = ("", "a second", *CPU, "ratio", "records/message")
+    columns = ("", "a second", *CPU, "ratio", "per message")
     load = large.cluster.load
     notes = [
         (
             f"A record of {load.layers:,} layers: {record.wire_bytes:,.0f} bytes on the wire, "
-            f"{record.log_bytes:,.0f} in each copy of the log, {record.wal_bytes:,.0f} in PostgreSQL's. "
-            f"A rank takes {record.session_bytes:,.0f} bytes of memory, a step of a run "
+            f"{record.log_bytes:,.0f} in each copy of the log, {record.wal_bytes:,.0f} in "
+            f"PostgreSQL's, which has what is saved once in {SAVE_S:g} s. A rank takes "
+            f"{record.session_bytes:,.0f} bytes of memory, a step of a run "
             f"{record.frame_bytes:,.0f}."
         ),
     ]
@@ -164,11 +166,12 @@ def _on_paper(record: Record) -> Table:
     notes = [
         (
             f"{FLEET.ranks:,} ranks in runs of {FLEET.ranks_per_run:,}, one step a second, "
-            f"{parts.SIZING_LAYERS:,} layers: worked out from the records measured above, not measured."
+            f"{parts.SIZING_LAYERS:,} layers: worked out from what is measured above."
         ),
         (
-            f"A machine has {MACHINE.cores} cores, takes in {MACHINE.network_bytes_per_s / 1e9:g} GB/s, "
-            f"writes {MACHINE.disk_bytes_per_s / 1e9:g} GB/s, and has "
+            f"A machine has {MACHINE.cores} cores, takes in "
+            f"{MACHINE.network_bytes_per_s / 1e9:g} GB/s, writes "
+            f"{MACHINE.disk_bytes_per_s / 1e9:g} GB/s, and has "
             f"{MACHINE.memory_bytes / 1e9:g} GB of memory. There are three for NATS and one for "
             f"PostgreSQL; a node keeps {BUSY:.0%} of one core busy."
         ),
@@ -194,8 +197,8 @@ def _us(cpu: Cpu) -> tuple[str, ...]:
     return tuple(f"{1e6 * seconds:,.0f}" for seconds in _all_of(cpu))
 
 
-def _all(own: Pass) -> tuple[float, ...]:
-    return _all_of(own.each)
+def _flat(own: Pass) -> Cpu:
+    return own.each_of(parts.FLAT_RATE)
 
 
 def _all_of(cpu: Cpu) -> tuple[float, ...]:
@@ -207,8 +210,8 @@ def _markdown(versions: str, tables: Sequence[Table]) -> str:
         (
             f"Made by `scripts/bench cluster-load --write`: {psutil.cpu_count()} cores "
             f"({platform.machine()}), load {os.getloadavg()[0]:.1f}, Python "
-            f"{platform.python_version()}, {versions}, {time.strftime('%Y-%m-%d %H:%M')}. All of it, "
-            "and what sends the records, ran on this one machine."
+            f"{platform.python_version()}, {versions}, {time.strftime('%Y-%m-%d %H:%M')}. "
+            "All of it, and what sends the records, ran on this one machine."
         )
     ]
     for name, columns, lines, notes in tables:

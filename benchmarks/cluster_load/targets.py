@@ -30,6 +30,8 @@ ENVIRON: Final = {
     "GRADWATCH_RULES__RANK_SILENT__ENABLED": "false",
     "GRADWATCH_BUDGETS__RUNS": "20000",
     "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "20000",
+    # What changed is saved at the end of a pass, and not anywhere in it.
+    "GRADWATCH_CHECKPOINT_S": "3600",
     # On so few cores a lease is not to be lost because senders take all of them for a while.
     "GRADWATCH_CLUSTER_LEASE_S": "15",
 }
@@ -46,10 +48,13 @@ class Cpu:
     nats: float = 0.0
     postgres: float = 0.0
 
+    def __add__(self, other: Cpu) -> Cpu:
+        return Cpu(self.nodes + other.nodes, self.nats + other.nats, self.postgres + other.postgres)
+
     def __sub__(self, other: Cpu) -> Cpu:
         return Cpu(self.nodes - other.nodes, self.nats - other.nats, self.postgres - other.postgres)
 
-    def per(self, count: int) -> Cpu:
+    def per(self, count: float) -> Cpu:
         """Return that of one of so many."""
         return Cpu(self.nodes / count, self.nats / count, self.postgres / count)
 
@@ -97,19 +102,19 @@ class Target:
     def __init__(
         self, aggregators: Sequence[Aggregator], stores: Stores | None = None, log: str = ""
     ) -> None:
-        self._aggregators = aggregators
+        self.aggregators = aggregators
         self._stores = stores
         self._log = log
 
     @property
     def endpoints(self) -> tuple[str, ...]:
         """Where ranks attach."""
-        return tuple(own.ingest for own in self._aggregators)
+        return tuple(own.ingest for own in self.aggregators)
 
     @property
     def pids(self) -> list[int]:
         """The processes of the aggregators."""
-        return [own.process.pid for own in self._aggregators]
+        return [own.process.pid for own in self.aggregators]
 
     def cpu(self) -> Cpu:
         """Return the CPU seconds used so far."""
@@ -125,24 +130,43 @@ class Target:
         messages, log_bytes = self._stores.log(self._log)
         return Written(messages, log_bytes, self._stores.wal_bytes())
 
+    def stop(self) -> Cpu:
+        """Stop all aggregators, which save what changed; return the CPU seconds that this took."""
+        before, ended_s = self.cpu(), _ended_cpu_s()
+        for own in self.aggregators:
+            own.stop()
+        nodes = _ended_cpu_s() - ended_s - before.nodes
+        if self._stores is None:
+            return Cpu(nodes)
+        return Cpu(
+            nodes,
+            self._stores.nats_cpu_s() - before.nats,
+            self._stores.postgres_cpu_s() - before.postgres,
+        )
+
     def memory_mb(self) -> float:
         """Return the resident memory of all aggregators together, in 10^6 bytes."""
         return sum(rss_mb(pid) for pid in self.pids)
 
     def used(self, budget: str) -> int:
         """Return what is used of a budget, by the aggregator that uses most of it."""
-        pages = [own.get("/metrics").raise_for_status().text for own in self._aggregators]
+        pages = [own.get("/metrics").raise_for_status().text for own in self.aggregators]
         return max(_number(f'gradwatch_budget_used{{budget="{budget}"}}', own) for own in pages)
 
     def counted(self) -> Counted:
         """Return what was counted since the start."""
-        metrics = [own.get("/metrics").raise_for_status().text for own in self._aggregators]
+        metrics = [own.get("/metrics").raise_for_status().text for own in self.aggregators]
         stored, lost = (
             sum(_number(f'gradwatch_records_total{{outcome="{outcome}"}}', own) for own in metrics)
             for outcome in ("stored", "lost")
         )
-        alerts = self._aggregators[0].json("/alerts")
+        alerts = self.aggregators[0].json("/alerts")
         return Counted(stored, lost, len(alerts["alerts"] if isinstance(alerts, dict) else alerts))
+
+
+def _ended_cpu_s() -> float:
+    """Return the CPU seconds of all processes that this one started and saw end."""
+    return float(sum(psutil.Process().cpu_times()[2:4]))
 
 
 def _number(name: str, metrics: str) -> int:
