@@ -75,31 +75,33 @@ def flatness(stores: Stores, *, quick: bool) -> list[tuple[str, int, Pair]]:
 def sizing(stores: Stores, *, quick: bool) -> tuple[Pair, Pair, Record]:
     """Measure what is counted on paper: large records, signs of life, and memory."""
     # As many steps as there are from one saving to the next.
-    load = Load(8, 4, 2 if quick else round(SAVE_S), 10 if quick else SIZING_LAYERS)
+    load = Load(2, 16, 2 if quick else round(SAVE_S), 10 if quick else SIZING_LAYERS)
+    frames = load.runs * load.steps
     memory: dict[str, float] = {}
 
     def look(target: Target) -> None:
         memory["session"] = target.used("sessions_bytes") / load.sessions
-        memory["frame"] = target.used("window_bytes") / (load.runs * (load.steps + WARM))
+        memory["frame"] = target.used("window_bytes") / (frames + load.runs * WARM)
 
     alone = _on(single, load, look)
     large = Pair(alone, _on(lambda: stores.cluster(1, PARTITIONS), load))
-    ranks, seconds = (8, 2) if quick else (1_024, 10)
-    beats = Load(1, ranks, seconds // 2, FLAT_LAYERS, rate=ranks / 2, beats=True)
+    # Four times as often as ranks do, so that what a node does anyway hardly counts.
+    ranks, steps = (8, 4) if quick else (1_024, 20)
+    beats = Load(1, ranks, steps, FLAT_LAYERS, rate=2.0 * ranks, beats=True)
     signs = _pair(stores, beats)
     own = large.cluster
     each = own.each_of(load.sessions)  # each rank sends one a second
     record = Record(
         wire_bytes=own.record_bytes,
         log_bytes=own.written.log_bytes / load.records,
-        wal_bytes=own.written.wal_bytes / load.records,
         node_s=each.nodes,
         nats_s=each.nats,
-        postgres_s=each.postgres,
         beat_node_s=signs.cluster.each.nodes,
         beat_nats_s=signs.cluster.each.nats,
         session_bytes=memory["session"],
         frame_bytes=memory["frame"],
+        frame_wal_bytes=own.written.wal_bytes / frames,
+        frame_postgres_s=own.cpu.postgres / frames + own.saving.postgres / frames,
     )
     return large, signs, record
 

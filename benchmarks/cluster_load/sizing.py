@@ -12,31 +12,31 @@ BEATS_PER_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What one record was measured to need, of as many layers as it is asked for.
+    """What a record, a sign of life, a rank and a step were measured to need.
 
     Args:
         wire_bytes: Its bytes, as a rank sends it.
         log_bytes: Bytes in the log, in one copy.
-        wal_bytes: Bytes that PostgreSQL writes ahead.
         node_s: CPU seconds of gradwatch's nodes.
         nats_s: CPU seconds of all NATS servers together.
-        postgres_s: CPU seconds of PostgreSQL.
         beat_node_s: CPU seconds of nodes for a sign of life.
         beat_nats_s: CPU seconds of all NATS servers for one.
         session_bytes: Memory for a rank.
         frame_bytes: Memory for a step of a run, once all ranks are merged.
+        frame_wal_bytes: Bytes that PostgreSQL writes ahead for one.
+        frame_postgres_s: CPU seconds of PostgreSQL for one.
     """
 
     wire_bytes: float
     log_bytes: float
-    wal_bytes: float
     node_s: float
     nats_s: float
-    postgres_s: float
     beat_node_s: float
     beat_nats_s: float
     session_bytes: float
     frame_bytes: float
+    frame_wal_bytes: float
+    frame_postgres_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +122,15 @@ def need(record: Record, fleet: Fleet, machine: Machine) -> Need:
     cores = records * record.node_s + beats * record.beat_node_s
     nodes = max(math.ceil(cores / BUSY), math.ceil(fleet.ranks / machine.connections), 2)
     runs = math.ceil(fleet.ranks / fleet.ranks_per_run)
+    frames = runs * fleet.records_per_s
     return Need(
         wire_bytes_per_s=records * record.wire_bytes,
         forwarded_bytes_per_s=records * record.wire_bytes * (nodes - 1) / nodes,
         log_bytes_per_s=records * record.log_bytes,
-        wal_bytes_per_s=records * record.wal_bytes,
+        wal_bytes_per_s=frames * record.frame_wal_bytes,
         node_cores=cores,
         nats_cores=records * record.nats_s + beats * record.beat_nats_s,
-        postgres_cores=records * record.postgres_s,
+        postgres_cores=frames * record.frame_postgres_s,
         nodes=nodes,
         connections=math.ceil(fleet.ranks / nodes),
         session_bytes=fleet.ranks * record.session_bytes,

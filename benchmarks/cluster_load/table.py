@@ -146,10 +146,10 @@ def _sizing(servers: Stores, quick: bool) -> list[Table]:
     notes = [
         (
             f"A record of {load.layers:,} layers: {record.wire_bytes:,.0f} bytes on the wire, "
-            f"{record.log_bytes:,.0f} in each copy of the log, {record.wal_bytes:,.0f} in "
-            f"PostgreSQL's, which has what is saved once in {SAVE_S:g} s. A rank takes "
-            f"{record.session_bytes:,.0f} bytes of memory, a step of a run "
-            f"{record.frame_bytes:,.0f}."
+            f"{record.log_bytes:,.0f} in each copy of the log. A step of a run of "
+            f"{load.ranks} ranks: {record.frame_bytes:,.0f} bytes of memory, "
+            f"{record.frame_wal_bytes:,.0f} written by PostgreSQL, where what changed is saved "
+            f"once in {SAVE_S:g} steps. A rank: {record.session_bytes:,.0f} bytes of memory."
         ),
     ]
     return [("large records", columns, measured, notes), _on_paper(record)]

@@ -25,14 +25,14 @@ from tests.support.aggregator import Aggregator
 RECORD = Record(
     wire_bytes=30_000.0,
     log_bytes=40_000.0,
-    wal_bytes=100.0,
     node_s=1.9e-3,
     nats_s=1e-3,
-    postgres_s=1e-5,
     beat_node_s=2e-4,
     beat_nats_s=1e-4,
     session_bytes=5_000.0,
     frame_bytes=50_000.0,
+    frame_wal_bytes=80_000.0,
+    frame_postgres_s=1e-3,
 )
 FLEET = Fleet(ranks=10_000, ranks_per_run=1_000, records_per_s=1.0, window_steps=512)
 MACHINE = Machine(
@@ -49,10 +49,10 @@ def test_each_rank_needs_its_records_and_its_signs_of_life() -> None:
 
     assert found.wire_bytes_per_s == pytest.approx(300e6)
     assert found.log_bytes_per_s == pytest.approx(400e6)
-    assert found.wal_bytes_per_s == pytest.approx(1e6)
+    assert found.wal_bytes_per_s == pytest.approx(10 * 80_000)
     assert found.node_cores == pytest.approx(10_000 * 1.9e-3 + 5_000 * 2e-4)
     assert found.nats_cores == pytest.approx(10_000 * 1e-3 + 5_000 * 1e-4)
-    assert found.postgres_cores == pytest.approx(0.1)
+    assert found.postgres_cores == pytest.approx(10 * 1e-3)
     assert found.nodes == 29  # each keeps 0.7 of a core busy
     assert found.forwarded_bytes_per_s == pytest.approx(300e6 * 28 / 29)
     assert found.connections == 345
@@ -72,8 +72,10 @@ def test_what_limits_first_is_what_is_needed_most_of() -> None:
     few_cores = replace(MACHINE, cores=2)
     found = need(RECORD, FLEET, MACHINE)
 
-    assert limit(found, small_disk) == ("NATS: disk", pytest.approx(0.4))
-    assert limit(found, few_cores) == ("NATS: cores", pytest.approx(10.5 / 3 / 2))
+    what, share = limit(found, small_disk)
+    assert (what, round(share, 6)) == ("NATS: disk", 0.4)
+    what, share = limit(found, few_cores)
+    assert (what, round(share, 6)) == ("NATS: cores", 1.75)
 
 
 @pytest.mark.parametrize(

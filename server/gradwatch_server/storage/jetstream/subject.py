@@ -109,8 +109,9 @@ class Subject:
             parts=len(payloads),
             has_heads=has_heads(entries),
         )
-        digest = _digest(label, *payloads)
-        begun = self._unfinished[1] if self._unfinished[0] == digest else []
+        # What is one message is written or not: there is nothing to go on with.
+        digest = _digest(label, *payloads) if len(payloads) > 1 else b""
+        begun = self._unfinished[1] if digest and self._unfinished[0] == digest else []
         self._unfinished = digest, begun
         for part, payload in enumerate(payloads[len(begun) :], len(begun) + 1):
             sequence = self._write(replace(label, part=part), payload)
