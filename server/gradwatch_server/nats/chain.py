@@ -139,7 +139,8 @@ async def next_after(client: Client, stream: str, subject: str, after: int) -> i
     """
     require_connected(client)
     wanted = json.dumps({"seq": after + 1, "next_by_subj": subject}).encode()
-    answer = await client.request(f"{api.DEFAULT_PREFIX}.STREAM.MSG.GET.{stream}", wanted, GET_S)
+    subject = f"{api.DEFAULT_PREFIX}.STREAM.MSG.GET.{stream}"
+    answer = await client.request(subject, wanted, timeout=GET_S)
     found = json.loads(answer.data)
     return int(found["message"]["seq"]) if "message" in found else None
 
