@@ -112,9 +112,7 @@ async def take_over(client: Client, stream: str, message: NewMessage, patience_s
         await asyncio.sleep(PAUSE_S)
 
 
-async def _publish(
-    client: Client, stream: str, message: NewMessage, expected: int
-) -> int | None:
+async def _publish(client: Client, stream: str, message: NewMessage, expected: int) -> int | None:
     """Publish a message; return its sequence, None if another one is the last."""
     places = {
         AFTER: str(message.after),
