@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,13 @@ VARIANTS: Final = 16
 
 WINDOW: Final = 256
 """Records of a session that may be sent and not acknowledged: the client's own MAX_IN_FLIGHT."""
+
+_LABELS: Final[Mapping[str, LabelValue]] = {
+    "point": "collect",
+    "reduction": "mean",
+    "scaled": False,
+    "path": "rows",
+}
 
 POLL_MS: Final = 20
 TIMEOUT_S: Final = 300.0
@@ -185,34 +192,8 @@ def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
     numbers = random.Random(0)
     variants = healthy_columns(numbers)
     numbers = random.Random(rank)
-    names = tuple(f"blocks.{i // 6}.part{i % 6}.weight" for i in range(LAYERS))
-    records: list[Record] = [
-        Manifest(
-            manifest_id=1,
-            names=names,
-            numel=Column.pack("<u8", [NUMEL] * LAYERS),
-            dtypes=("float32",) * LAYERS,
-            columns=COLUMNS,
-            order="forward",
-        )
-    ]
-    labels: dict[str, LabelValue] = {
-        "point": "collect",
-        "reduction": "mean",
-        "scaled": False,
-        "path": "rows",
-    }
-    for step in range(work.steps):
-        scalars = {"loss": numbers.gauss(2.0, 0.05), "lr": 1e-3, "step_time_s": 0.1}
-        records.append(
-            Stats(
-                manifest_id=1,
-                step=step,
-                labels=labels,
-                scalars=scalars,
-                columns=variants[step % VARIANTS],
-            )
-        )
+    records: list[Record] = [manifest_of(LAYERS)]
+    records += [stats_of(step, variants[step % VARIANTS], numbers) for step in range(work.steps)]
     records.append(Bye())
     return [
         encode(Envelope(session=session, seq=seq, low=1, time_ns=time.time_ns(), record=record))
@@ -220,12 +201,35 @@ def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
     ]
 
 
-def healthy_columns(numbers: random.Random) -> list[dict[str, Column]]:
+def manifest_of(layers: int) -> Manifest:
+    """Return the manifest of a model with so many layers."""
+    return Manifest(
+        manifest_id=1,
+        names=tuple(f"blocks.{i // 6}.part{i % 6}.weight" for i in range(layers)),
+        numel=Column.pack("<u8", [NUMEL] * layers),
+        dtypes=("float32",) * layers,
+        columns=COLUMNS,
+        order="forward",
+    )
+
+
+def stats_of(step: int, columns: Mapping[str, Column], numbers: random.Random) -> Stats:
+    """Return the record of a step, with a loss in which nothing is unusual."""
+    return Stats(
+        manifest_id=1,
+        step=step,
+        labels=_LABELS,
+        scalars={"loss": numbers.gauss(2.0, 0.05), "lr": 1e-3, "step_time_s": 0.1},
+        columns=columns,
+    )
+
+
+def healthy_columns(numbers: random.Random, layers: int = LAYERS) -> list[dict[str, Column]]:
     """Return the columns of some steps in which nothing is unusual.
 
     No alert fires then: those have a cost of their own.
     """
-    usual = [numbers.lognormvariate(-1, 1) for _ in range(LAYERS)]
+    usual = [numbers.lognormvariate(-1, 1) for _ in range(layers)]
     return [_columns(numbers, usual) for _ in range(VARIANTS)]
 
 
@@ -233,12 +237,13 @@ def _columns(numbers: random.Random, usual: Sequence[float]) -> dict[str, Column
     l2 = [norm * numbers.lognormvariate(0, 0.1) for norm in usual]
     l1 = [norm * 200 for norm in l2]
     linf = [norm / 10 for norm in l2]
-    zeros = [numbers.randrange(NUMEL // 100) for _ in range(LAYERS)]
+    zeros = [numbers.randrange(NUMEL // 100) for _ in usual]
+    none = [0] * len(usual)
     return {
         "l2": Column.pack("<f8", l2),
         "l1": Column.pack("<f8", l1),
         "linf": Column.pack("<f8", linf),
         "zeros": Column.pack("<u4", zeros),
-        "nans": Column.pack("<u4", [0] * LAYERS),
-        "infs": Column.pack("<u4", [0] * LAYERS),
+        "nans": Column.pack("<u4", none),
+        "infs": Column.pack("<u4", none),
     }

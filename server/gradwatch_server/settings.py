@@ -78,6 +78,13 @@ class Settings(BaseSettings):
         description="Bytes that the log of all partitions may take on each NATS server, which are "
         "reserved there; no limit if nothing is given.",
     )
+    cluster_partitions: int | None = Field(
+        None,
+        ge=1,
+        le=1_024,
+        description="Partitions of a cluster that is made now, 64 if nothing is said. One that is "
+        "there keeps its number, and another one given here is refused.",
+    )
     cluster_lease_s: float = Field(
         5.0,
         ge=1.0,

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.ownership import partition_of, wanted_owner
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
@@ -55,14 +55,16 @@ class Cluster:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until those that run know of each other and own all partitions together."""
+        """Wait until those that run know of each other, and each owns what it is to own."""
         running = {name: own for name, own in self.nodes.items() if own.is_running}
 
         def is_settled() -> bool:
             found = [own.json("/cluster") for own in running.values()]
-            owners = {tuple(each["owners"].values()) for each in found}
-            names = {str(own).rpartition("-")[0] for own in next(iter(owners))}
-            return len(owners) == 1 and names == running.keys()
+            live = {node["id"] for node in found[0]["nodes"]}
+            wanted = [wanted_owner(own, live) for own in range(found[0]["partitions"])]
+            names = {str(own).rpartition("-")[0] for own in live}
+            owners = [list(each["owners"].values()) for each in found]
+            return names == running.keys() and all(own == wanted for own in owners)
 
         wait_until(is_settled, "all partitions have owners")
 

@@ -69,6 +69,12 @@ class NATSServer:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     @property
+    def pid(self) -> int:
+        """The process that runs."""
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """What it wrote."""
         return (self._directory / "log.txt").read_text("utf-8")

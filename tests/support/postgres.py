@@ -92,6 +92,12 @@ class PostgresServer:
             )
         wait_until(self._answers, "PostgreSQL answers")
 
+    @property
+    def pid(self) -> int:
+        """The process that runs, and starts all others."""
+        assert self._process is not None, "PostgreSQL does not run"
+        return self._process.pid
+
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.directory / "log.txt").read_text("utf-8")

@@ -32,15 +32,20 @@ class Creation:
     format: int = FORMAT
 
 
-def create_or_read(config: KeyValue) -> Creation:
+def create_or_read(config: KeyValue, partitions: int | None = None) -> Creation:
     """Return what was fixed; fix it now if this is the first node.
 
+    Args:
+        config: Where it is kept.
+        partitions: How many there are to be; None for as many as there are, `PARTITIONS` at first.
+
     Raises:
-        GradwatchError: If NATS does not answer, or it is of a version that this one cannot read.
+        GradwatchError: If NATS does not answer, it is of a version that this one cannot read, or
+            it has another number of partitions.
     """
     entry = config.get(KEY)
     if entry is None:
-        created = Creation(os.urandom(8).hex())
+        created = Creation(os.urandom(8).hex(), partitions or PARTITIONS)
         if config.create(KEY, json.dumps(asdict(created)).encode()) is not None:
             return created
         entry = config.get(KEY)  # another node was first
@@ -54,6 +59,12 @@ def create_or_read(config: KeyValue) -> Creation:
         msg = (
             f"the cluster was created with format {found.format}, and this version knows {FORMAT}: "
             "run the version that its other nodes run"
+        )
+        raise GradwatchError(msg)
+    if partitions not in (None, found.partitions):
+        msg = (
+            f"setting 'cluster_partitions': the cluster was created with {found.partitions}, which "
+            f"stays so, got {partitions}; leave it out"
         )
         raise GradwatchError(msg)
     return found

@@ -113,7 +113,9 @@ class _Node:
         self._clocks = Clocks(self._id, Clock().now_ns)
         self._connection = Connection((settings.cluster or "").split(","), self._id)
         stack.callback(self._connection.close)
-        self._creation = patiently(lambda: create_or_read(self._bucket(self._names.config)))
+        self._creation = patiently(
+            lambda: create_or_read(self._bucket(self._names.config), settings.cluster_partitions)
+        )
         self._storage = patiently(self._open_storage)
         stack.callback(self._storage.close)
         self.workers = Workers()

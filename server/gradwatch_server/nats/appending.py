@@ -11,7 +11,15 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError
 
-from gradwatch_server.nats.chain import AFTER, EPOCH, TAKES_OVER, find_successor, id_of, sequence_of
+from gradwatch_server.nats.chain import (
+    AFTER,
+    EPOCH,
+    TAKES_OVER,
+    find_successor,
+    id_of,
+    next_after,
+    sequence_of,
+)
 from gradwatch_server.nats.errors import (
     UNREACHABLE,
     WRONG_LAST_SEQUENCE,
@@ -63,8 +71,9 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
     expected = message.after
     while True:
         try:
-            if await _publish(client, stream, message, expected):
-                return message.after + 1
+            sequence = await _publish(client, stream, message, expected)
+            if sequence is not None and await _is_next(client, stream, message, sequence):
+                return sequence
             successor = await find_successor(
                 client, stream, message.subject, message.after, message.epoch
             )
@@ -97,18 +106,25 @@ async def take_over(client: Client, stream: str, message: NewMessage, patience_s
         await asyncio.sleep(PAUSE_S)
 
 
-async def _publish(client: Client, stream: str, message: NewMessage, expected: int) -> bool:
-    """Publish a message; return whether it is certain that it comes after the one expected."""
+async def _publish(client: Client, stream: str, message: NewMessage, expected: int) -> int | None:
+    """Publish a message; return its sequence, None if another one is the last."""
     places = {
         AFTER: str(message.after),
         api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
     }
     try:
-        return await _send(client, stream, message, places) == message.after + 1
+        return await _send(client, stream, message, places)
     except APIError as error:
         if error.err_code == WRONG_LAST_SEQUENCE:
-            return False
+            return None
         raise
+
+
+async def _is_next(client: Client, stream: str, message: NewMessage, sequence: int) -> bool:
+    """Tell whether nothing came between a message that was written and the one expected."""
+    if sequence == message.after + 1:
+        return True
+    return await next_after(client, stream, message.subject, message.after) == sequence
 
 
 async def _send(

@@ -12,6 +12,7 @@ there is a later owner.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -129,6 +130,19 @@ async def find_successor(
         if after_of(headers) == after:
             return Successor(message, last, is_past=True)
     return Successor(None, last, is_past=last is None)
+
+
+async def next_after(client: Client, stream: str, subject: str, after: int) -> int | None:
+    """Return the sequence of the message that follows one of a subject, None without any.
+
+    Of all that the server answers only that is read: the library would decode the whole message.
+    """
+    require_connected(client)
+    wanted = json.dumps({"seq": after + 1, "next_by_subj": subject}).encode()
+    subject = f"{api.DEFAULT_PREFIX}.STREAM.MSG.GET.{stream}"
+    answer = await client.request(subject, wanted, timeout=GET_S)
+    found = json.loads(answer.data)
+    return int(found["message"]["seq"]) if "message" in found else None
 
 
 async def walk(
