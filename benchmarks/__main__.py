@@ -134,6 +134,20 @@ def fairness(
 
 
 @app.command()
+def cluster_faults(
+    quick: Quick = False,
+    times: Annotated[int, typer.Option(min=1, help="How often each fault is inflicted.")] = 20,
+    lease_s: Annotated[float, typer.Option(min=1.0, help="cluster_lease_s of the nodes.")] = 5.0,
+    only: Annotated[str, typer.Option(help="Faults whose name contains this.")] = "",
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """Nodes, NATS, PostgreSQL killed, paused, cut off: what is lost, doubled, and how long."""
+    _run(
+        "cluster_faults.table", quick=quick, times=times, lease_s=lease_s, only=only, write=write
+    )
+
+
+@app.command()
 def recovery(
     quick: Quick = False,
     rounds: Rounds = 5,
