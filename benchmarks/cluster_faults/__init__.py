@@ -1,1 +1,1 @@
-"""Faults of a cluster, one after the other, under real trainings: what is lost, and for how long."""
+"""Faults of a cluster under real trainings: what is lost or doubled, and how long nothing comes."""

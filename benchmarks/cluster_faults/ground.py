@@ -1,9 +1,8 @@
-"""What a cluster is made of, each part a process that can be killed: beside it, a single process."""
+"""What a cluster is made of, each part a process that can be killed; and a single process."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -123,10 +122,7 @@ def _configure(node: Any) -> None:
 
 
 @contextlib.contextmanager
-def make_ground(machines: Machines, lease_s: float) -> Iterator[Ground]:
+def make_ground(machines: Machines, lease_s: float, directory: Path) -> Iterator[Ground]:
     """Yield a cluster whose partitions all have owners, and a single process."""
-    with (
-        tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as name,
-        contextlib.ExitStack() as stack,
-    ):
-        yield Ground(Path(name), machines, lease_s, stack)
+    with contextlib.ExitStack() as stack:
+        yield Ground(directory, machines, lease_s, stack)

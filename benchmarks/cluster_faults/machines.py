@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final, Self
 
 from tests.support.place import LOOPBACK, Place
@@ -84,9 +85,7 @@ def make_machines() -> Machines:
     _ip("address", "add", f"{CENTRE}/24", "dev", "bridge0")
     _ip("link", "set", "bridge0", "up")
     holders = tuple(_make_machine(number) for number in range(NUM_MACHINES))
-    places = [
-        Place(_address(number), _prefix(holder.pid)) for number, holder in enumerate(holders)
-    ]
+    places = [Place(_address(number), _prefix(holder.pid)) for number, holder in enumerate(holders)]
     return Machines(places, Place(CENTRE), holders)
 
 
@@ -114,7 +113,7 @@ def _make_machine(number: int) -> subprocess.Popen[bytes]:
 
 
 def _network_of(pid: int) -> str:
-    return os.readlink(f"/proc/{pid}/ns/net")
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 
 def _prefix(pid: int) -> tuple[str, ...]:
@@ -130,7 +129,7 @@ def _address(number: int) -> str:
 
 
 def _isolate(number: int, state: str) -> None:
-    """Say whether a machine is cut off from the others that are: the bridge drops what they send."""
+    """Say whether a machine is cut off from the others that are."""
     _ip("link", "set", "dev", _port(number), "type", "bridge_slave", "isolated", state)
 
 

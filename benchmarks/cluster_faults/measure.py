@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from benchmarks.cluster_faults.arrivals import Differences, compare, longest_pause, longest_silence
@@ -25,8 +26,11 @@ from benchmarks.cluster_faults.training import (
 from benchmarks.harness import Worker, wait_until, workers
 
 NUM_RUNS: Final = 3
-PATIENCE_S: Final = 120.0
-"""How long anything may take until it counts as not done, as all that waits for it does then."""
+PATIENCE_S: Final = 60.0
+"""How long a cluster may take to be as before; if it takes longer, no further fault follows."""
+
+COMPLETE_S: Final = 15.0
+"""How long an alert may take that is stored."""
 
 CALM_S: Final = 1.5
 """Between two faults."""
@@ -46,7 +50,6 @@ class Row:
 
     Args:
         name: Of the kind.
-        times: How often it was inflicted.
         produced: Records that the trainings numbered.
         stored: Those that the cluster stored.
         lost: Those that it declares as lost.
@@ -59,7 +62,6 @@ class Row:
     """
 
     name: str
-    times: int = 0
     produced: int = 0
     stored: int = 0
     lost: int = 0
@@ -71,36 +73,56 @@ class Row:
     wrongs: list[str] = field(default_factory=list)
 
     @property
+    def times(self) -> int:
+        """How often the fault was inflicted."""
+        return len(self.pauses_s)
+
+    @property
     def unaccounted(self) -> int:
         """Records that were produced, and are neither stored nor declared as lost."""
         return self.produced - self.stored - self.lost
 
 
-def measure(
-    fault: Fault, machines: Machines, lease_s: float, times: int, quiet_s: float
-) -> Row:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the same for all kinds.
+
+    Args:
+        lease_s: The time of a node's lease.
+        times: How often each is inflicted.
+        quiet_s: How long nothing is done before.
+        directory: Where the processes write.
+    """
+
+    lease_s: float
+    times: int
+    quiet_s: float
+    directory: Path
+
+
+def measure(fault: Fault, machines: Machines, plan: Plan) -> Row:
     """Inflict one kind of fault on a cluster of its own."""
-    with make_ground(machines, lease_s) as ground:
-        return _Measurement(ground, fault, times).measure(quiet_s)
+    directory = plan.directory / fault.name.replace(" ", "-")
+    with make_ground(machines, plan.lease_s, directory) as ground:
+        return _Measurement(ground, fault, plan).measure()
 
 
 class _Measurement:
-    def __init__(self, ground: Ground, fault: Fault, times: int) -> None:
+    def __init__(self, ground: Ground, fault: Fault, plan: Plan) -> None:
         self._ground = ground
         self._fault = fault
-        self._row = Row(fault.name, times)
+        self._plan = plan
+        self._row = Row(fault.name)
         self._runs = [f"faults-{number}" for number in range(NUM_RUNS)]
         self._windows: list[Window] = []
 
-    def measure(self, quiet_s: float) -> Row:
+    def measure(self) -> Row:
         with _reading(self._ground) as (readers, single), self._training() as trainers:
             self._wait_for_alerts([*readers, single])
             quiet_from_s = time.monotonic()
-            time.sleep(quiet_s)
+            time.sleep(self._plan.quiet_s)
             quiet = Window(quiet_from_s, time.monotonic())
-            for number in range(self._row.times):
-                self._windows.append(self._suffer(number, trainers, readers))
-                time.sleep(CALM_S)
+            self._suffer_all(trainers, readers)
             trained = self._end(trainers)
             self._count(trained)
             self._compare(readers, single)
@@ -117,9 +139,20 @@ class _Measurement:
         with workers(train, jobs) as trainers:
             yield trainers
 
-    def _suffer(self, number: int, trainers: list[Worker], readers: list[Reader]) -> Window:
+    def _suffer_all(self, trainers: list[Worker], readers: list[Reader]) -> None:
+        for number in range(self._plan.times):
+            begin_s = time.monotonic()
+            try:
+                self._suffer(number, trainers, readers)
+            except (TimeoutError, AssertionError) as error:
+                self._row.wrongs.append(f"after {number + 1} faults: {error}")
+            self._windows.append(Window(begin_s, time.monotonic()))
+            if self._row.wrongs:
+                return
+            time.sleep(CALM_S)
+
+    def _suffer(self, number: int, trainers: list[Worker], readers: list[Reader]) -> None:
         fault, run = self._fault, self._runs[number % NUM_RUNS]
-        begin_s = time.monotonic()
         undo = fault.inflict(self._ground, run, number)
         for trainer in trainers:
             trainer.tell(AGAIN)
@@ -132,12 +165,12 @@ class _Measurement:
         self._ground.nats.wait_until_ready()
         self._ground.cluster.settle()
         self._wait_for_alerts(readers)
-        return Window(begin_s, time.monotonic())
 
     def _wait_for_answers(self, trainers: list[Worker]) -> None:
         """Wait until each training had something acknowledged that it made since it was asked."""
+        what = "each training to have a record acknowledged"
+        wait_until(lambda: all(own.pipe.poll() for own in trainers), PATIENCE_S, what)
         for trainer in trainers:
-            assert trainer.pipe.poll(PATIENCE_S), "a training has nothing acknowledged any more"
             assert trainer.receive() == AGAIN
 
     def _wait_for_alerts(self, readers: list[Reader]) -> None:
@@ -153,7 +186,7 @@ class _Measurement:
     def _end(self, trainers: list[Worker]) -> list[Trained]:
         for trainer in trainers:
             trainer.tell(STOP)
-        trained: list[Trained] = [trainer.receive() for trainer in trainers]
+        trained = [_last_word(trainer) for trainer in trainers]
         for run, own in zip(self._runs, trained, strict=True):
             if own.left:
                 self._row.wrongs.append(f"{own.left} records of {run} never acknowledged")
@@ -182,10 +215,8 @@ class _Measurement:
             found = [compare(list(single.arrivals), list(own.arrivals)) for own in readers]
             return not any(own.missing or own.other for own in found)
 
-        try:
-            wait_until(is_complete, 15.0, "all alerts")
-        except TimeoutError:
-            pass  # what is missing is counted
+        with suppress(TimeoutError):  # what is missing is counted
+            wait_until(is_complete, COMPLETE_S, "all alerts")
         time.sleep(CALM_S)  # for what comes twice
         self._row.differences = [compare(single.arrivals, own.arrivals) for own in readers]
 
@@ -199,6 +230,14 @@ class _Measurement:
             self._row.silences_s.append(
                 max(longest_silence(own.arrivals, self._runs, *span, PACE_S) for own in readers)
             )
+
+
+def _last_word(trainer: Worker) -> Trained:
+    """Return what a training tells at its end; what it still had to answer comes before."""
+    while (word := trainer.receive()) == AGAIN:
+        pass
+    told: Trained = word
+    return told
 
 
 def _within(calls: list[Call], window: Window) -> list[Call]:

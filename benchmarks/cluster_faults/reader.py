@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import httpx
@@ -39,10 +40,8 @@ class Reader(threading.Thread):
         timeout = httpx.Timeout(SILENT_S, connect=1.0)
         with httpx.Client(timeout=timeout, trust_env=False) as client:
             while not self._stopping.is_set():
-                try:
+                with suppress(httpx.HTTPError, httpx_sse.SSEError):
                     self._read(client, f"{self._urls[0]}/alerts/stream")
-                except (httpx.HTTPError, httpx_sse.SSEError):
-                    pass  # as any reader would: go on after the last one that came
                 self._urls.append(self._urls.pop(0))
                 self._stopping.wait(PAUSE_S)
 

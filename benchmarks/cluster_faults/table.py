@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -20,7 +22,7 @@ import pytest
 
 from benchmarks.cluster_faults.faults import FAULTS, Fault
 from benchmarks.cluster_faults.machines import Machines, make_machines
-from benchmarks.cluster_faults.measure import NUM_RUNS, Row, measure
+from benchmarks.cluster_faults.measure import NUM_RUNS, Plan, Row, measure
 from benchmarks.cluster_faults.training import PACE_S, RATE, Call
 from benchmarks.documents import Section
 from benchmarks.report import console, quantile, show
@@ -31,15 +33,23 @@ QUIET_S: Final = 8.0
 MAX_SILENCE_S: Final = 10.0
 MAX_MEDIAN_S: Final = 5.0
 
-COLUMNS: Final = (
+COUNTS: Final = (
     *("fault", "times", "produced", "stored", "lost", "unaccounted"),
     *("alerts", "missing", "doubled", "other"),
-    *("no ack, s", "max", "silence, s", "max", "collect() ms", "p99"),
+)
+TIMES: Final = (
+    *("fault", "no ack, s", "longest", "silence, s", "longest", "collect() p50, ms", "p99, ms"),
 )
 
 
 def run(
-    *, quick: bool = False, times: int = 20, lease_s: float = 5.0, only: str = "", write: bool = False
+    *,
+    quick: bool = False,
+    times: int = 20,
+    lease_s: float = 5.0,
+    only: str = "",
+    logs: Path | None = None,
+    write: bool = False,
 ) -> None:
     """Measure and print; exit 1 if a record or an alert was lost, doubled or made up."""
     chosen = [fault for fault in FAULTS if only in fault.name]
@@ -48,29 +58,34 @@ def run(
         sys.exit(f"--only: no fault is called like {only!r}; there are: {names}")
     if write and (only or quick):
         sys.exit("--write needs all faults in full: leave --only and --quick out")
-    try:
-        with make_machines() as machines:
-            rows, notes = _measure(chosen, machines, lease_s, 1 if quick else times, quick=quick)
-    except pytest.skip.Exception as missing:
-        sys.exit(str(missing))
-    table = [_line(row) for row in rows]
+    with tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as scratch:
+        plan = Plan(
+            lease_s, 1 if quick else times, 1.0 if quick else QUIET_S, logs or Path(scratch)
+        )
+        try:
+            with make_machines() as machines:
+                rows, notes = _measure(chosen, machines, plan)
+        except pytest.skip.Exception as missing:  # of a program that is not installed
+            sys.exit(str(missing))
+    counts, waits = [_counts(row) for row in rows], [_waits(row) for row in rows]
     notes = [*_notes(lease_s), *notes]
-    show("cluster-faults", COLUMNS, table, *notes)
+    show("cluster-faults: what is lost", COUNTS, counts)
+    show("cluster-faults: how long nothing comes", TIMES, waits, *notes)
     if write:
-        SECTION.write(_markdown(table, notes))
+        SECTION.write(_markdown(counts, waits, notes))
     if any(wrongs_of(row) for row in rows):
         sys.exit(1)
 
 
 def _measure(
-    chosen: Sequence[Fault], machines: Machines, lease_s: float, times: int, *, quick: bool
+    chosen: Sequence[Fault], machines: Machines, plan: Plan
 ) -> tuple[list[Row], list[str]]:
     rows, notes = [], []
     for fault in chosen:
         if fault.needs_cut and not machines.can_be_cut:
             notes.append(f"{fault.name}: left out, as it takes root and network namespaces.")
             continue
-        row = measure(fault, machines, lease_s, times, 1.0 if quick else QUIET_S)
+        row = measure(fault, machines, plan)
         wrongs = wrongs_of(row)
         console.print(f"{fault.name}: {'; '.join(wrongs) or 'nothing wrong'}", markup=False)
         notes += [f"Wrong, {fault.name}: {wrong}." for wrong in wrongs]
@@ -91,7 +106,7 @@ def wrongs_of(row: Row) -> list[str]:
     return found
 
 
-def _line(row: Row) -> list[str]:
+def _counts(row: Row) -> list[str]:
     most = [
         max(len(getattr(own, what)) for own in row.differences)
         for what in ("missing", "doubled", "other")
@@ -101,6 +116,12 @@ def _line(row: Row) -> list[str]:
         *(f"{count:,}" for count in (row.produced, row.stored, row.lost, row.unaccounted)),
         f"{max(own.expected for own in row.differences):,}",
         *map(str, most),
+    ]
+
+
+def _waits(row: Row) -> list[str]:
+    return [
+        row.name,
         *_median_and_max(row.pauses_s),
         *_median_and_max(row.silences_s),
         *(_ratios(row.during, row.quiet, share) for share in (0.5, 0.99)),
@@ -121,30 +142,43 @@ def _ratios(during: Sequence[Call], quiet: Sequence[Call], share: float) -> str:
 
 
 def _notes(lease_s: float) -> list[str]:
-    return [
+    about = (
         f"{NUM_RUNS} trainings, each {RATE:g} records/s and an alert every {PACE_S:g} s, "
         f"connected to a node each; `cluster_lease_s` {lease_s:g}. produced: records that the "
         "clients numbered; stored and lost: as the cluster counts them. alerts: those that the "
         "single process told, firing and resolved; missing, doubled, other: of the reader of "
-        "whom it is most.",
+        "whom it is most."
+    )
+    waits = (
         "no ack: longest time in which nothing of a run was acknowledged, median and longest of "
         "all faults. silence: longest time in which a reader got no alert of a run, less the "
         f"{PACE_S:g} s that lie between two. Both are of the run and the reader that waited "
-        f"longest. Aims: median {MAX_MEDIAN_S:g} s, longest {MAX_SILENCE_S:g} s.",
+        f"longest. Aims: median {MAX_MEDIAN_S:g} s, longest {MAX_SILENCE_S:g} s."
+    )
+    calls = (
         "collect(): median and p99 of the call while a fault lasts; in brackets as a ratio to the "
         "quiet time before, and the same ratio of the watch beside it, that of the single "
-        "process, which no fault touches.",
-        "PostgreSQL is stopped by SIGQUIT, which leaves it as a crash does, but none of its "
-        "processes. All others are killed by SIGKILL.",
-    ]
+        "process, which no fault touches."
+    )
+    signals = (
+        "PostgreSQL is stopped by SIGQUIT, which leaves its files as a crash does, and none of "
+        "its processes. All others are killed by SIGKILL."
+    )
+    return [about, waits, calls, signals]
 
 
-def _markdown(table: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+def _markdown(
+    counts: Sequence[Sequence[str]], waits: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
     heading = (
         f"Made by `scripts/bench cluster-faults --write`: all of it on one machine with "
         f"{psutil.cpu_count()} cores ({platform.machine()}), load {psutil.getloadavg()[0]:.1f}, "
         f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}."
     )
-    lines = [COLUMNS, ("---", *("---:",) * (len(COLUMNS) - 1)), *table]
-    rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([heading, "", *rows, "", *(f"* {note}" for note in notes)])
+    notes = [f"* {note}" for note in notes]
+    return "\n".join([heading, "", *_rows(COUNTS, counts), "", *_rows(TIMES, waits), "", *notes])
+
+
+def _rows(columns: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
+    lines = [columns, ("---", *("---:",) * (len(columns) - 1)), *table]
+    return [f"| {' | '.join(line)} |" for line in lines]
