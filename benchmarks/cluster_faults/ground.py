@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
+import tests.support.aggregator as aggregator_process
 from benchmarks.cluster_faults.machines import NUM_MACHINES, Machines
 from benchmarks.harness import Aggregator
-from gradwatch_server.cluster.ownership import partition_of
 from tests.support.cluster import Cluster
 from tests.support.nats_servers import NATSServers
 from tests.support.place import LOOPBACK
@@ -100,13 +101,12 @@ class Ground:
 
         wait_until(is_accounted, "all records are accounted for")
 
-    def partition_of(self, run: str) -> int:
-        """Return the partition of a run."""
-        found: dict[str, Any] = next(iter(self.cluster.nodes.values())).json("/cluster")
-        return partition_of(run, found["partitions"])
+    def describe(self) -> list[str]:
+        """Return what each node says of itself and of who owns what."""
+        return [f"{name}: {_describe(node)}" for name, node in self.cluster.nodes.items()]
 
 
-def records_of(node: Aggregator, run: str) -> dict[str, int]:
+def records_of(node: aggregator_process.Aggregator, run: str) -> dict[str, int]:
     """Return what `/health` counts of a run's records, nothing while it is not answered."""
     try:
         answer = node.get(f"/runs/{run}/health")
@@ -116,7 +116,16 @@ def records_of(node: Aggregator, run: str) -> dict[str, int]:
     return found
 
 
-def _configure(node: Any) -> None:
+def _describe(node: aggregator_process.Aggregator) -> str:
+    try:
+        ready, found = node.get("/readyz"), node.json("/cluster")
+    except httpx.HTTPError as error:
+        return f"does not answer: {error}"
+    owners = Counter(found["owners"].values())
+    return f"/readyz {ready.status_code} {ready.text.strip()}; owners {dict(owners)}"
+
+
+def _configure(node: aggregator_process.Aggregator) -> None:
     node.directory.parent.mkdir(parents=True, exist_ok=True)
     (node.directory.parent / "gradwatch.toml").write_text(CONFIG)
 

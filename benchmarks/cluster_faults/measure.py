@@ -146,6 +146,7 @@ class _Measurement:
                 self._suffer(number, trainers, readers)
             except (TimeoutError, AssertionError) as error:
                 self._row.wrongs.append(f"after {number + 1} faults: {error}")
+                self._row.wrongs += self._ground.describe()
             self._windows.append(Window(begin_s, time.monotonic()))
             if self._row.wrongs:
                 return
@@ -156,10 +157,12 @@ class _Measurement:
         undo = fault.inflict(self._ground, run, number)
         for trainer in trainers:
             trainer.tell(AGAIN)
-        time.sleep(fault.held_s + fault.leases * self._ground.lease_s)
-        if fault.goes_on:
-            self._wait_for_answers(trainers)
-        undo()
+        try:
+            time.sleep(fault.held_s + fault.leases * self._ground.lease_s)
+            if fault.goes_on:
+                self._wait_for_answers(trainers)
+        finally:
+            undo()
         if not fault.goes_on:
             self._wait_for_answers(trainers)
         self._ground.nats.wait_until_ready()

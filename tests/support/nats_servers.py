@@ -86,6 +86,14 @@ class NATSServer:
             return False
         return answer.is_success
 
+    def num_messages(self, stream: str) -> int:
+        """Return how many messages of a stream this very server has."""
+        found = httpx.get(
+            f"{self._monitor_url}/jsz?accounts=true&streams=true", trust_env=False, timeout=5.0
+        ).json()
+        details = found["account_details"][0]["stream_detail"]
+        return next(int(own["state"]["messages"]) for own in details if own["name"] == stream)
+
     def kill(self) -> None:
         """End it at once, wherever it is."""
         self._end(signal.SIGKILL)
