@@ -136,11 +136,9 @@ def test_a_server_that_was_killed_has_all_keys_again(nats_cluster: NATSServers) 
         revisions = {str(number): bucket.create(str(number), b"a") for number in range(8)}
         for key in "567":
             assert bucket.update(key, b"b", revisions[key] or 0) is not None
-        for server in nats_cluster.servers:
-            server.kill()
-            server.start()
-            nats_cluster.wait_until_ready()
+        server = nats_cluster.servers[0]
+        server.kill()
+        server.start()
+        nats_cluster.wait_until_ready()
 
-        for server in nats_cluster.servers:
-            wait_until(lambda own=server: own.num_messages(f"KV_{name}") == 8, "all keys")
-        assert bucket.entries().keys() == revisions.keys()
+        wait_until(lambda: server.num_messages(f"KV_{name}") == len(revisions), "all keys")
