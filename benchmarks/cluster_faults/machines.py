@@ -94,7 +94,8 @@ def _enter_network() -> bool:
     programs = ("ip", "nsenter", "setpriv", "unshare")
     if sys.platform != "linux" or not all(shutil.which(name) for name in programs):
         return False
-    return ctypes.CDLL(None).unshare(_CLONE_NEWNET) == 0  # `os.unshare` is of Python 3.12
+    refused: int = ctypes.CDLL(None).unshare(_CLONE_NEWNET)  # `os.unshare` is of Python 3.12
+    return refused == 0
 
 
 def _make_machine(number: int) -> subprocess.Popen[bytes]:

@@ -73,7 +73,7 @@ class Aggregator:
         addresses = ("--http", self.url.partition("//")[2], "--ingest", self.ingest)
         data = ("--data", str(self.directory))
         self.directory.parent.mkdir(exist_ok=True)
-        serve = [GRADWATCH, "serve", *addresses, *data, *self._arguments]
+        serve = [str(GRADWATCH), "serve", *addresses, *data, *self._arguments]
         with self._errors.open("a") as errors:
             self._process = subprocess.Popen(
                 [*self._place.prefix, *self._limits(), *serve],

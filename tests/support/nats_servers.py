@@ -68,7 +68,8 @@ class NATSServer:
     def start(self) -> None:
         """Start it, with what it has in its directory, without waiting."""
         with (self._directory / "log.txt").open("ab") as log:
-            command = [*self._place.prefix, self._binary, "-c", self._directory / "nats.conf"]
+            configuration = str(self._directory / "nats.conf")
+            command = [*self._place.prefix, self._binary, "-c", configuration]
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     @property
