@@ -144,6 +144,29 @@ def cluster_load(
 
 
 @app.command()
+def cluster_faults(
+    quick: Quick = False,
+    times: Annotated[int, typer.Option(min=1, help="How often each fault is inflicted.")] = 20,
+    lease_s: Annotated[float, typer.Option(min=1.0, help="cluster_lease_s of the nodes.")] = 5.0,
+    only: Annotated[str, typer.Option(help="Faults whose name contains this.")] = "",
+    logs: Annotated[
+        Path | None, typer.Option(help="A new directory that keeps what the processes wrote.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
+) -> None:
+    """Nodes, NATS, PostgreSQL killed, paused, cut off: what is lost, doubled, and how long."""
+    _run(
+        "cluster_faults.table",
+        quick=quick,
+        times=times,
+        lease_s=lease_s,
+        only=only,
+        logs=logs,
+        write=write,
+    )
+
+
+@app.command()
 def recovery(
     quick: Quick = False,
     rounds: Rounds = 5,
@@ -231,7 +254,7 @@ def all_(quick: Quick = False) -> None:
         _run(name, quick=quick)
 
 
-def _run(name: str, **options: float | str | Path) -> None:
+def _run(name: str, **options: float | str | Path | None) -> None:
     with console.status(name):  # minutes may pass; shown on a terminal only
         import_module(f"benchmarks.{name}").run(**options)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import httpx
 
 from tests.support.peer import Peer
+from tests.support.place import LOOPBACK, Place
 from tests.support.ports import ReservedPort
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -38,13 +39,18 @@ class Aggregator:
         self.environ = environ
         self._arguments = arguments
         self._ports = ReservedPort(), ReservedPort()
-        http, ingest = self._ports
-        self.url = f"http://127.0.0.1:{http.number}"
-        self.ingest = ingest.endpoint
+        self.move(LOOPBACK)
         self.announced: dict[str, str] = {}  # what it printed at its start, by name
         # A file, for nobody reads a pipe while the process runs, and a full one would stop it.
         self._errors = directory.parent / "stderr.txt"
         self._process: subprocess.Popen[str] | None = None
+
+    def move(self, place: Place) -> None:
+        """Have it run elsewhere from its next start on."""
+        self._place = place
+        http, ingest = (port.number for port in self._ports)
+        self.url = f"http://{place.host}:{http}"
+        self.ingest = f"tcp://{place.host}:{ingest}"
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -67,9 +73,10 @@ class Aggregator:
         addresses = ("--http", self.url.partition("//")[2], "--ingest", self.ingest)
         data = ("--data", str(self.directory))
         self.directory.parent.mkdir(exist_ok=True)
+        serve = [str(GRADWATCH), "serve", *addresses, *data, *self._arguments]
         with self._errors.open("a") as errors:
             self._process = subprocess.Popen(
-                [*self._limits(), GRADWATCH, "serve", *addresses, *data, *self._arguments],
+                [*self._place.prefix, *self._limits(), *serve],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import httpx
 import psutil
 
+from tests.support.place import LOOPBACK, Place
 from tests.support.ports import ReservedPort
 from tests.support.programs import program
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -23,40 +25,43 @@ class NATSServer:
     Args:
         directory: Where it keeps its files.
         name: What it is called in its cluster.
-        routes: Ports on which the servers of its cluster find each other; none if it is alone.
-        route: The one of them that is its own.
+        routes: Where the servers of its cluster find each other; none if it is alone.
+        route: The port of the one of them that is its own.
         extra: Lines added to its configuration.
         max_file: How much JetStream may store.
+        place: Where it runs.
     """
 
     def __init__(
         self,
         directory: Path,
         name: str = "one",
-        routes: tuple[int, ...] = (),
+        routes: Sequence[str] = (),
         route: ReservedPort | None = None,
         extra: str = "",
         max_file: str = "4GB",
+        place: Place = LOOPBACK,
     ) -> None:
         self._binary = program("nats-server", "nats-server")
         self.name = name
         self._directory = directory
         directory.mkdir(parents=True)
         self._ports = ReservedPort(), ReservedPort()
+        self._place, host = place, place.host
         self._route = route
         client, monitor = (port.number for port in self._ports)
-        self.url = f"nats://127.0.0.1:{client}"
-        self._monitor_url = f"http://127.0.0.1:{monitor}"
+        self.url = f"nats://{host}:{client}"
+        self._monitor_url = f"http://{host}:{monitor}"
         lines = [
             f"server_name: {name}",
-            f"listen: 127.0.0.1:{client}",
-            f"http: 127.0.0.1:{monitor}",
+            f"listen: {host}:{client}",
+            f"http: {host}:{monitor}",
             f'jetstream: {{store_dir: "{directory}", max_mem: 64MB, max_file: {max_file}}}',
             extra,
         ]
         if route is not None:
-            urls = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
-            listen = f"listen: 127.0.0.1:{route.number}"
+            urls = ", ".join(f"nats://{each}" for each in routes)
+            listen = f"listen: {host}:{route.number}"
             lines.append(f"cluster: {{name: {CLUSTER}, {listen}, routes: [{urls}]}}")
         (directory / "nats.conf").write_text("\n".join(lines))
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +70,8 @@ class NATSServer:
     def start(self) -> None:
         """Start it, with what it has in its directory, without waiting."""
         with (self._directory / "log.txt").open("ab") as log:
-            command = [self._binary, "-c", str(self._directory / "nats.conf")]
+            configuration = str(self._directory / "nats.conf")
+            command = [*self._place.prefix, self._binary, "-c", configuration]
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     @property
@@ -95,6 +101,14 @@ class NATSServer:
         path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
         if self._process is not None:
             self._signal(signal.SIGHUP)
+
+    def num_messages(self, stream: str) -> int:
+        """Return how many messages of a stream this very server has."""
+        found = httpx.get(
+            f"{self._monitor_url}/jsz?accounts=true&streams=true", trust_env=False, timeout=5.0
+        ).json()
+        details = found["account_details"][0]["stream_detail"]
+        return next(int(own["state"]["messages"]) for own in details if own["name"] == stream)
 
     def kill(self) -> None:
         """End it at once, wherever it is."""
@@ -144,17 +158,30 @@ class NATSServers:
         directory: Where they keep their files.
         num_servers: How many, 1 or 3.
         extra: Lines added to the configuration of each.
+        places: Where each of them runs; on loopback if nothing is said.
         max_file: How much JetStream may store on each.
     """
 
     def __init__(
-        self, directory: Path, num_servers: int = 1, extra: str = "", max_file: str = "4GB"
+        self,
+        directory: Path,
+        num_servers: int = 1,
+        extra: str = "",
+        places: Sequence[Place] = (),
+        max_file: str = "4GB",
     ) -> None:
-        routes = [ReservedPort() for _ in range(num_servers)] if num_servers > 1 else [None]
-        ports = tuple(port.number for port in routes if port is not None)
+        places = places or [LOOPBACK] * num_servers
+        ports = [ReservedPort() for _ in places] if num_servers > 1 else [None]
+        routes = [
+            f"{place.host}:{port.number}"
+            for place, port in zip(places, ports, strict=True)
+            if port is not None
+        ]
         self.servers = [
-            NATSServer(directory / f"nats-{number}", f"n{number}", ports, route, extra, max_file)
-            for number, route in enumerate(routes)
+            NATSServer(
+                directory / f"nats-{number}", f"n{number}", routes, port, extra, max_file, place
+            )
+            for number, (place, port) in enumerate(zip(places, ports, strict=True))
         ]
         self.wait_until_ready()
 

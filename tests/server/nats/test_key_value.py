@@ -125,3 +125,20 @@ def test_of_those_that_write_at_the_same_moment_one_does(
             assert bucket.get("7") == KeyEntry("7", str(winner).encode(), revision)
     for connection in connections:
         connection.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_was_killed_has_all_keys_again(nats_cluster: NATSServers) -> None:
+    """Also those that were written before one that was written again."""
+    with Connection(nats_cluster.urls) as connection:
+        name = f"keys-{next(_NUMBERS)}"
+        bucket = KeyValue(connection, name, replicas=3)
+        revisions = {str(number): bucket.create(str(number), b"a") for number in range(8)}
+        for key in "567":
+            assert bucket.update(key, b"b", revisions[key] or 0) is not None
+        server = nats_cluster.servers[0]
+        server.kill()
+        server.start()
+        nats_cluster.wait_until_ready()
+
+        wait_until(lambda: server.num_messages(f"KV_{name}") == len(revisions), "all keys")
