@@ -284,7 +284,7 @@ def test_three_nodes_start_as_the_files_say_and_outlive_the_ledger(
 
 def start(node: Node, address: str) -> str:
     """Return the lines that start a node as its file does, at an address of its own."""
-    arguments = [own.replace("0.0.0.0", address) for own in node.arguments]  # noqa: S104
+    arguments = [own.replace("0.0.0.0", address) for own in node.arguments]
     environ = [f"{name}={value}" for name, value in node.environ.items()]
     serve = as_user(USER, *environ, "gradwatch", "serve", *arguments)
     return f"echo {shlex.quote(f'{address} {node.host}')} >>/etc/hosts\n{serve} >>/tmp/log 2>&1 &"

@@ -39,12 +39,12 @@ class Cluster:
             "GRADWATCH_CLUSTER_NAMESPACE": f"test{next(_NUMBERS)}",
             "GRADWATCH_CLUSTER_REPLICAS": str(len(nats_urls)),
             "GRADWATCH_CLUSTER_LEASE_S": "3",
+            "GRADWATCH_CLUSTER": ",".join(nats_urls),
             "GRADWATCH_LEDGER": ledger,
             **environ,
         }
-        arguments = ("--cluster", ",".join(nats_urls))
         self.nodes = {
-            name: Aggregator(directory / name / "data", *arguments, "--node", name, **settings)
+            name: Aggregator(directory / name / "data", "--node", name, **settings)
             for name in "abcdef"[:num_nodes]
         }
 

@@ -29,7 +29,7 @@ from gradwatch_server.cluster.gateway import Gateway
 from gradwatch_server.cluster.host import AnswerPost, Host, answers_to
 from gradwatch_server.cluster.ledger_watch import LedgerWatch
 from gradwatch_server.cluster.listing import Listings
-from gradwatch_server.cluster.membership import Membership, NodeRecord
+from gradwatch_server.cluster.membership import Membership, NodeRecord, decode_node
 from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
@@ -39,6 +39,7 @@ from gradwatch_server.cluster.proxy import Proxy
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
+from gradwatch_server.cluster.versions import check_neighbours
 from gradwatch_server.cluster.workers import Workers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
@@ -139,6 +140,13 @@ class _Node:
         replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
         return KeyValue(self._connection, name, replicas, ttl_s, timeout_s=lease_s)
 
+    def _nodes(self, lease_s: float) -> KeyValue:
+        """Return the bucket of leases, which are of versions that this node may join."""
+        bucket = self._bucket(self._names.nodes, lease_s)
+        found = (decode_node(entry.value or b"") for entry in bucket.entries().values())
+        check_neighbours(__version__, (own for own in found if own is not None))
+        return bucket
+
     def _build(self) -> None:
         settings, partitions = self._settings, self._creation.partitions
         self._alert_stream = AlertStream(self._storage.alert_events)
@@ -157,7 +165,7 @@ class _Node:
         lease_s = settings.cluster_lease_s
         self._membership = Membership(
             NodeRecord(self._id, __version__, self._advertised(), self._gateway.endpoint),
-            patiently(lambda: self._bucket(self._names.nodes, lease_s)),
+            patiently(lambda: self._nodes(lease_s)),
             patiently(lambda: self._bucket(self._names.owners)),
             partitions,
             lease_s,

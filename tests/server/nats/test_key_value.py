@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from nats.js import api
 
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+from gradwatch_server.nats.shape import create
 from tests.support.nats_servers import NATSServers
 from tests.support.waiting import wait_until
 
@@ -125,3 +127,17 @@ def test_of_those_that_write_at_the_same_moment_one_does(
             assert bucket.get("7") == KeyEntry("7", str(winner).encode(), revision)
     for connection in connections:
         connection.close()
+
+
+def test_what_another_node_made_in_this_moment_is_found(nats_connection: Connection) -> None:
+    """The server refuses the second one, in various words."""
+    KeyValue(nats_connection, "moment", ttl_s=5)
+    wanted = api.StreamConfig(name="KV_moment", subjects=["$KV.moment.>"], max_age=6)
+    other = api.StreamConfig(name="OTHER", subjects=["$KV.moment.>"])
+
+    def make(config: api.StreamConfig) -> api.StreamConfig:
+        return nats_connection.call(lambda client: create(client.jetstream(), config), "making")
+
+    assert make(wanted).max_age == 5
+    with pytest.raises(NATSError, match="subjects overlap"):
+        make(other)
