@@ -82,8 +82,7 @@ def test_a_cluster_is_upgraded_node_by_node(
     versions = {own["id"][0]: own["version"] for own in old.json("/cluster")["nodes"]}
     assert versions == {"a": __version__, "b": NEXT}
 
-    names = iter(f"run-{number}" for number in range(1000))
-    runs = {node: next(run for run in names if mixed.owner_of(run) == node) for node in "ab"}
+    runs = {node: mixed.run_of(node) for node in "ab"}
     sending = {node: peers(old.ingest, run=run).attach() for node, run in runs.items()}
     for peer in sending.values():
         peer.steps(1, *[1.0] * 12, float("nan"))

@@ -68,10 +68,21 @@ class Cluster:
 
     def owner_of(self, run: str) -> str:
         """Return the name of the node that owns the partition of a run."""
+        return self.owner_of_partition(partition_of(run, self._described()["partitions"]))
+
+    def owner_of_partition(self, number: int) -> str:
+        """Return the name of the node that owns a partition."""
+        return str(self._described()["owners"][str(number)]).rpartition("-")[0]
+
+    def run_of(self, name: str, prefix: str = "run") -> str:
+        """Return a name of a run that a node owns."""
+        names = (f"{prefix}-{number}" for number in count())
+        return next(run for run in names if self.owner_of(run) == name)
+
+    def _described(self) -> dict[str, Any]:
         some = next(own for own in self.nodes.values() if own.is_running)
         found: dict[str, Any] = some.json("/cluster")
-        owner = found["owners"][str(partition_of(run, found["partitions"]))]
-        return str(owner).rpartition("-")[0]
+        return found
 
     def kill(self, name: str) -> None:
         """Kill a node."""
