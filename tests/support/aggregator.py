@@ -37,6 +37,8 @@ class Aggregator:
     def __init__(self, directory: Path, *arguments: str, **environ: str) -> None:
         self.directory = directory
         self.environ = environ
+        self.headers: dict[str, str] = {}
+        """Sent with what is asked over HTTP: a token, for one."""
         self._arguments = arguments
         self._ports = ReservedPort(), ReservedPort()
         self.move(LOOPBACK)
@@ -140,7 +142,9 @@ class Aggregator:
 
     def get(self, path: str, **settings: Any) -> httpx.Response:
         """Ask over HTTP."""
-        return httpx.get(self.url + path, timeout=PATIENCE_S, trust_env=False, **settings)
+        headers = self.headers | settings.pop("headers", {})
+        url = self.url + path
+        return httpx.get(url, headers=headers, timeout=PATIENCE_S, trust_env=False, **settings)
 
     def json(self, path: str, **settings: Any) -> Any:
         """Ask over HTTP for something that must be there."""

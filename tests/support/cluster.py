@@ -39,12 +39,12 @@ class Cluster:
             "GRADWATCH_CLUSTER_NAMESPACE": f"test{next(_NUMBERS)}",
             "GRADWATCH_CLUSTER_REPLICAS": str(len(nats_urls)),
             "GRADWATCH_CLUSTER_LEASE_S": "3",
+            "GRADWATCH_CLUSTER": ",".join(nats_urls),
             "GRADWATCH_LEDGER": ledger,
             **environ,
         }
-        arguments = ("--cluster", ",".join(nats_urls))
         self.nodes = {
-            name: Aggregator(directory / name / "data", *arguments, "--node", name, **settings)
+            name: Aggregator(directory / name / "data", "--node", name, **settings)
             for name in "abcdef"[:num_nodes]
         }
 
@@ -70,10 +70,21 @@ class Cluster:
 
     def owner_of(self, run: str) -> str:
         """Return the name of the node that owns the partition of a run."""
+        return self.owner_of_partition(partition_of(run, self._described()["partitions"]))
+
+    def owner_of_partition(self, number: int) -> str:
+        """Return the name of the node that owns a partition."""
+        return str(self._described()["owners"][str(number)]).rpartition("-")[0]
+
+    def run_of(self, name: str, prefix: str = "run") -> str:
+        """Return a name of a run that a node owns."""
+        names = (f"{prefix}-{number}" for number in count())
+        return next(run for run in names if self.owner_of(run) == name)
+
+    def _described(self) -> dict[str, Any]:
         some = next(own for own in self.nodes.values() if own.is_running)
         found: dict[str, Any] = some.json("/cluster")
-        owner = found["owners"][str(partition_of(run, found["partitions"]))]
-        return str(owner).rpartition("-")[0]
+        return found
 
     def kill(self, name: str) -> None:
         """Kill a node."""

@@ -89,7 +89,8 @@ class Front:
         if path == LISTING_PATH:
             return self._listings.answer_own
         if path == CLUSTER_PATH:
-            return Json(self._describe())
+            run = _asked_run(scope)
+            return Json(self._describe() if run is None else self._place_of(run))
         if path == "/notifiers":
             return self._owners_app(PARTITION, scope) or self._node_app
         try:
@@ -105,8 +106,7 @@ class Front:
         if found := _RUN.fullmatch(path):
             return found[1]
         if path in _OF_RUN:
-            query = parse_qs(scope["query_string"].decode("latin-1"))
-            return query["run"][0] if "run" in query else None
+            return _asked_run(scope)
         found = _ALERT.fullmatch(path)
         if found is None or found[1] in _NOT_ALERTS:
             return None
@@ -168,8 +168,20 @@ class Front:
             ],
         }
 
+    def _place_of(self, run: str) -> dict[str, Any]:
+        """Return who owns a run, which need not exist, as this node knows it."""
+        number = partition_of(run, self._partitions)
+        owner = self._membership.owner_of(number)
+        return {"run": run, "partition": number, "owner": owner and owner.id}
+
     def _ready(self) -> ASGIApp:
         fault = self._condition.fault
         if fault is not None:
             return Problem(503, fault)
         return Json({"status": "ready"} | self._condition.notes())
+
+
+def _asked_run(scope: Scope) -> str | None:
+    """Return the run that a query names."""
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    return query["run"][0] if "run" in query else None

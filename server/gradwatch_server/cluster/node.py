@@ -35,7 +35,7 @@ from gradwatch_server.cluster.log_watch import LogWatch
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.names import Names, host_name
 from gradwatch_server.cluster.node_numbers import read_numbers
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.node_record import NodeRecord, decode_node
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings, retention_in
@@ -46,6 +46,7 @@ from gradwatch_server.cluster.stream_tokens import shared_stream_tokens
 from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
+from gradwatch_server.cluster.versions import check_neighbours
 from gradwatch_server.cluster.workers import Workers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
@@ -150,6 +151,13 @@ class _Node:
         replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
         return KeyValue(self._connection, name, replicas, ttl_s, timeout_s=lease_s)
 
+    def _nodes(self, lease_s: float) -> KeyValue:
+        """Return the bucket of leases, which are of versions that this node may join."""
+        bucket = self._bucket(self._names.nodes, lease_s)
+        found = (decode_node(entry.value or b"") for entry in bucket.entries().values())
+        check_neighbours(__version__, (own for own in found if own is not None))
+        return bucket
+
     def _build(self) -> None:
         settings, partitions = self._settings, self._creation.partitions
         self._alert_stream = AlertStream(self._storage.alert_events)
@@ -171,7 +179,7 @@ class _Node:
         lease_s = settings.cluster_lease_s
         self._membership = Membership(
             NodeRecord(self._id, __version__, self._advertised(), self._gateway.endpoint),
-            patiently(lambda: self._bucket(self._names.nodes, lease_s)),
+            patiently(lambda: self._nodes(lease_s)),
             patiently(lambda: self._bucket(self._names.owners)),
             partitions,
             lease_s,

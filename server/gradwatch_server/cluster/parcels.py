@@ -85,10 +85,10 @@ def unpack_parcels(payload: bytes) -> tuple[str, list[Parcel]]:
         GradwatchError: If it is no such batch.
     """
     try:
-        node, rows = msgpack.unpackb(payload)
+        node, rows, *_ = msgpack.unpackb(payload)  # a later version may say more
         parcels = [
             Parcel(peer, frames, Client(of[0], tuple(of[1])) if of is not None else None)
-            for peer, frames, of in rows
+            for peer, frames, of, *_ in rows
         ]
     except Exception as error:
         raise _unreadable(error) from error
@@ -107,7 +107,8 @@ def unpack_answers(payload: bytes) -> list[Answer]:
         GradwatchError: If it is no such batch.
     """
     try:
-        return [Answer(*row) for row in msgpack.unpackb(payload)]
+        rows = msgpack.unpackb(payload)
+        return [Answer(peer, session, acked, frames) for peer, session, acked, frames, *_ in rows]
     except Exception as error:
         raise _unreadable(error) from error
 

@@ -13,6 +13,7 @@ from typing import Final
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import Body, SilenceAdded, SilenceRemoved
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 from gradwatch_server.engine.commands import CommandError, Outcome
@@ -162,7 +163,7 @@ def _decode(entry: KeyEntry) -> Silence | None:
     if entry.value is None:
         return None
     try:
-        return Silence(**json.loads(entry.value))
+        return Silence(**known_fields(Silence, json.loads(entry.value)))
     except (ValueError, TypeError) as error:
         logger.warning("silence %s cannot be read: %s", entry.key, error)
         return None

@@ -8,7 +8,8 @@ from typing import Final
 
 from nats.aio.client import Client
 from nats.js import api
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
+from nats.js.manager import JetStreamManager
 
 from gradwatch_server.nats.errors import NATSError
 
@@ -33,7 +34,7 @@ async def ensure_stream(client: Client, wanted: api.StreamConfig) -> None:
     try:
         there = (await manager.stream_info(wanted.name or "")).config
     except NotFoundError:
-        there = (await manager.add_stream(wanted)).config
+        there = await create(manager, wanted)
     check_shape(there, wanted)
     if _plain(there.max_bytes) != _plain(wanted.max_bytes):
         await manager.update_stream(replace(there, max_bytes=wanted.max_bytes or -1))
@@ -54,6 +55,23 @@ def check_shape(there: api.StreamConfig, wanted: api.StreamConfig) -> None:
                 "it is somebody else's, ask for another name"
             )
             raise NATSError(msg)
+
+
+async def create(manager: JetStreamManager, wanted: api.StreamConfig) -> api.StreamConfig:
+    """Create a stream, or find the one of its name.
+
+    A server refuses one that another node makes in this moment.
+
+    Raises:
+        APIError: If it is refused and there is none: the library's error.
+    """
+    try:
+        return (await manager.add_stream(wanted)).config
+    except APIError as error:
+        try:
+            return (await manager.stream_info(wanted.name or "")).config
+        except NotFoundError:
+            raise error from None
 
 
 def _plain(value: object) -> object:

@@ -19,6 +19,7 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.chunked_rows import NEWEST_CHUNKS, Source
 from gradwatch_server.core.frames.window import Chunk
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.run import Run
 from gradwatch_server.storage.store import RunSave, SavedChunk, SavedRun, SavedState, StorageError
@@ -126,7 +127,7 @@ def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
         found = Checkpoint(forgotten=forgotten)
         if position is None:
             return found
-        found.position = Position(**position)
+        found.position = _position_of(position)
     except (DamagedError, TypeError, ValueError) as error:
         logger.warning("no checkpoint can be used, the log is read instead: %s", error)
         return Checkpoint()
@@ -169,7 +170,7 @@ def load_position(saved: SavedState) -> Position | None:
     """
     try:
         found = _load_part(saved, _POSITION)
-        return None if found is None else Position(**found)
+        return None if found is None else _position_of(found)
     except (DamagedError, TypeError, ValueError):
         return None
 
@@ -184,6 +185,18 @@ def load_forgotten(saved: SavedState) -> dict[str, int]:
         return dict(_load_part(saved, _FORGOTTEN) or {})
     except (DamagedError, TypeError, ValueError):
         return {}
+
+
+def _position_of(plain: Any) -> Position:
+    """Return what was saved as a position.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(plain, dict):
+        msg = f"a position is a map, and not {type(plain).__name__}"
+        raise ValueError(msg)
+    return Position(**known_fields(Position, plain))
 
 
 def _load_part(saved: SavedState, name: str) -> Any:

@@ -35,6 +35,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import (
     SEQUENCED,
@@ -216,7 +217,7 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
 
 def _decode_request(kind: int, payload: bytes) -> Request:
     if kind == _ACKNOWLEDGED:
-        return Acknowledged(**json.loads(payload))
+        return Acknowledged(**known_fields(Acknowledged, json.loads(payload)))
     if kind == _SILENCE_ADDED:
-        return SilenceAdded(Silence(**json.loads(payload)))
+        return SilenceAdded(Silence(**known_fields(Silence, json.loads(payload))))
     return SilenceRemoved(payload.decode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,3 +106,15 @@ def test_parts_that_never_come_take_no_more_than_so_much() -> None:
         del line.messages[-1]
     line.arrive()
     assert len(line.assembler._groups) == MAX_GROUPS
+
+
+def test_what_a_later_version_says_besides_is_passed_over() -> None:
+    """Nodes of two versions are a cluster while it is upgraded."""
+    parcels = [Parcel(b"p", [b"f"], Client("ada", ("gpt*",))), Parcel(b"p", [])]
+    node, rows = msgpack.unpackb(pack_parcels("a", parcels))
+    later = [[peer, frames, of and [*of, 1], {"more": 2}] for peer, frames, of in rows]
+    assert unpack_parcels(msgpack.packb([node, later, {"more": 3}])) == ("a", parcels)
+
+    answers = [Answer(b"p", b"s", 7, [b"f"])]
+    rows = [[*row, {"more": 1}] for row in msgpack.unpackb(pack_answers(answers))]
+    assert unpack_answers(msgpack.packb(rows)) == answers

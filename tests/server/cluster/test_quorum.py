@@ -33,6 +33,9 @@ class Nothing:
     def has_ended(self, partition: int) -> bool:
         return True
 
+    def outranked(self, partition: int) -> None:
+        return None
+
 
 def test_two_of_three_servers_gone(
     nats_cluster: NATSServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

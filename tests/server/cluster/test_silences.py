@@ -87,3 +87,14 @@ def test_what_is_told_late_undoes_nothing(bucket: Bucket, silences: ClusterSilen
     silences._read()
     silences._read()
     assert silences._known == {}  # what is over is not kept for ever
+
+
+def test_what_a_later_version_says_of_one_is_passed_over(
+    bucket: Bucket, silences: ClusterSilences
+) -> None:
+    """It holds nevertheless."""
+    one = entry("a", 1)
+    plain = json.loads(one.value or b"")
+    bucket.told(KeyEntry("a", json.dumps({**plain, "of a later version": [1]}).encode(), 1))
+    bucket.told(KeyEntry("b", b'{"id": "b"}', 2))
+    assert silences.all == (Silence(**plain),)

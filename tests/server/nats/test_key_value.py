@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from nats.js import api
 
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+from gradwatch_server.nats.shape import create
 from tests.support.nats_servers import NATSServers
 from tests.support.waiting import wait_until
 
@@ -142,3 +144,17 @@ def test_a_server_that_was_killed_has_all_keys_again(nats_cluster: NATSServers) 
         nats_cluster.wait_until_ready()
 
         wait_until(lambda: server.num_messages(f"KV_{name}") == len(revisions), "all keys")
+
+
+def test_what_another_node_made_in_this_moment_is_found(nats_connection: Connection) -> None:
+    """The server refuses the second one, in various words."""
+    KeyValue(nats_connection, "moment", ttl_s=5)
+    wanted = api.StreamConfig(name="KV_moment", subjects=["$KV.moment.>"], max_age=6)
+    other = api.StreamConfig(name="OTHER", subjects=["$KV.moment.>"])
+
+    def make(config: api.StreamConfig) -> api.StreamConfig:
+        return nats_connection.call(lambda client: create(client.jetstream(), config), "making")
+
+    assert make(wanted).max_age == 5
+    with pytest.raises(NATSError, match="subjects overlap"):
+        make(other)

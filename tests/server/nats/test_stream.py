@@ -225,7 +225,7 @@ def test_a_full_jetstream_says_what_is_full(tmp_path: Path, num_servers: int, wh
     """A message and a key are refused alike, and none is half there."""
     is_account, says = what.startswith("account"), f"JetStream is full: its {what} no room left"
     extra, max_file = (ACCOUNT, "4GB") if is_account else ("", "300KB")
-    with NATSServers(tmp_path, num_servers, extra, max_file) as servers:
+    with NATSServers(tmp_path, num_servers, extra, max_file=max_file) as servers:
         urls = [url.replace("//", "//ada:b@") if is_account else url for url in servers.urls]
         with Connection(urls) as connection:
             chain = Chain(made(connection, num_servers))

@@ -436,6 +436,42 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
     again.close()
 
 
+MAPS = {"behind", "budgets", "rules", "flags", "incidents"}
+"""Of names to something: what is added there is another name."""
+
+
+def with_more(plain: Any, name: str = "") -> Any:
+    """Return saved data as a later version might save it: with more in all that has names."""
+    if isinstance(plain, dict):
+        grown = {key: with_more(own, key) for key, own in plain.items()}
+        has_names = grown and name not in MAPS and all(isinstance(key, str) for key in grown)
+        return {**grown, "of a later version": [1]} if has_names else grown
+    return [with_more(own) for own in plain] if isinstance(plain, list) else plain
+
+
+@pytest.mark.parametrize("table", ["saved_state", "saved_runs", "saved_attempts"])
+def test_what_a_later_version_saves_besides_is_passed_over(
+    begin: Any, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    """A node of a cluster takes over what one of the next version saved."""
+    own = begin()
+    own.open("x", numbered(1))
+    own.stats(numbered(1), *[1.0] * 12, NAN, 500.0)
+    own.put(SilenceAdded(Silence("5f", "gpt*", "*", "*", 1 << 62, 7, "ada", "")))
+    own.save_all()
+
+    def grow(body: bytes) -> bytes:
+        version, plain = msgpack.unpackb(body[4:], strict_map_key=False)
+        return sealed([version, with_more(plain)])
+
+    change_row(own.store, table, grow)
+    found = own.crashed()
+
+    assert (found.tail, found.story()) == (0, own.story())
+    assert caplog.text == ""
+    found.close()
+
+
 def test_a_damaged_chunk_costs_its_frames_only(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

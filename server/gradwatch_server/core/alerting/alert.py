@@ -14,6 +14,7 @@ from gradwatch_server.core.alerting.fitting import MAX_RANKS, fitted
 from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.wording import cut_bytes
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.limits import MAX_TEXT_BYTES
@@ -85,8 +86,8 @@ class Update:
             "layers": tuple(plain["layers"]),
         }
         if (part := plain.get("part")) is not None:
-            changes["part"] = Part(**part)
-        return cls(**{**plain, **changes})
+            changes["part"] = Part(**known_fields(Part, part))
+        return cls(**known_fields(cls, {**plain, **changes}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Worst:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `asdict` described."""
-        return cls(**{**plain, "ranks": tuple(plain["ranks"])})
+        return cls(**known_fields(cls, {**plain, "ranks": tuple(plain["ranks"])}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +274,18 @@ class Alert:
             "layers": tuple(plain["layers"]),
             "ranks": tuple(plain.get("ranks", origin.ranks)),
         }
-        changes["spread"] = tuple(Spread(**own) for own in plain.get("spread", ()))
+        changes["spread"] = tuple(
+            Spread(**known_fields(Spread, own)) for own in plain.get("spread", ())
+        )
         if update := plain.get("update"):
             changes["update"] = Update.from_state_dict(update)
         if worst := plain.get("worst"):
             changes["worst"] = Worst.from_state_dict(worst)
         if acknowledged := plain.get("acknowledged"):
-            changes["acknowledged"] = Acknowledgement(**acknowledged)
+            changes["acknowledged"] = Acknowledgement(**known_fields(Acknowledgement, acknowledged))
         if (resolved_by := plain.get("resolved_by")) is not None:
             changes["resolved_by"] = ResolvedBy(resolved_by)
-        return cls(**{**plain, **changes})
+        return cls(**known_fields(cls, {**plain, **changes}))
 
 
 def _fields_of(own: Alert | Origin | Worst | Spread) -> dict[str, Any]:

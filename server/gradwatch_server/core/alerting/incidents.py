@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.severities import is_worse
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire.health import Severity
 
 FOLLOW_STEPS: Final = 32
@@ -88,7 +89,7 @@ class Incidents:
         """Return what `state_dict` described."""
         return cls(
             {
-                rule: Cause(**{**own, "severity": Severity(own["severity"])})
+                rule: Cause(**known_fields(Cause, {**own, "severity": Severity(own["severity"])}))
                 for rule, own in plain.items()
             }
         )

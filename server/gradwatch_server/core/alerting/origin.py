@@ -18,6 +18,7 @@ from gradwatch_server.core.alerting.attribution import (
 from gradwatch_server.core.alerting.forward import ForwardOrigin, find_forward, forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire.health import nonfinite_kind
 
 NUM_FIRST_LAYERS: Final = 5
@@ -83,7 +84,7 @@ class Origin:
         changes: dict[str, Any] = {name: tuple(plain.get(name, ())) for name in ("ranks", "notes")}
         for name in ("before", "magnitudes_before"):
             changes[name] = tuple((step, value) for step, value in plain.get(name, ()))
-        return cls(**{**plain, **changes})
+        return cls(**known_fields(cls, {**plain, **changes}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.step_order import position, step_of
 from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.noise_scale import NoiseScale
 
 
@@ -262,7 +263,7 @@ class ClosedFrames:
         self.memories = Memories(state.get("memories"))
         first_bad, frame = state["first_bad"], state["frame"]
         flags, gains = state["flags"], state["gains"]
-        self.first_bad = FirstBad(**first_bad) if first_bad else None
+        self.first_bad = FirstBad(**known_fields(FirstBad, first_bad)) if first_bad else None
         self.last_frame = Frame.from_state_dict(frame) if frame else None
         self.last_flags = None if flags is None else flags_from_state_dict(flags)
         self.last_gains = GainFrame.from_state_dict(gains) if gains else None
