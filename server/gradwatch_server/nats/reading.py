@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -26,12 +26,14 @@ PAGE_HEADERS: Final = 512
 PAUSE_S: Final = 0.1
 
 PAGE_S: Final = 15.0
-"""How long a page is tried."""
+"""How long a page, or what the last message is, is asked for."""
 
 IDLE_S: Final = 30.0
 """After this time without a question a server forgets what was read of a subject."""
 
 _SIZE: Final = "Nats-Msg-Size"
+
+T = TypeVar("T")
 
 
 class SubjectReader:
@@ -71,7 +73,7 @@ class SubjectReader:
     def read(self) -> Iterator[Stored]:
         """Yield the messages that count."""
         what = f"the messages of {self._subject}"
-        self._end = self._connection.call(self._last_sequence, what, PAGE_S)
+        self._end = self._connection.call(self._last_sequence, what, PAGE_S * 2)
         try:
             while self._next <= self._end:
                 try:
@@ -106,14 +108,16 @@ class SubjectReader:
 
     async def _last_sequence(self, client: Client) -> int:
         """Return the sequence of the last message, as the leader has it; 0 without any."""
-        require_connected(client)
-        try:
-            last = await client.jetstream(timeout=GET_S).get_msg(
-                self._stream, subject=self._subject
-            )
-        except NotFoundError:
-            return await self._forgotten(client)
-        return sequence_of(last)
+
+        async def ask() -> int:
+            try:
+                context = client.jetstream(timeout=GET_S)
+                last = await context.get_msg(self._stream, subject=self._subject)
+            except NotFoundError:
+                return await self._forgotten(client)
+            return sequence_of(last)
+
+        return await self._insist(client, ask)
 
     async def _forgotten(self, client: Client) -> int:
         """Return up to where to read what 2.9 knows no last message of; 0 without any.
@@ -130,16 +134,27 @@ class SubjectReader:
 
     async def _page(self, client: Client) -> list[Stored]:
         """Return the next messages, none if all that is left was purged meanwhile."""
+
+        async def page() -> list[Stored]:
+            if self._asks_leader:
+                return await self._ask(client)
+            try:
+                return await self._fetch(client)
+            except UNREACHABLE:
+                self._asks_leader = True
+                raise
+
+        return await self._insist(client, page)
+
+    async def _insist(self, client: Client, question: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to a question, asked again for `PAGE_S` while there is none."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PAGE_S
         while True:
             try:
                 require_connected(client)
-                if self._asks_leader:
-                    return await self._ask(client)
-                return await self._fetch(client)
+                return await question()
             except UNREACHABLE as error:
-                self._asks_leader = True
                 if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
                     raise
             await asyncio.sleep(PAUSE_S)
