@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,10 +15,9 @@ import pytest
 from nats.aio.client import Client
 from nats.js import api
 
-from gradwatch_server.cluster.creation import create_or_read
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.key_value import KeyValue
-from gradwatch_server.stores import open_ledger
 from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
 from tests.support.command import run_command
@@ -57,8 +58,6 @@ def test_what_a_node_cannot_start_with_is_one_line(
     tmp_path: Path, nats: NATSServers, url: str, connection: Connection, postgres: PostgresServer
 ) -> None:
     ledger = postgres.make_database()
-    bucket = KeyValue(connection, "first-config")
-    open_ledger(ledger, create_or_read(bucket).id, 64).close()
     wrong = api.StreamConfig(
         name="WRONG_LOG",
         subjects=["wrong.heads.*", "wrong.log.*"],
@@ -72,7 +71,6 @@ def test_what_a_node_cannot_start_with_is_one_line(
             "it does not take the user and password",
         ),
         "ledger": ({"GRADWATCH_LEDGER": stranger}, "does not let us in"),
-        "second": ({}, "give the database of this cluster with --ledger, or a new one"),
         "wrong": ({}, "the stream WRONG_LOG was made with retention = workqueue, and limits is"),
     }
 
@@ -194,3 +192,25 @@ def test_a_log_that_is_gone_is_told_and_so_is_what_was_in_it(
     assert answer.status_code == 200
     assert "are lost, which were in another stream or an older copy of it" in answer.json()["lost"]
     assert "gradwatch_entries_missing 0" not in node.get("/metrics").text
+
+
+def test_a_clock_that_is_another_one_is_told_and_all_goes_on(
+    node: Aggregator, connection: Connection
+) -> None:
+    """A lease says that it is an hour later where it was written."""
+    leases = KeyValue(connection, "running-nodes", ttl_s=LEASE_S)
+    other, revisions = NodeRecord("other", "1", "http://127.0.0.1:1", ""), [0]
+
+    def is_told() -> bool:
+        value = other.encode(time.time_ns() + 3_600 * 10**9)
+        written = leases.update("other", value, revisions[-1]) or leases.create("other", value)
+        revisions.append(written or 0)
+        answer = node.get("/readyz")
+        return answer.is_success and "the clock of node other is 36" in str(answer.json())
+
+    wait_until(is_told, "the other clock")
+    text = node.get("/metrics").text
+    told = re.search(r"^gradwatch_clock_difference_seconds (\S+)", text, re.MULTILINE)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(3_600, abs=60)
+    wait_until(lambda: "clocks" not in node.get("/readyz").json(), "its lease runs out")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.nats.errors import UnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class LogWatch:
         """Look once."""
         try:
             self._check()
+        except UnreachableError as error:  # the connection tells of it, and who writes
+            self.fault = str(error)
         except GradwatchError as error:
             if self.fault is None:
                 logger.error("the log: %s", error)

@@ -49,7 +49,7 @@ UNREACHABLE: Final = (
 
 _REFUSALS: Final = ("authorization", "authentication")
 
-_HUNG_UP: Final = (TimeoutError, ConnectionError, library.UnexpectedEOF)
+_HUNG_UP: Final = (TimeoutError, ConnectionResetError, BrokenPipeError, library.UnexpectedEOF)
 """How a connection ends after a server said why."""
 
 

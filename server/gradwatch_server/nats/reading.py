@@ -114,10 +114,23 @@ class SubjectReader:
                 context = client.jetstream(timeout=GET_S)
                 last = await context.get_msg(self._stream, subject=self._subject)
             except NotFoundError:
-                return 0
+                return await self._forgotten(client)
             return sequence_of(last)
 
         return await self._insist(client, ask)
+
+    async def _forgotten(self, client: Client) -> int:
+        """Return up to where to read what 2.9 knows no last message of; 0 without any.
+
+        It forgets which one that is when it takes one back that was more than the account may have.
+        """
+        context = client.jetstream(timeout=GET_S)
+        try:
+            await context.get_msg(self._stream, self._next, self._subject, next=True)
+        except NotFoundError:
+            return 0
+        self._asks_leader = True
+        return (await context.stream_info(self._stream)).state.last_seq
 
     async def _page(self, client: Client) -> list[Stored]:
         """Return the next messages, none if all that is left was purged meanwhile."""

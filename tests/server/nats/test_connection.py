@@ -9,10 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats import errors
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection
-from gradwatch_server.nats.errors import NATSError, NoRespondersError, UnreachableError
+from gradwatch_server.nats.errors import (
+    NATSError,
+    NoRespondersError,
+    UnreachableError,
+    is_refusal,
+    says_more,
+)
 from gradwatch_server.nats.message import Message
 from tests.support.nats_servers import NATSServers
 from tests.support.ports import ReservedPort
@@ -134,6 +141,25 @@ def test_credentials_of_an_address_are_used(tmp_path: Path) -> None:
             Connection([url.replace("//", "//ada:wrong@")], patience_s=0.5)
         assert "Authorization Violation" in str(caught.value)
         assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("says", ["Authorization Violation", "User Authentication Expired"])
+@pytest.mark.parametrize(
+    ("later", "stands"),
+    [
+        (ConnectionResetError("reset"), True),
+        (TimeoutError(), True),
+        (ConnectionRefusedError("refused"), False),
+        (errors.Error("nats: 'Maximum Connections Exceeded'"), False),
+    ],
+)
+def test_how_a_server_hangs_up_says_less_than_why(
+    says: str, later: Exception, stands: bool
+) -> None:
+    before = errors.Error(f"nats: '{says}'")
+    assert is_refusal(before)
+    assert says_more(later, before) is not stands
+    assert says_more(before, later)
 
 
 @pytest.mark.slow
