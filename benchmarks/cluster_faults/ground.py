@@ -12,12 +12,11 @@ import httpx
 
 import tests.support.aggregator as aggregator_process
 from benchmarks.cluster_faults.machines import NUM_MACHINES, Machines
-from benchmarks.harness import Aggregator
+from benchmarks.harness import Aggregator, wait_until
 from tests.support.cluster import Cluster
 from tests.support.nats_servers import NATSServers
 from tests.support.place import LOOPBACK
 from tests.support.postgres import PostgresServer
-from tests.support.waiting import wait_until
 
 CONFIG: Final = """
 [rules.nonfinite]
@@ -26,6 +25,9 @@ clear_steps = 1
 alert_events = 1000000
 """
 """Each poisoned step is an alert of its own, and all are told."""
+
+PATIENCE_S: Final = 30.0
+"""How long it may take until all that was acknowledged is counted."""
 
 
 class Ground:
@@ -99,7 +101,7 @@ class Ground:
                 for counts, wanted in zip(found, produced.values(), strict=True)
             )
 
-        wait_until(is_accounted, "all records are accounted for")
+        wait_until(is_accounted, PATIENCE_S, "all records to be accounted for")
 
     def describe(self) -> list[str]:
         """Return what each node says of itself and of who owns what."""

@@ -200,7 +200,7 @@ class _Measurement:
         self._row.produced = sum(produced.values())
         try:
             self._ground.wait_until_accounted(produced)
-        except AssertionError as error:
+        except TimeoutError as error:
             self._row.wrongs.append(str(error))
         node = next(iter(self._ground.cluster.nodes.values()))
         for run, own in zip(self._runs, trained, strict=True):

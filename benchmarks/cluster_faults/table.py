@@ -20,7 +20,7 @@ from typing import Final
 import psutil
 import pytest
 
-from benchmarks.cluster_faults.faults import FAULTS, Fault
+from benchmarks.cluster_faults.faults import FAULTS, PAST_LEASE, Fault
 from benchmarks.cluster_faults.machines import Machines, make_machines
 from benchmarks.cluster_faults.measure import NUM_RUNS, Plan, Row, measure
 from benchmarks.cluster_faults.training import PACE_S, RATE, Call
@@ -160,11 +160,15 @@ def _notes(lease_s: float) -> list[str]:
         "quiet time before, and the same ratio of the watch beside it, that of the single "
         "process, which no fault touches."
     )
+    cut = (
+        "network cut: between the machines of two nodes, each of which has a NATS server too, for "
+        f"{PAST_LEASE:g} leases at least. An owner is paused as long."
+    )
     signals = (
         "PostgreSQL is stopped by SIGQUIT, which leaves its files as a crash does, and none of "
         "its processes. All others are killed by SIGKILL."
     )
-    return [about, waits, calls, signals]
+    return [about, waits, calls, cut, signals]
 
 
 def _markdown(

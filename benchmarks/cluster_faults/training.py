@@ -29,7 +29,9 @@ FIRST_POISONED: Final = 40
 """Rules know what is usual by then."""
 
 POLL_S: Final = 0.01
-DRAIN_S: Final = 90.0
+DRAIN_S: Final = 60.0
+"""How long a training waits at its end for what is not acknowledged."""
+
 STOP: Final = "stop"
 AGAIN: Final = "again"
 

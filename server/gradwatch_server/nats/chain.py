@@ -162,10 +162,19 @@ async def walk(
 
 
 async def last_of(client: Client, stream: str, subject: str) -> api.RawStreamMsg | None:
-    """Return the last message of a subject that counts, None without any; it reads all."""
+    """Return the last message of a subject that counts, None without any; it reads all.
+
+    Where one before it is missing the chain begins anew: after kills of servers of 2.9 the same
+    message may have another sequence on the next leader, and what names the old one is the newest.
+    """
     chain, last = Chain(), None
     async for message in walk(client, stream, subject):
-        if chain.take(sequence_of(message), message.headers):
+        try:
+            counts = chain.take(sequence_of(message), message.headers)
+        except MissingError:
+            chain = Chain()
+            counts = chain.take(sequence_of(message), message.headers)
+        if counts:
             last = message
     return last
 

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from nats.js import api
 
+from gradwatch_server.nats.chain import AFTER
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
@@ -127,6 +128,18 @@ def test_of_those_that_write_at_the_same_moment_one_does(
             assert bucket.get("7") == KeyEntry("7", str(winner).encode(), revision)
     for connection in connections:
         connection.close()
+
+
+def test_a_key_whose_messages_were_renumbered_goes_on(nats_connection: Connection) -> None:
+    """The newest one names one before it by a number that it has no more."""
+    name = f"keys-{next(_NUMBERS)}"
+    bucket = KeyValue(nats_connection, name)
+    for key in "abc":
+        bucket.create(key, b"old")
+    nats_connection.publish(f"$KV.{name}.a", b"new", {AFTER: "3"})
+    wait_until(lambda: bucket.get("a") == KeyEntry("a", b"new", 4), "the newest one")
+    assert bucket.update("a", b"newer", 4) == 5
+    assert bucket.entries()["a"] == KeyEntry("a", b"newer", 5)
 
 
 @pytest.mark.slow
