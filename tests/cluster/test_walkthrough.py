@@ -39,7 +39,7 @@ SERVERS, NODE, TRAINING, OWNER, ALERTS, END = re.findall(
 )
 NODES: Final = ("1", "2", "3")
 OF_THE_PAGE, POISON_STEP = 1500, 150
-KILL_STEP: Final = POISON_STEP - 30  # so that the NaN comes while nobody owns the run
+KILL_STEP: Final = POISON_STEP - 50  # so that the NaN comes while nobody owns the run
 WITHIN_S: Final = 10.0
 SLACK_S: Final = 5.0
 """What a busy machine may add: here one machine runs all, and whatever else is tested."""
@@ -134,7 +134,7 @@ def test_who_follows_the_page_and_kills_the_owner_is_told_once(walk: Walk) -> No
 
     wait_until(is_far, "the run is that far")
     with ExitStack() as stack:
-        streams = [Listener(urls[number], "/alerts/stream?run=walk") for number in living]
+        streams = [Listener(urls[number], "/alerts/stream", after=0) for number in living]
         for stream in streams:
             stack.callback(stream.close)
         nodes[victim].end(signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_who_follows_the_page_and_kills_the_owner_is_told_once(walk: Walk) -> No
 
 def told_of(stream: Listener) -> list[tuple[float, str]]:
     """Return when the NaN was told, and the id of the alert."""
-    pairs = zip(stream.times_s, stream.events, strict=True)
+    pairs = zip(stream.times_s, stream.events, strict=False)
     kind = ("nonfinite", "firing", "walk")
     return [
         (at_s, own["id"]) for at_s, own in pairs if (own["rule"], own["state"], own["run"]) == kind
