@@ -33,6 +33,9 @@ FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """Pause before an engine that failed is started again; it doubles up to the second."""
 
+POLL_MS: Final = 200
+"""How long a round of an engine waits for a message: a node has many engines, which cost idle."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -218,6 +221,7 @@ class Partition:
                 budget_use=self._budget_use,
                 http_url=around.http_url,
                 timings=around.timings,
+                poll_ms=POLL_MS,
             )
             app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
             tell_storage_errors(app)

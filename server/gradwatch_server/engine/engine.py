@@ -69,6 +69,7 @@ class Engine(threading.Thread):
         http_url: str = "",
         stopping: threading.Event | None = None,
         timings: Timings | None = None,
+        poll_ms: int = POLL_MS,
     ) -> None:
         """Read what the store has.
 
@@ -87,6 +88,7 @@ class Engine(threading.Thread):
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
             timings: Where it is noted how long things take.
+            poll_ms: How long a round waits for a message; commands wait as long.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -115,6 +117,7 @@ class Engine(threading.Thread):
         self._retention = retention or RetentionPolicy()
         self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
+        self._poll_ms = poll_ms
         self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
         self._withheld = False  # whether alerts were applied that are not stored
         self._recover(rules, window_steps)
@@ -198,7 +201,7 @@ class Engine(threading.Thread):
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        poll_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        poll_ms = self._poll_ms if self._delivery.is_done else BUSY_POLL_MS
         for message in self._ingest.receive(poll_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
