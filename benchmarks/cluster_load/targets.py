@@ -204,7 +204,8 @@ class Stores:
         """What runs."""
 
         async def ask(client: Client) -> str:
-            return str(client.connected_server_version)
+            version = client.connected_server_version
+            return f"{version.major}.{version.minor}.{version.patch}"
 
         return self._connection.call(ask, "the version of NATS")
 
