@@ -21,6 +21,7 @@ from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
 from tests.support.nats_servers import NATSServers
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import PATIENCE_S
 
 NUM_NATS: Final = 3
 
@@ -254,11 +255,11 @@ class Stores:
         """Delete what a cluster left, so that the next one finds as much room."""
 
         async def delete(client: Client) -> None:
-            manager = client.jetstream()
+            manager = client.jetstream(timeout=PATIENCE_S)
             for stream in await manager.streams_info():
                 await manager.delete_stream(stream.config.name or "")
 
-        self._connection.call(delete, "the streams of a cluster", 30.0)
+        self._connection.call(delete, "the streams of a cluster", PATIENCE_S)
         self._postgres.execute(f"DROP DATABASE {database.rpartition('/')[2]} WITH (FORCE)")
 
 
