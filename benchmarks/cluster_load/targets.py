@@ -31,6 +31,8 @@ ENVIRON: Final = {
     "GRADWATCH_RULES__RANK_SILENT__ENABLED": "false",
     "GRADWATCH_BUDGETS__RUNS": "20000",
     "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "20000",
+    # At the limit itself new connections are refused for a while.
+    "GRADWATCH_BUDGETS__INGEST_CONNECTIONS": "8192",
     # What changed is saved at the end of a pass, and not anywhere in it.
     "GRADWATCH_CHECKPOINT_S": "3600",
     # On so few cores a lease is not to be lost because senders take all of them for a while.
