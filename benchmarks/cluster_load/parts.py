@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from benchmarks.cluster_load.load import WARM, Load
@@ -42,11 +43,6 @@ class Pair:
     alone: Pass
     cluster: Pass
 
-    @property
-    def ratio(self) -> float:
-        """CPU time of nodes for a record, to that of the single process."""
-        return self.cluster.each.nodes / self.alone.each.nodes
-
 
 def grid(stores: Stores, *, quick: bool) -> list[tuple[int, int, Pair]]:
     """Measure numbers of nodes and partitions, each right after the single process."""
@@ -56,7 +52,7 @@ def grid(stores: Stores, *, quick: bool) -> list[tuple[int, int, Pair]]:
     for nodes, partitions in QUICK_GRID if quick else GRID:
         if alone is None or partitions == 1:  # once for each number of nodes
             alone = _on(single, load)
-        cluster = _on(lambda n=nodes, p=partitions: stores.cluster(n, p), load)  # type: ignore[misc]
+        cluster = _on(partial(stores.cluster, nodes, partitions), load)
         found.append((nodes, partitions, Pair(alone, cluster)))
     return found
 
@@ -84,7 +80,7 @@ def sizing(stores: Stores, *, quick: bool) -> tuple[Pair, Pair, Record]:
         memory["frame"] = target.used("window_bytes") / (frames + load.runs * WARM)
 
     alone = _on(single, load, look)
-    large = Pair(alone, _on(lambda: stores.cluster(1, PARTITIONS), load))
+    large = Pair(alone, _on(partial(stores.cluster, 1, PARTITIONS), load))
     # Four times as often as ranks do, so that what a node does anyway hardly counts.
     ranks, steps = (8, 4) if quick else (1_024, 20)
     beats = Load(1, ranks, steps, FLAT_LAYERS, rate=2.0 * ranks, beats=True)
@@ -107,7 +103,7 @@ def sizing(stores: Stores, *, quick: bool) -> tuple[Pair, Pair, Record]:
 
 
 def _pair(stores: Stores, load: Load) -> Pair:
-    return Pair(_on(single, load), _on(lambda: stores.cluster(1, PARTITIONS), load))
+    return Pair(_on(single, load), _on(partial(stores.cluster, 1, PARTITIONS), load))
 
 
 def _on(place: Place, load: Load, look: Callable[[Target], None] = lambda _: None) -> Pass:

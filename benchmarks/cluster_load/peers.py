@@ -53,13 +53,11 @@ class Sent:
     """What one process did.
 
     Args:
-        messages: Records that were acknowledged, or BEATs that were sent.
-        num_bytes: Their bytes, once each.
+        num_bytes: Bytes of the records that were acknowledged, once each.
         again: Records that were sent more than once.
         finished_ns: `time.monotonic_ns` when the last one was acknowledged.
     """
 
-    messages: int
     num_bytes: int
     again: int
     finished_ns: int
@@ -211,10 +209,10 @@ class Peers:
     def _due(self) -> Iterator[list[Session]]:
         """Yield, whenever asked, whose turn came since: one session after the other, in turns."""
         total, done, began_s = self._load.steps * len(self.sessions), 0, time.monotonic()
-        rate = (self._load.rate or math.inf) * len(self.sessions) / self._load.sessions
+        rate = (self._load.rate or 0.0) * len(self.sessions) / self._load.sessions
         while True:
-            passed = rate * (time.monotonic() - began_s)
-            upto = total if passed >= total else int(passed)
+            passed = int(rate * (time.monotonic() - began_s)) if rate else total
+            upto = min(passed, total)
             yield [self.sessions[i % len(self.sessions)] for i in range(done, upto)]
             done = upto
 
@@ -246,7 +244,6 @@ def run_peers(job: Job, pipe: Pipe) -> None:
         messages = [message for own in peers.sessions for message in own.messages[1 + WARM :]]
         pipe.send(
             Sent(
-                messages=len(messages) or job.load.steps * len(peers.sessions),
                 num_bytes=sum(len(frame) for message in messages for frame in message),
                 again=sum(own.again for own in peers.sessions),
                 finished_ns=finished_ns,

@@ -21,6 +21,7 @@ from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
 from tests.support.nats_servers import NATSServers
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import PATIENCE_S
 
 NUM_NATS: Final = 3
 
@@ -30,6 +31,8 @@ ENVIRON: Final = {
     "GRADWATCH_RULES__RANK_SILENT__ENABLED": "false",
     "GRADWATCH_BUDGETS__RUNS": "20000",
     "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "20000",
+    # At the limit itself new connections are refused for a while.
+    "GRADWATCH_BUDGETS__INGEST_CONNECTIONS": "8192",
     # What changed is saved at the end of a pass, and not anywhere in it.
     "GRADWATCH_CHECKPOINT_S": "3600",
     # On so few cores a lease is not to be lost because senders take all of them for a while.
@@ -204,7 +207,8 @@ class Stores:
         """What runs."""
 
         async def ask(client: Client) -> str:
-            return str(client.connected_server_version)
+            version = client.connected_server_version
+            return f"{version.major}.{version.minor}.{version.patch}"
 
         return self._connection.call(ask, "the version of NATS")
 
@@ -253,11 +257,11 @@ class Stores:
         """Delete what a cluster left, so that the next one finds as much room."""
 
         async def delete(client: Client) -> None:
-            manager = client.jetstream()
+            manager = client.jetstream(timeout=PATIENCE_S)
             for stream in await manager.streams_info():
                 await manager.delete_stream(stream.config.name or "")
 
-        self._connection.call(delete, "the streams of a cluster", 30.0)
+        self._connection.call(delete, "the streams of a cluster", PATIENCE_S)
         self._postgres.execute(f"DROP DATABASE {database.rpartition('/')[2]} WITH (FORCE)")
 
 

@@ -39,6 +39,12 @@ LOG_SHARE: Final = 0.75
 """What of the stream's room all logs together are trimmed to: what is deleted goes a little later,
 and leases are to find room whatever the log takes."""
 
+MAX_WAITING_ALERT_BYTES: Final = 8 << 20
+"""Alerts of a partition that may wait for a ledger that is away; then its records wait as well."""
+
+POLL_MS: Final = 200
+"""How long a round of an engine waits for a message: a node has many engines, which cost idle."""
+
 
 def retention_in(settings: Settings, partitions: int) -> RetentionPolicy:
     """Return what is kept of each partition: all logs together fit into the stream."""
@@ -47,10 +53,6 @@ def retention_in(settings: Settings, partitions: int) -> RetentionPolicy:
         return policy
     share = round(most * LOG_SHARE / partitions)
     return replace(policy, log_max_bytes=min(policy.log_max_bytes, share))
-
-
-MAX_WAITING_ALERT_BYTES: Final = 8 << 20
-"""Alerts of a partition that may wait for a ledger that is away; then its records wait as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,7 @@ class Partition:
                 http_url=around.http_url,
                 timings=around.timings,
                 max_waiting_alert_bytes=MAX_WAITING_ALERT_BYTES,
+                poll_ms=POLL_MS,
             )
             app = make_app(engine, store.alert_events, around.alert_stream, around.parts)
             tell_storage_errors(app)

@@ -71,6 +71,7 @@ class Engine(threading.Thread):
         stopping: threading.Event | None = None,
         timings: Timings | None = None,
         max_waiting_alert_bytes: int = 0,
+        poll_ms: int = POLL_MS,
     ) -> None:
         """Read what the store has.
 
@@ -91,6 +92,7 @@ class Engine(threading.Thread):
             timings: Where it is noted how long things take.
             max_waiting_alert_bytes: Alerts that may wait for a store that is away while the log is
                 not: records are taken in meanwhile.
+            poll_ms: How long a round waits for a message; commands wait as long.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -119,6 +121,7 @@ class Engine(threading.Thread):
         self._retention = retention or RetentionPolicy()
         self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
+        self._poll_ms = poll_ms
         self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
         self._withheld = False  # whether it was stopped before all alerts were stored
         self._waiting_alerts = WaitingAlerts(store.alert_events, max_waiting_alert_bytes)
@@ -203,7 +206,7 @@ class Engine(threading.Thread):
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        poll_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        poll_ms = self._poll_ms if self._delivery.is_done else BUSY_POLL_MS
         for message in self._ingest.receive(poll_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
