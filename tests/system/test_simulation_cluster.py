@@ -105,7 +105,7 @@ def lives_for_ever(bucket: Any, key: str) -> Any:
         (
             "gradwatch_server.storage.jetstream.subject._digest",
             lambda *_: next(NUMBERS).to_bytes(16),
-            {"unanswered": 0.3, "leader": 0.03, "cut_s": 20.0},
+            {"unanswered": 0.3, "leader": 0.1, "cut_s": 20.0, "points": 0, "lease_s": 60.0},
             "an owner ends only for one of a later epoch",
         ),
     ],

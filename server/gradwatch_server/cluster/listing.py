@@ -118,6 +118,8 @@ class Listings:
             await Problem(422, "query spark: a number")(scope, receive, send)
             return
         spark = None if given is None else int(given)
+        known = ((own, True) for own in await self._summaries())
+        published = ((own, False) for own in await self._published(self._idle()[0], spark))
         rows = [
             {
                 "key": own.key,
@@ -125,9 +127,9 @@ class Listings:
                 "phase": own.phase,
                 "status": own.status,
                 "text": own.row(spark).decode("ascii"),
-                "is_known": getattr(own, "is_known", True),
+                "is_known": is_known,
             }
-            for own in (*await self._summaries(), *await self._published(self._idle()[0], spark))
+            for own, is_known in (*known, *published)
         ]
         await Json(rows)(scope, receive, send)
 

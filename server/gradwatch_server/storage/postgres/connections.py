@@ -136,7 +136,8 @@ class Connections:
         try:
             self._check()  # again: it may have waited
             connection = self._take()
-            self._lent[id(connection)] = connection
+            with self._lock:
+                self._lent[id(connection)] = connection
             try:
                 yield connection
             finally:

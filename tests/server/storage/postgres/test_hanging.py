@@ -87,17 +87,16 @@ def test_all_who_wait_are_told_and_nobody_waits_after_that(
 def test_servers_that_stand_still_are_left_behind(ledger_database: LedgerDatabase) -> None:
     """Those of the connections there are: new ones are let in."""
 
-    def servers_of_it() -> list[psutil.Process]:
-        found = ledger_database.execute(SERVERS)
-        return [psutil.Process(pid) for (pid,) in found]
+    def pids() -> set[int]:
+        return {pid for (pid,) in ledger_database.execute(SERVERS)}
 
-    before = len(servers_of_it())
+    before = pids()
     ledger = open_ledger(ledger_database.url, CLUSTER_ID, PARTITIONS)
     assert isinstance(ledger, PostgresLedger)
     assert fault_of(ledger) is None
     # The one that was asked, and the one that asks whether it answers.
-    wait_until(lambda: len(servers_of_it()) >= before + 2, "both connections")
-    servers = servers_of_it()
+    wait_until(lambda: len(pids() - before) >= 2, "both connections")
+    servers = [psutil.Process(pid) for pid in pids() - before]
     for server in servers:
         server.suspend()
     try:
