@@ -8,49 +8,44 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
-from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.metrics.snapshot import NodeNumbers
-from gradwatch_server.api.security.access import AccessPolicy
-from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
+from gradwatch_server.cluster.access import access_policy, advertised_url
 from gradwatch_server.cluster.catalogue.publisher import CataloguePublisher
 from gradwatch_server.cluster.catalogue.reader import CatalogueReader
 from gradwatch_server.cluster.clocks import Clocks
 from gradwatch_server.cluster.condition import Condition
-from gradwatch_server.cluster.creation import create_or_read
 from gradwatch_server.cluster.front import Front
 from gradwatch_server.cluster.gateway import Gateway
 from gradwatch_server.cluster.host import AnswerPost, Host, answers_to
+from gradwatch_server.cluster.idle import idle_partitions
 from gradwatch_server.cluster.ledger_watch import LedgerWatch
 from gradwatch_server.cluster.listing import Listings
 from gradwatch_server.cluster.log_watch import LogWatch
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.names import Names, host_name
 from gradwatch_server.cluster.node_numbers import read_numbers
-from gradwatch_server.cluster.node_record import NodeRecord, decode_node
+from gradwatch_server.cluster.node_record import NodeRecord
 from gradwatch_server.cluster.node_view import NodeView
 from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
 from gradwatch_server.cluster.partition import Surroundings, retention_in
-from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.services import Services
 from gradwatch_server.cluster.silences import ClusterSilences
 from gradwatch_server.cluster.stream_tokens import shared_stream_tokens
 from gradwatch_server.cluster.takeovers import Takeovers
 from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
-from gradwatch_server.cluster.versions import check_neighbours
-from gradwatch_server.cluster.workers import Workers
+from gradwatch_server.cluster.workers import Workers, leave
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
-from gradwatch_server.errors import GradwatchError
 from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.http_server import (
     Ending,
@@ -62,15 +57,11 @@ from gradwatch_server.http_server import (
     quiet_signals,
 )
 from gradwatch_server.log_limits import LogLimits
-from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
-from gradwatch_server.nats.key_value import KeyValue
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.preparation import prepare
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings
-from gradwatch_server.storage.replicated import ReplicatedStorage
-from gradwatch_server.stores import open_replicated
 from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
@@ -94,7 +85,7 @@ def serve_node(
         node = _Node(settings, stack)
         node.run(announce, reloading)
     if node.workers.do_hang:
-        _leave()
+        leave()
 
 
 class _Node:
@@ -112,17 +103,15 @@ class _Node:
         self._timings = Timings()
         self._takeovers = Takeovers()
         self._clocks = Clocks(self._id, Clock().now_ns)
-        self._connection = Connection((settings.cluster or "").split(","), self._id)
-        stack.callback(self._connection.close)
-        self._creation = patiently(
-            lambda: create_or_read(self._bucket(self._names.config), settings.cluster_partitions)
-        )
-        self._storage = patiently(self._open_storage)
-        stack.callback(self._storage.close)
+        self._services = Services(settings, self._id, self._names)
+        stack.callback(self._services.close)
+        self._connection, self._storage = self._services.connection, self._services.storage
+        self._partitions = self._services.partitions
         self.workers = Workers()
         stack.callback(self.workers.shut_down)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
+        self._advertised = advertised_url(settings, self._http_url)
         self._build()
         self._notifications = ClusterNotifications(
             settings.notify,
@@ -135,31 +124,8 @@ class _Node:
             lambda epoch: self._host.note_outranked(PARTITION, epoch),
         )
 
-    def _open_storage(self) -> ReplicatedStorage:
-        return open_replicated(
-            self._connection,
-            self._settings.ledger or "",
-            self._creation.id,
-            self._creation.partitions,
-            namespace=self._settings.cluster_namespace,
-            replicas=self._settings.cluster_replicas,
-            log_max_bytes=self._settings.cluster_log_max_bytes,
-            owner=self._id,
-        )
-
-    def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
-        replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
-        return KeyValue(self._connection, name, replicas, ttl_s, timeout_s=lease_s)
-
-    def _nodes(self, lease_s: float) -> KeyValue:
-        """Return the bucket of leases, which are of versions that this node may join."""
-        bucket = self._bucket(self._names.nodes, lease_s)
-        found = (decode_node(entry.value or b"") for entry in bucket.entries().values())
-        check_neighbours(__version__, (own for own in found if own is not None))
-        return bucket
-
     def _build(self) -> None:
-        settings, partitions = self._settings, self._creation.partitions
+        settings, services = self._settings, self._services
         self._alert_stream = AlertStream(self._storage.alert_events)
         self._ending = Ending(self._alert_stream)
         self._watch = LedgerWatch(self._storage.alert_events, self._wake)
@@ -169,20 +135,19 @@ class _Node:
         self._publisher = CataloguePublisher(lambda: self._host.owned)
         self._gateway = Gateway(
             settings.ingest,
-            partitions,
+            self._partitions,
             self._host,
             self._made.keys,
             self._budget_use,
             self._ending.fail,
         )
         self._stack.callback(self._gateway.stop)
-        lease_s = settings.cluster_lease_s
         self._membership = Membership(
-            NodeRecord(self._id, __version__, self._advertised(), self._gateway.endpoint),
-            patiently(lambda: self._nodes(lease_s)),
-            patiently(lambda: self._bucket(self._names.owners)),
-            partitions,
-            lease_s,
+            NodeRecord(self._id, __version__, self._advertised, self._gateway.endpoint),
+            services.leases(),
+            services.bucket(self._names.owners),
+            self._partitions,
+            settings.cluster_lease_s,
             self._host,
             self._clocks,
         )
@@ -205,32 +170,20 @@ class _Node:
             self._clocks,
             lambda: (engine.published for engine in self._view.engines()),
         )
-        bucket = patiently(lambda: self._bucket(self._names.silences))
+        bucket = services.bucket(self._names.silences)
         self._silences = ClusterSilences(bucket, self._view.engines, self._view.clock)
         self._view.silences = self._silences
         ticks = Ticks(lambda: self._view.published.runs, self._view.place)
         self._ticks = ClusterTicks(self._id, self._names.ticks, self._connection, ticks)
 
-    def _advertised(self) -> str:
-        """Return where other nodes reach the HTTP of this one.
-
-        Raises:
-            GradwatchError: If nobody said so and it cannot be known.
-        """
-        if self._settings.advertise is not None:
-            return self._settings.advertise.rstrip("/")
-        if is_wildcard(split_address(self._settings.http)[0]):
-            msg = (
-                f"other nodes cannot tell where {self._settings.http} is: say where they reach "
-                "this node, such as --advertise http://10.0.0.5:8420"
-            )
-            raise GradwatchError(msg)
-        return self._http_url
-
     def run(self, announce: Callable[[str, str], None], reloading: RulesReload) -> None:
         """Run until told to stop."""
         stack, collector = self._stack, GarbageCollector()
-        app = SecurityMiddleware(self._front(), self._policy())
+        front = self._front()
+        policy = access_policy(
+            self._settings, self._advertised, self._made.keys, self._parts.stream_tokens
+        )
+        app = SecurityMiddleware(front, policy)
         config = http_config(self._settings, app, self._limits)
         server = HttpServer(config, self._alert_stream, self._limits, self._log_limits, collector)
         self._ending.server = server
@@ -276,13 +229,13 @@ class _Node:
         )
         return Surroundings(
             settings=self._settings,
-            retention=retention_in(self._settings, self._creation.partitions),
+            retention=retention_in(self._settings, self._partitions),
             storage=self._storage,
             postman=post,
             alert_stream=self._alert_stream,
             parts=self._parts,
             endpoint=self._gateway.endpoint,
-            http_url=self._advertised(),
+            http_url=self._advertised,
             timings=self._timings,
             takeovers=self._takeovers,
             on_alerts=self._tell_alerts,
@@ -294,8 +247,9 @@ class _Node:
         keys = self._made.keys
         proxy = Proxy(self._id)
         token = keys.tokens.read if keys is not None else None
+        idle = partial(idle_partitions, self._partitions, self._host, self._membership)
         listings = Listings(
-            lambda: self._membership.live, self._id, proxy, token, self._catalogue, self._idle
+            lambda: self._membership.live, self._id, proxy, token, self._catalogue, idle
         )
         self._parts = ApiParts(
             stream_tokens=shared_stream_tokens(keys),
@@ -317,7 +271,7 @@ class _Node:
             app,
             self._host,
             self._membership,
-            self._creation.partitions,
+            self._partitions,
             events,
             listings,
             self._catalogue,
@@ -326,28 +280,9 @@ class _Node:
         )
 
     def _numbers(self) -> NodeNumbers:
-        partitions = self._creation.partitions
-        return read_numbers(self._membership, self._host, self._clocks, self._takeovers, partitions)
-
-    def _idle(self) -> tuple[list[int], list[int]]:
-        """Return the partitions of this node for which no engine answers, and those of none."""
-        here, nowhere, owned = [], [], self._host.owned
-        for number in range(self._creation.partitions):
-            if (own := owned.get(number)) is not None:
-                if own.awaits_engine:
-                    here.append(number)
-            elif (owner := self._membership.owner_of(number)) is None:
-                nowhere.append(number)
-            elif owner.id == self._id:  # it was lost, or is being released
-                here.append(number)
-        return here, nowhere
-
-    def _policy(self) -> AccessPolicy:
-        settings = self._settings
-        own = split_address(self._advertised().partition("//")[2].partition("/")[0])[0]
-        hosts = Hosts(split_address(settings.http)[0], (*settings.http_hosts, own))
-        tokens = self._made.keys.tokens if self._made.keys is not None else None
-        return AccessPolicy(hosts, tokens, self._parts.stream_tokens)
+        return read_numbers(
+            self._membership, self._host, self._clocks, self._takeovers, self._partitions
+        )
 
     def _notifying_epoch(self) -> int | None:
         """Return the epoch with which this node sends notifications, None if it does not."""
@@ -367,10 +302,3 @@ class _Node:
         self._watch.wake()
         with contextlib.suppress(NATSError):  # the others look each second
             self._connection.publish(self._names.alerts)
-
-
-def _leave() -> NoReturn:
-    """End the process although threads wait for PostgreSQL, which Python would wait for."""
-    logger.error("not all was saved, as PostgreSQL hangs: the next owners read it from the log")
-    logging.shutdown()
-    os._exit(1)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NoReturn
+
+logger = logging.getLogger(__name__)
 
 THREADS: Final = 4
 """Partitions that are opened at once, and that are ended at once."""
@@ -33,3 +37,10 @@ class Workers:
             if waiting.is_alive():
                 self.do_hang = True
                 pool.shutdown(wait=False, cancel_futures=True)
+
+
+def leave() -> NoReturn:
+    """End the process although threads wait for PostgreSQL, which Python would wait for."""
+    logger.error("not all was saved, as PostgreSQL hangs: the next owners read it from the log")
+    logging.shutdown()
+    os._exit(1)
