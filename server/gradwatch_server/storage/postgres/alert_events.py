@@ -161,7 +161,7 @@ class PostgresAlertEvents(PostgresAlertReader):
             "runs": [event.run for event in events],
             "bodies": [event.body for event in events],
         }
-        return max(cursor for (cursor,) in connection.execute(_ADD, values))
+        return max(int(cursor) for (cursor,) in connection.execute(_ADD, values))
 
     def sizes(self, after: int, most: int) -> Iterator[EventSize]:
         """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
