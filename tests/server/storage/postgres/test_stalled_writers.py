@@ -136,6 +136,7 @@ def test_alerts_wait_for_a_server_that_stands_still_for_less_long_than_others(
     """As one does whose disk does not answer while others have all in memory."""
     own = ledger.take(0, 1)
     monkeypatch.setattr(alert_events, "BRIEF_S", 0.3)
+    monkeypatch.setattr(heartbeat, "STATEMENT_S", 2 * PATIENCE_S)
     slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM "
     slow += f"pg_sleep({PATIENCE_S}); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT ON "
     ledger_database.execute(f"{slow} gradwatch.alert_events FOR EACH ROW EXECUTE FUNCTION slow()")
