@@ -103,7 +103,7 @@ class LedgerDatabase:
 
         class CountedCursor(BinaryCursor):
             def execute(self, query: Any, *arguments: Any, **settings: Any) -> Any:
-                starts = ("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE")
+                starts = ("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE", "WITH taken")
                 self._count(query.strip().startswith(starts))
                 found = super().execute(query, *arguments, **settings)
                 self._count(query == "COMMIT")  # after all others the next one comes anyway

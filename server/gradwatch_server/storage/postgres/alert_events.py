@@ -12,17 +12,22 @@ from typing import Any, Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.event_decoder import EventDecoder
-from gradwatch_server.storage.postgres.connections import Connection, execute_all
-from gradwatch_server.storage.postgres.database import Database, Fence
+from gradwatch_server.storage.postgres.connections import Connection
+from gradwatch_server.storage.postgres.database import BRIEF_S, Database, Fence
 from gradwatch_server.storage.postgres.known_bytes import KnownBytes
 from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, EventSize, NewAlertEvent
 
-_TAKE_CURSORS: Final = "UPDATE alert_cursor SET newest = newest + %s RETURNING newest"
-
 _ADD: Final = """
+    WITH taken AS (
+        UPDATE alert_cursor SET newest = newest + %(count)s RETURNING newest - %(count)s AS before
+    )
     INSERT INTO alert_events (cursor, partition, alert_id, state, run, body, stored_ns)
-    VALUES (%s, %s, %s, %s, %s, %s, %s)
+    SELECT before + place, %(partition)s, alert_id, state, run, body, %(now_ns)s
+    FROM taken, unnest(%(ids)s::text[], %(changes)s::text[], %(runs)s::text[], %(bodies)s::text[])
+    WITH ORDINALITY AS own (alert_id, state, run, body, place)
+    RETURNING cursor
 """
+"""All in one, for all other owners wait for that row until the transaction ends."""
 
 _STORED: Final = """
     SELECT alert_id, state FROM alert_events
@@ -136,7 +141,8 @@ class PostgresAlertEvents(PostgresAlertReader):
             wanted.setdefault((event.alert_id, event.change), event)
         if not wanted:
             return self.newest()
-        with self._bytes.changing() as change, self._db.writing(self._fence) as connection:
+        writing = self._db.writing(self._fence, BRIEF_S)
+        with self._bytes.changing() as change, writing as connection:
             ids, changes = zip(*wanted, strict=True)
             for key in connection.execute(_STORED, (list(ids), list(changes))):
                 del wanted[key]
@@ -146,16 +152,16 @@ class PostgresAlertEvents(PostgresAlertReader):
 
     def _insert(self, connection: Connection, events: Sequence[NewAlertEvent]) -> int:
         """Insert events and return the cursor of the last one."""
-        # Last, for all other owners wait for this row until the transaction ends.
-        ((newest,),) = connection.execute(_TAKE_CURSORS, (len(events),)).fetchall()
-        own, now_ns = self._fence.partition, self._clock.now_ns()
-        first = newest - len(events) + 1
-        rows = [
-            (cursor, own, event.alert_id, event.change, event.run, event.body, now_ns)
-            for cursor, event in enumerate(events, first)
-        ]
-        execute_all(connection, _ADD, rows)
-        return int(newest)
+        values = {
+            "count": len(events),
+            "partition": self._fence.partition,
+            "now_ns": self._clock.now_ns(),
+            "ids": [event.alert_id for event in events],
+            "changes": [event.change for event in events],
+            "runs": [event.run for event in events],
+            "bodies": [event.body for event in events],
+        }
+        return max(int(cursor) for (cursor,) in connection.execute(_ADD, values))
 
     def sizes(self, after: int, most: int) -> Iterator[EventSize]:
         """Yield the sizes of the events after a cursor, oldest first, at most *most*."""

@@ -117,12 +117,15 @@ class Connections:
         self._most = most
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._lent: dict[int, Connection] = {}
+        self._lent: dict[int, tuple[Connection, float | None]] = {}
         self._is_closed = False
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[Connection]:
+    def one(self, longest_s: float | None = None) -> Iterator[Connection]:
         """Lend a connection.
+
+        Args:
+            longest_s: How long one statement may take, None for as long as those of all may.
 
         Raises:
             StorageError: If others have all of them for long, the pool is closed, or as *check*
@@ -137,7 +140,7 @@ class Connections:
             self._check()  # again: it may have waited
             connection = self._take()
             with self._lock:
-                self._lent[id(connection)] = connection
+                self._lent[id(connection)] = connection, longest_s
             try:
                 yield connection
             finally:
@@ -175,9 +178,10 @@ class Connections:
         """
         now_s = time.monotonic()
         with self._lock:
-            for connection in self._lent.values():
+            for connection, own_s in self._lent.values():
                 since_s = getattr(connection, "busy_since_s", None)
-                if since_s is not None and now_s - since_s >= (longest_s or 0.0):
+                limit_s = 0.0 if longest_s is None else min(longest_s, own_s or longest_s)
+                if since_s is not None and now_s - since_s >= limit_s:
                     _shut_down(connection)
             idle = self._idle if longest_s is None else []
             self._idle = self._idle if longest_s is not None else []

@@ -17,6 +17,7 @@ from gradwatch_server.storage.postgres.address import Address
 from gradwatch_server.storage.postgres.connections import Connection, Connections, connect
 from gradwatch_server.storage.postgres.faults import storage_errors
 from gradwatch_server.storage.postgres.heartbeat import HANGS_S, Heartbeat
+from gradwatch_server.storage.postgres.stalled_writers import end_stalled
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 WRITERS: Final = 6
@@ -33,6 +34,10 @@ keep all others from storing alerts."""
 
 LOCK_MS: Final = 5_000
 """How long a statement waits for others: longer than they may rest."""
+
+BRIEF_S: Final = 20.0
+"""How long a statement may take, although others are answered, where what is written is little and
+others wait: alerts, and who has a partition."""
 
 READING_MS: Final = 300_000
 """How long one that reads may rest: it keeps PostgreSQL from removing what was deleted."""
@@ -80,7 +85,8 @@ class Database:
         self._writers = Connections(self._writer, WRITERS, self._check_answers)
         self._readers = Connections(self._reader, READERS, self._check_answers)
         pools = self._writers, self._readers
-        self._heartbeat = Heartbeat(self._beating, pools, address.name)
+        question = end_stalled(STALLED_MS)
+        self._heartbeat = Heartbeat(self._beating, pools, address.name, question)
         self._heartbeat.start()
 
     def _check_answers(self) -> None:
@@ -121,18 +127,19 @@ class Database:
             yield connection
 
     @contextlib.contextmanager
-    def writing(self, fence: Fence | None) -> Iterator[Connection]:
+    def writing(self, fence: Fence | None, longest_s: float | None = None) -> Iterator[Connection]:
         """Commit what is written inside, all or none.
 
         Args:
             fence: Who writes; None for what is of no partition.
+            longest_s: How long one statement may take, None for as long as those of all may.
 
         Raises:
             StorageError: If the partition was taken by another (`StorageFault.GONE`), or it fails.
         """
         with (
             storage_errors(self._address),
-            self._writers.one() as connection,
+            self._writers.one(longest_s) as connection,
             _transaction(connection, "READ COMMITTED"),
         ):
             if fence is not None:
@@ -157,7 +164,7 @@ class Database:
         Raises:
             StorageError: If a higher one has it (`StorageFault.GONE`), or it fails.
         """
-        with self.writing(None) as connection:
+        with self.writing(None, BRIEF_S) as connection:
             own = fence.partition, fence.epoch, fence.owner
             if connection.execute(_TAKE, own).fetchone() is None:
                 row = connection.execute(_EPOCH, (fence.partition,)).fetchone()

@@ -31,6 +31,11 @@ HANGS_S: Final = 4.0
 STATEMENT_S: Final = 120.0
 """How long one statement may take, although others are answered."""
 
+_ENDED: Final = (
+    "the ledger %s: a node stood still while it wrote, and others waited for it; ended %d of its "
+    "connections, and nothing of what was being written is stored"
+)
+
 
 class Heartbeat:
     """Asks in a thread of its own, from `start` until `stop`.
@@ -39,14 +44,21 @@ class Heartbeat:
         make: Opens a connection; it waits for no longer than `HANGS_S`.
         pools: Those whose users are told.
         name: What errors call the database.
+        question: The statement that it is asked: it ends who stands still in the way of others,
+            and answers with a row for each.
     """
 
     def __init__(
-        self, make: Callable[[], Connection], pools: tuple[Connections, ...], name: str
+        self,
+        make: Callable[[], Connection],
+        pools: tuple[Connections, ...],
+        name: str,
+        question: bytes,
     ) -> None:
         self._make = make
         self._pools = pools
         self._name = name
+        self._question = question
         self._since_s: float | None = None  # it hangs
         self._connection: Connection | None = None
         self._stopping = threading.Event()
@@ -103,7 +115,7 @@ class Heartbeat:
         if self._connection is None:
             self._connection = self._make()
         asked, until_s = self._connection.pgconn, time.monotonic() + HANGS_S
-        asked.send_query(b"SELECT 1")
+        asked.send_query(self._question)
         poll = select.poll()
         poll.register(asked.socket, select.POLLIN)
         while asked.is_busy():
@@ -113,6 +125,8 @@ class Heartbeat:
         while (result := asked.get_result()) is not None:
             if result.status is ExecStatus.FATAL_ERROR:
                 raise psycopg.OperationalError(result.get_error_message())
+            if result.ntuples:
+                logger.warning(_ENDED, self._name, result.ntuples)
         return True
 
     def _let_go(self) -> None:
