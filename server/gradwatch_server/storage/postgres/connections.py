@@ -23,6 +23,14 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 SCHEMA: Final = "gradwatch"
 """The PostgreSQL schema that all tables are in, so that the database may have others."""
 
+_KEEPALIVES: Final = {
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+"""Seconds and tries after which the server lets go of connections of a machine that vanished: the
+system's own two hours would let them take the places of the node that comes after it."""
+
 WAIT_S: Final = 10.0
 """How long a call waits for a connection that others have."""
 
@@ -78,7 +86,7 @@ def connect(address: Address, timeout_s: int | None = None, **settings: str) -> 
     )
     register_text(connection)
     # Not as start-up options, which a proxy in between may refuse.
-    wanted = {"search_path": SCHEMA} | settings
+    wanted = {"search_path": SCHEMA} | _KEEPALIVES | settings
     calls = ", ".join(["set_config(%s, %s, false)"] * len(wanted))
     values = [text for pair in wanted.items() for text in pair]
     try:

@@ -18,6 +18,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.deliveries import Progress, TargetChange
 from gradwatch_server.storage.ledger import PartitionLedger
 from gradwatch_server.storage.postgres import connections, database
+from gradwatch_server.storage.postgres.address import Address
 from gradwatch_server.storage.postgres.ledger import PostgresLedger
 from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk
 from gradwatch_server.storage.store import (
@@ -318,6 +319,16 @@ def test_a_disk_that_is_really_full(small_disk: str, postgres: PostgresServer) -
         own.state.save({"position": large}, [])
 
         assert own.state.part("position") == large
+
+
+def test_the_server_lets_go_of_a_machine_that_vanished(ledger_database: LedgerDatabase) -> None:
+    """Within a minute, so that the node in its place finds room."""
+    with closing(connections.connect(Address(ledger_database.url))) as connection:
+        idle_s, every_s, tries = (
+            int((connection.execute(f"SHOW tcp_keepalives_{name}").fetchone() or "0")[0])
+            for name in ("idle", "interval", "count")
+        )
+    assert 0 < idle_s + every_s * tries <= 60
 
 
 def test_all_connections_in_use_is_busy(
