@@ -188,6 +188,7 @@ class _Node:
         )
         self._view = NodeView(
             self._host,
+            self._membership.has_lease,
             self._gateway,
             settings.rules,
             self._budget_use,
@@ -332,9 +333,10 @@ class _Node:
     def _idle(self) -> tuple[list[int], list[int]]:
         """Return the partitions of this node for which no engine answers, and those of none."""
         here, nowhere, owned = [], [], self._host.owned
+        has_lease = self._membership.has_lease()
         for number in range(self._creation.partitions):
             if (own := owned.get(number)) is not None:
-                if own.awaits_engine:
+                if own.awaits_engine or not has_lease:
                     here.append(number)
             elif (owner := self._membership.owner_of(number)) is None:
                 nowhere.append(number)
