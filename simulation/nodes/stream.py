@@ -161,7 +161,7 @@ class ReplicatedStream:
 
     def delete(self, sequence: int) -> bool:
         """Delete a message; return whether it was there."""
-        return any([own.pop(sequence, None) is not None for own in self._messages.values()])
+        return any(own.pop(sequence, None) is not None for own in self._messages.values())
 
     def used_bytes(self) -> int:
         """Return how many bytes all messages take."""

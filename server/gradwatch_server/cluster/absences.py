@@ -1,7 +1,7 @@
 """Which nodes that have no lease are still waited for: theirs may be renewed any moment.
 
 While JetStream chooses a leader nobody can renew a lease, so all of them may run out, and nodes
-come back one after the other. What they own stays theirs if those that come first wait for the rest.
+come back one after the other. What they own stays theirs if those that come first wait.
 """
 
 from __future__ import annotations

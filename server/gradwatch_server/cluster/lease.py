@@ -50,7 +50,7 @@ class Lease:
         return time.monotonic() - self._renewed_s < self._duration_s
 
     def steady_s(self) -> float:
-        """Return for how long leases could be renewed without a gap, as far as is known; seconds."""
+        """Return for how many seconds leases could be renewed without a gap, as far as is known."""
         if not self.holds():
             return 0.0
         return time.monotonic() - max(self.begun_s, self._disturbed_s)

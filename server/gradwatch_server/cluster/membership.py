@@ -98,7 +98,7 @@ class Membership:
         self._fault: str | None = "the node has no lease yet"
         self._asked = threading.Event()
         self._stopping = threading.Event()
-        self._records = OwnerRecords(owners, partitions, lambda: self._asked.set())
+        self._records = OwnerRecords(owners, partitions, self._look_soon)
         self._thread = threading.Thread(target=self._run, name="gradwatch-membership", daemon=True)
 
     @property
@@ -144,6 +144,9 @@ class Membership:
         self._asked.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def _look_soon(self) -> None:
+        self._asked.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
