@@ -50,9 +50,12 @@ def check_seeds(number: int) -> None:
 
 
 QUIET = {
-    **{"points": 0, "leave": 0.0, "cut": 0.0, "ledger_cut": 0.0, "pair_cut": 0.0, "away": 0.0},
-    **{"unanswered": 0.0, "uncertain": 0.0, "lose": 0.0, "repeat": 0.0, "move": 0.0, "forget": 0.0},
-    **{"buckets": 0.0, "leader": 0.0, "lease_s": 5.0, "nodes": 3, "partitions": 4},
+    "points": 0,
+    **dict.fromkeys(("leave", "cut", "ledger_cut", "pair_cut", "leader", "buckets", "away"), 0.0),
+    **dict.fromkeys(("unanswered", "uncertain", "lose", "repeat", "move", "forget"), 0.0),
+    "lease_s": 5.0,
+    "nodes": 3,
+    "partitions": 4,
 }
 """Nothing befalls nodes."""
 

@@ -69,6 +69,14 @@ def test_two_of_three_servers_gone(
         wait_until(lambda: not membership.has_lease(), "its lease runs out")
         assert membership.owned() == (0,)  # though it may not answer for it
 
+        def is_refused() -> bool:
+            try:
+                create_or_read(bucket("quorum-config"))
+            except UnreachableError:
+                return True
+            return False
+
+        wait_until(is_refused, "the server that is left leads nothing any more")
         monkeypatch.setattr(patience, "PATIENCE_S", 0.5)
         with caplog.at_level(logging.WARNING), pytest.raises(UnreachableError) as caught:
             patiently(lambda: create_or_read(bucket("quorum-config")))
