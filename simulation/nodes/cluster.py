@@ -260,8 +260,7 @@ class NodeCluster:
         for node in self.random.sample(self.nodes, len(self.nodes)):
             node.network.sweep()
             node.step()
-            promise = "a node that takes its lease for valid has it"
-            require(not node.has_lease() or node.id in self.live_nodes(), promise, node.id)
+            self._check_lease(node)
         self._check_who_answers(self.clock.now_s - before_s)
         if self.random.random() < 0.2:
             self.reader.poll(self.ledger.alerts)
@@ -270,6 +269,19 @@ class NodeCluster:
         self._num_ticks += 1
         if self._num_ticks % CHECK_TICKS == 0:
             self._check()
+
+    def _check_lease(self, node: Node) -> None:
+        before, node.had_lease = node.had_lease, node.has_lease()
+        if not node.had_lease:
+            return
+        promise = "a node that takes its lease for valid has it"
+        require(node.id in self.live_nodes(), promise, node.id)
+        if before or self.scenario.forget:
+            return
+        promise = "a node that has a lease again has read what others took"
+        for partition, epoch in node.owned.items():
+            is_followed = self.is_followed(partition, epoch, node.id)
+            require(not is_followed, promise, node.id, partition)
 
     def _check_who_answers(self, seconds: float) -> None:
         """Check that two nodes answer for a partition only until one reads of the other."""

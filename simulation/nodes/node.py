@@ -62,6 +62,7 @@ class Node:
         self.owned: dict[int, int] = {}  # partition -> epoch
         self._outranked: dict[int, int] = {}
         self.ending: list[PartitionEngine] = []
+        self.had_lease = False  # when it was checked last
         self._num_boots = 0
         self._down_until_s = self._paused_until_s = 0.0
         self._is_doomed = False

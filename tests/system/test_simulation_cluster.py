@@ -124,6 +124,12 @@ def lives_for_ever(bucket: Any, key: str) -> Any:
             "one node alone answers for a partition",
         ),
         (
+            "gradwatch_server.cluster.owner_records.OwnerRecords.read",
+            lambda _: [],
+            {"cut": 0.05, "cut_s": 30.0, "nodes": 3, "forget": 0.0},
+            "a node that has a lease again has read what others took",
+        ),
+        (
             "gradwatch_server.storage.jetstream.subject._digest",
             lambda *_: next(NUMBERS).to_bytes(16),
             {"unanswered": 0.3, "leader": 0.1, "cut_s": 20.0, "points": 0, "lease_s": 60.0},
@@ -135,6 +141,7 @@ def lives_for_ever(bucket: Any, key: str) -> Any:
         "no fence in the ledger",
         "leases never end",
         "keeps what others took",
+        "reads nothing anew",
         "an id for each try",
     ],
 )
