@@ -27,7 +27,8 @@ class PartitionChecker:
         self._parts: list[bytes] = []
         self._log_epoch = 0
         self._ledger_epoch = 0
-        self._writers: dict[int, str] = {}  # epoch -> who wrote
+        self._writers: dict[int, str] = {}  # epoch -> who wrote to the ledger
+        self._log_writers: dict[int, str] = {}  # epoch -> who wrote to the log
         self._replay = Replay()
 
     def written(self, written: Written) -> None:
@@ -41,6 +42,9 @@ class PartitionChecker:
             epoch = epoch_of(dict(message.headers))
             require(epoch >= self._log_epoch, promise, self.partition, epoch, self._log_epoch)
             self._log_epoch = epoch
+            first = self._log_writers.setdefault(epoch, message.writer)
+            promise = "one owner alone writes an epoch of the log"
+            require(first == message.writer, promise, self.partition, epoch, message.writer)
             self._take(label, message.payload)
 
     def _take(self, label: Label, payload: bytes) -> None:

@@ -43,9 +43,9 @@ HEALING_S: Final = 240.0
 CHECK_TICKS: Final = 64
 """How often an engine is compared with a replay of its log."""
 
-SERVES_ALONE_S: Final = 2 * CALL_S + 1.5
-"""How long a node may go on that has no lease any more and is not paused: until two calls that get
-no answer are over, and some ticks."""
+LOOKS_S: Final = 2 * CALL_S + 1.5
+"""How long a look at the owner records takes at most: two calls that get no answer, and some ticks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class NodeCluster:
         self._num_ticks = 0
         self._owners: dict[int, set[tuple[int, str]]] = defaultdict(set)  # epoch, node
         self._older_owners = self.owners_bucket.copy()
+        self._both_answer_s: dict[int, float] = defaultdict(float)  # by partition
 
     def _node(self, number: int) -> Node:
         job = self.scenario.job
@@ -259,7 +260,8 @@ class NodeCluster:
         for node in self.random.sample(self.nodes, len(self.nodes)):
             node.network.sweep()
             node.step()
-            self._check_lease(node, self.clock.now_s - before_s)
+            self._check_lease(node)
+        self._check_who_answers(self.clock.now_s - before_s)
         if self.random.random() < 0.2:
             self.reader.poll(self.ledger.alerts)
         for job in self.jobs:
@@ -268,14 +270,28 @@ class NodeCluster:
         if self._num_ticks % CHECK_TICKS == 0:
             self._check()
 
-    def _check_lease(self, node: Node, seconds: float) -> None:
-        serves = any(not engine.is_over for engine in node.engines.values())
-        if not node.is_running or not serves or node.id in self.live_nodes():
-            node.without_lease_s = 0.0
+    def _check_lease(self, node: Node) -> None:
+        before, node.had_lease = node.had_lease, node.has_lease()
+        if not node.had_lease:
             return
-        node.without_lease_s += seconds
-        promise = "a node without a lease serves nothing"
-        require(node.without_lease_s < SERVES_ALONE_S, promise, node.id)
+        promise = "a node that takes its lease for valid has it"
+        require(node.id in self.live_nodes(), promise, node.id)
+        if before or self.scenario.forget:
+            return
+        promise = "a node that has a lease again has read what others took"
+        for partition, epoch in node.owned.items():
+            is_followed = self.is_followed(partition, epoch, node.id)
+            require(not is_followed, promise, node.id, partition)
+
+    def _check_who_answers(self, seconds: float) -> None:
+        """Check that two nodes answer for a partition only until one reads of the other."""
+        leases = 5 if self.scenario.forget else 2
+        most_s = leases * self.scenario.lease_s + LOOKS_S
+        for partition in range(self.scenario.partitions):
+            both = [node.id for node in self.nodes if partition in node.owned and node.has_lease()]
+            since_s = self._both_answer_s[partition] + seconds if len(both) > 1 else 0.0
+            self._both_answer_s[partition] = since_s
+            require(since_s < most_s, "one node alone answers for a partition", partition, both)
 
     def _check(self) -> None:
         self.reader.poll(self.ledger.alerts)

@@ -9,7 +9,7 @@ from random import Random
 from simulation.clock import Clock
 from simulation.nodes.scenario import NodesScenario
 
-LEADER, LEDGER = "the leader of the stream", "the ledger"
+LEADER, BUCKETS, LEDGER = "the leader of the stream", "that of the buckets", "the ledger"
 """What can be away for everybody."""
 
 
@@ -35,6 +35,8 @@ class NodeFaults:
         scenario, nodes = self.scenario, range(self.scenario.nodes)
         if self.chance(scenario.leader):
             self._cut(LEADER)
+        if self.chance(scenario.buckets):
+            self._cut(BUCKETS)
         if self.chance(scenario.away):
             self._cut(LEDGER)
         for node in nodes:
@@ -57,6 +59,11 @@ class NodeFaults:
     def has_leader(self) -> bool:
         """Whether the stream takes anything."""
         return not self._is_away(LEADER)
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether keys are written and read; what takes the stream's leader has theirs too."""
+        return self.has_leader and not self._is_away(BUCKETS)
 
     def reaches_nats(self, node: int) -> bool:
         """Tell whether a node reaches the servers of NATS."""

@@ -81,6 +81,10 @@ class Keeper:
         """Take an owner record that another node says it wrote."""
         self._owners.hear(entry)
 
+    def has_lease(self) -> bool:
+        """Tell whether the node takes its lease for valid."""
+        return self._membership.has_lease()
+
     def is_live(self, node: str) -> bool:
         """Tell whether a node had a lease when it was looked last."""
         return self._membership.is_live(node)

@@ -119,7 +119,7 @@ class SimulatedKeyValue:
         self._take(entry)
 
     def _reach(self) -> None:
-        if self._faults.reaches_nats(self._node) and self._faults.has_leader:
+        if self._faults.reaches_nats(self._node) and self._faults.has_buckets:
             return
         self._waiter.pass_by(self._faults.random.random() * CALL_S)
         raise UnreachableError("the bucket does not answer")

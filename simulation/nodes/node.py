@@ -62,7 +62,7 @@ class Node:
         self.owned: dict[int, int] = {}  # partition -> epoch
         self._outranked: dict[int, int] = {}
         self.ending: list[PartitionEngine] = []
-        self.without_lease_s = 0.0
+        self.had_lease = False  # when it was checked last
         self._num_boots = 0
         self._down_until_s = self._paused_until_s = 0.0
         self._is_doomed = False
@@ -220,6 +220,10 @@ class Node:
             self.engines[partition] = engine
 
     # Messages.
+
+    def has_lease(self) -> bool:
+        """Tell whether it takes its lease for valid: it answers for what it owns then."""
+        return self._keeper is not None and self._keeper.has_lease()
 
     def is_live(self, node: str) -> bool:
         """Tell whether a node had a lease when it was looked last."""

@@ -121,7 +121,7 @@ class PartitionEngine:
             lambda: checker.ledger_written(self.epoch, node.id),
         )
         stream = SimulatedStream(
-            cluster.stream, node.number, cluster.faults, cluster.clock, self._waiter
+            cluster.stream, node.number, node.id, cluster.faults, cluster.clock, self._waiter
         )
         log = cluster.parts.log(stream, NAMES.namespace, self.partition, self.epoch)
         return cluster.parts.engine(

@@ -28,7 +28,8 @@ class NodesScenario:
         cut: Chance that a node loses NATS for a while.
         ledger_cut: Chance that it loses the ledger for a while.
         pair_cut: Chance that two nodes lose each other's messages for a while.
-        leader: Chance that the stream loses its leader for a while.
+        leader: Chance that the stream and the buckets lose their leader for a while.
+        buckets: Chance that the buckets alone do.
         away: Chance that the ledger is away for a while.
         cut_s: The longest of these whiles, seconds.
         unanswered: Chance that an append gets no answer: it is lost, written, or written later.
@@ -64,6 +65,7 @@ class NodesScenario:
     delay_s: float
     move: float
     forget: float = 0.0
+    buckets: float = 0.0
 
 
 def draw(random: Random) -> NodesScenario:
@@ -97,6 +99,7 @@ def draw(random: Random) -> NodesScenario:
         delay_s=random.choice((0.0, 0.05, 0.5)),
         move=chance(0.01, 0.05),
         forget=chance(0.005),
+        buckets=chance(0.005, 0.02),
     )
 
 

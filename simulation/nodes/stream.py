@@ -29,11 +29,13 @@ class Proposed:
         subject: Its subject.
         payload: Its bytes.
         headers: Its headers, those for the servers included.
+        writer: The node that wrote it.
     """
 
     subject: str
     payload: bytes
     headers: Mapping[str, str]
+    writer: str
 
     @property
     def message_id(self) -> str:
@@ -157,11 +159,9 @@ class ReplicatedStream:
         place = bisect_left(numbers, sequence)
         return own[numbers[place]] if place < len(numbers) else None
 
-    def purge(self, subject: str, before: int) -> None:
-        """Delete the messages of a subject before a sequence."""
-        own = self._messages[subject]
-        for sequence in [number for number in own if number < before]:
-            del own[sequence]
+    def delete(self, sequence: int) -> bool:
+        """Delete a message; return whether it was there."""
+        return any(own.pop(sequence, None) is not None for own in self._messages.values())
 
     def used_bytes(self) -> int:
         """Return how many bytes all messages take."""

@@ -6,6 +6,7 @@ connection are simulated: without an answer now and then, whatever became of the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
-from gradwatch_server.cluster import inbox, lease, membership
+from gradwatch_server.cluster import absences, inbox, lease, membership
 from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import Chain, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection
@@ -61,6 +62,7 @@ def simulated_time(clock: Clock) -> Iterator[None]:
         mock.patch.object(appending, "asyncio", stand_in),
         mock.patch.object(membership, "time", steady),
         mock.patch.object(lease, "time", steady),
+        mock.patch.object(absences, "time", steady),
         mock.patch.object(inbox, "time", steady),
     ):
         yield
@@ -95,10 +97,17 @@ class SimulatedClient:
     """Takes the place of the library's client, as far as a stream needs it."""
 
     def __init__(
-        self, stream: ReplicatedStream, node: int, faults: NodeFaults, clock: Clock, waiter: Waiter
+        self,
+        stream: ReplicatedStream,
+        node: int,
+        writer: str,
+        faults: NodeFaults,
+        clock: Clock,
+        waiter: Waiter,
     ) -> None:
         self._stream = stream
         self._node = node
+        self._writer = writer
         self._faults = faults
         self._clock = clock
         self._waiter = waiter
@@ -120,7 +129,7 @@ class SimulatedClient:
         headers: Mapping[str, str],
     ) -> api.PubAck:
         """Append a message."""
-        message = Proposed(subject, payload, headers)
+        message = Proposed(subject, payload, headers, self._writer)
         faults = self._faults
         self._waiter.point("before an append")
         if not faults.has_leader:
@@ -171,11 +180,25 @@ class SimulatedClient:
             raise NotFoundError(404, "no message found", 10037)
         return _raw(found)
 
-    async def purge_stream(self, stream: str, seq: int, subject: str) -> None:  # noqa: ARG002 - one
-        """Delete the messages of a subject before a sequence."""
+    async def request(
+        self,
+        subject: str,  # noqa: ARG002 - it is asked for a message only
+        payload: bytes,
+        timeout: float,  # noqa: ARG002, ASYNC109 - the library's name
+    ) -> Any:
+        """Return, as the server says it, the first message of a subject from a sequence on."""
         if not self._faults.has_leader:
             raise TimeoutError
-        self._stream.purge(subject, seq)
+        wanted = json.loads(payload)
+        found = self._stream.following(wanted["next_by_subj"], wanted["seq"])
+        says = {} if found is None else {"message": {"seq": found.sequence}}
+        return SimpleNamespace(data=json.dumps(says).encode())
+
+    async def delete_msg(self, stream: str, seq: int) -> bool:  # noqa: ARG002 - there is one
+        """Delete a message."""
+        if not self._faults.has_leader:
+            raise TimeoutError
+        return self._stream.delete(seq)
 
     async def stream_info(self, stream: str) -> Any:  # noqa: ARG002 - there is one
         """Return the size of the stream."""
@@ -186,9 +209,15 @@ class SimulatedStream(JetStreamStream):
     """The real one, but for how pages of many messages are fetched."""
 
     def __init__(
-        self, stream: ReplicatedStream, node: int, faults: NodeFaults, clock: Clock, waiter: Waiter
+        self,
+        stream: ReplicatedStream,
+        node: int,
+        writer: str,
+        faults: NodeFaults,
+        clock: Clock,
+        waiter: Waiter,
     ) -> None:
-        client = SimulatedClient(stream, node, faults, clock, waiter)
+        client = SimulatedClient(stream, node, writer, faults, clock, waiter)
         connection = cast("Connection", SimulatedConnection(client, waiter))
         super().__init__(connection, "simulated")
 

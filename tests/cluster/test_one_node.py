@@ -81,6 +81,12 @@ def row(node: Aggregator, query: str = "") -> dict[str, Any]:
     return dict(found[RUN])
 
 
+def epochs(node: Aggregator) -> list[str]:
+    """Return the epoch of each partition that a node has, as `/metrics` says it."""
+    text = node.get("/metrics").text
+    return [line for line in text.splitlines() if line.startswith("gradwatch_partition_epoch{")]
+
+
 def test_a_run_that_nobody_owns_is_told_of_as_it_was_published_last(
     alone: Alone, peers: NewPeer, postgres: PostgresServer
 ) -> None:
@@ -88,7 +94,7 @@ def test_a_run_that_nobody_owns_is_told_of_as_it_was_published_last(
     peer = peers(node.ingest, run=RUN).attach()
     peer.steps(1, 1.0, 1.0, float("nan"))
     node.shows(peer)
-    before = row(node)
+    before, before_epochs = row(node), epochs(node)
     assert (before["status"], "owner" in before) == ("critical", False)
 
     def published() -> list[Any]:
@@ -107,10 +113,12 @@ def test_a_run_that_nobody_owns_is_told_of_as_it_was_published_last(
         assert (last["status"], last["step"]) == ("critical", before["step"])
         assert last["written_at"]
         assert node.get("/runs/nobody").json()["last_summary"] is None
+        assert node.get("/readyz").status_code == 503
     finally:
         nats.servers[0].go_on()
     wait_until(lambda: "owner" not in row(node), "it is owned again")
     assert row(node)["status"] == "critical"
+    assert epochs(node) == before_epochs  # it goes on with what it has
 
 
 def test_records_are_acknowledged_and_alerts_told_once_it_answers(

@@ -19,6 +19,7 @@ from gradwatch_server.cluster.listing import LISTING_PATH, Listings
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.notifying import PARTITION
 from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.partition import Partition
 from gradwatch_server.cluster.proxy import FORWARDED, Proxy
 from gradwatch_server.cluster.unavailable import unavailable
 from gradwatch_server.storage.store import AlertEventReader, StorageError
@@ -116,10 +117,14 @@ class Front:
     def _app_of(self, run: str, scope: Scope) -> ASGIApp | None:
         """Return what answers about a run, None if nothing does just now."""
         number = partition_of(run, self._partitions)
-        own = self._host.owned.get(number)
+        own = self._own(number)
         if own is not None:
             return None if own.running is None else own.running.app
         return self._owners_app(number, scope, run)
+
+    def _own(self, number: int) -> Partition | None:
+        """Return a partition if this node owns it; without a lease another one may by now."""
+        return self._host.owned.get(number) if self._membership.has_lease() else None
 
     def _owners_app(self, number: int, scope: Scope, run: str | None = None) -> ASGIApp | None:
         """Return what passes a request on to the owner of a partition, None if there is none."""
@@ -141,7 +146,7 @@ class Front:
         """Return what says why nothing answers about a run, or does without its engine."""
         if path in _OF_RUN:
             return self._node_app
-        own = self._host.owned.get(partition_of(run, self._partitions))
+        own = self._own(partition_of(run, self._partitions))
         if own is None:
             return await self._last_known(run, "the partition of this run has no owner just now")
         if own.awaits_engine:

@@ -11,9 +11,10 @@ def idle_partitions(
 ) -> tuple[list[int], list[int]]:
     """Return the partitions of this node for which no engine answers, and those of none."""
     here, nowhere, owned = [], [], host.owned
+    has_lease = membership.has_lease()
     for number in range(partitions):
         if (own := owned.get(number)) is not None:
-            if own.awaits_engine:
+            if own.awaits_engine or not has_lease:
                 here.append(number)
         elif (owner := membership.owner_of(number)) is None:
             nowhere.append(number)

@@ -1,9 +1,14 @@
-"""The lease of a node: a key that goes unless it is renewed, with what the node says of itself."""
+"""The lease of a node: a key that goes unless it is renewed, with what the node says of itself.
+
+It also tells for how long leases could be renewed: one that is gone says that its node is, if the
+others could renew theirs all the time.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
@@ -14,9 +19,12 @@ from gradwatch_server.nats.key_value import KeyValue
 RENEWALS: Final = 3
 """How often a lease is renewed within its time."""
 
+PROMPT: Final = 5
+"""An answer that takes longer than this part of a lease is as much of a sign as none."""
+
 
 class Lease:
-    """That of one node. Only `holds` is for any thread.
+    """That of one node. `holds`, `steady_s` and `begun_s` are for any thread.
 
     Args:
         record: What the node says of itself.
@@ -33,11 +41,19 @@ class Lease:
         self._duration_s = duration_s
         self._clocks = clocks
         self._revision = 0
-        self._renewed_s = float("-inf")
+        self._renewed_s = self._disturbed_s = float("-inf")
+        self.begun_s = float("-inf")
+        """Since when it holds without a gap, by the monotonic clock."""
 
     def holds(self) -> bool:
         """Tell whether it has not run out."""
         return time.monotonic() - self._renewed_s < self._duration_s
+
+    def steady_s(self) -> float:
+        """Return for how many seconds leases could be renewed without a gap, as far as is known."""
+        if not self.holds():
+            return 0.0
+        return time.monotonic() - max(self.begun_s, self._disturbed_s)
 
     def renew(self) -> None:
         """Renew it if it is time; again if the answer came so late that it is time anew.
@@ -47,7 +63,19 @@ class Lease:
         """
         for _ in range(2):
             if time.monotonic() - self._renewed_s >= self._duration_s / RENEWALS:
-                self._write()
+                with self._asking():
+                    self._write()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Note if no answer comes, or a late one."""
+        asked_s, is_prompt = time.monotonic(), False
+        try:
+            yield
+            is_prompt = time.monotonic() - asked_s < self._duration_s / PROMPT
+        finally:
+            if not is_prompt:
+                self._disturbed_s = time.monotonic()
 
     def _write(self) -> None:
         """Write it; it counts from before that is asked for."""
@@ -57,12 +85,15 @@ class Lease:
         revision = None
         if self._revision:
             revision = self._bucket.update(key, value, self._revision)
+        goes_on = revision is not None and self.holds()
         if revision is None:  # the first one, or it ran out
             revision = self._bucket.create(key, value)
         if revision is None:  # an answer was lost
             entry = self._bucket.get(key)
             self._revision = 0 if entry is None else entry.revision
             return
+        if not goes_on:
+            self.begun_s = now_s
         self._revision, self._renewed_s = revision, now_s
 
     def read_all(self) -> Mapping[str, NodeRecord]:
@@ -72,7 +103,9 @@ class Lease:
             NATSError: If they cannot be read.
         """
         found: dict[str, NodeRecord] = {}
-        for entry in self._bucket.entries().values():
+        with self._asking():
+            entries = self._bucket.entries()
+        for entry in entries.values():
             value = entry.value or b""
             if (record := decode_node(value)) is not None:
                 found[record.id] = record
@@ -89,5 +122,6 @@ class Lease:
         Raises:
             NATSError: If that fails.
         """
+        self._renewed_s = float("-inf")
         if self._revision:
             self._bucket.delete(self._record.id, self._revision)

@@ -3,14 +3,15 @@
 A thread renews the lease, looks who else has one, and does what `ownership.plan` says. What is
 recorded decides: a partition is acquired by compare and swap, and the revision of that gives its
 epoch. If a higher epoch is in log or ledger although there is no record of it, the bucket of the
-records was lost, or is an older copy: then the next epoch begins above that one. A lease says only
-who may be asked to stop; the epoch, which log and ledger check, keeps one out that did not hear of
-it.
+records was lost, or is an older copy: then the next epoch begins above that one.
+
+A lease says only who may be asked; the epoch, which log and ledger check, keeps one out that did
+not hear of another owner. So a node that cannot renew its lease keeps what it has: it can write
+only if nobody took it. It answers again once it has a lease, and has read what others took.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -18,12 +19,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from gradwatch_server.cluster.absences import Absences
 from gradwatch_server.cluster.clocks import Clocks
 from gradwatch_server.cluster.lease import Lease
 from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.ownership import Owner, plan
+from gradwatch_server.cluster.owner_records import OwnerRecords
+from gradwatch_server.cluster.ownership import Owner, Plan, plan
 from gradwatch_server.nats.errors import NATSError, UnreachableError
-from gradwatch_server.nats.key_value import KeyEntry, KeyValue
+from gradwatch_server.nats.key_value import KeyValue
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +35,6 @@ LOOKS: Final = 10
 
 OWNER_READS: Final = 6
 """Every so many looks all owner records are read; what somebody says he wrote is known at once."""
-
-OLDER_READS: Final = 3
-"""So many times a record has to be read as an older one until it is believed."""
 
 LEAVE_S: Final = 10.0
 """How long the end waits until all that is held is saved."""
@@ -86,21 +86,19 @@ class Membership:
     ) -> None:
         self.node = record.id
         self._lease = Lease(record, nodes, lease_s, clocks)
-        self._owners = owners
+        self._absences = Absences(lease_s)
         self._lease_s = lease_s
         self._holder = holder
         self._held: dict[int, int] = {}
         self._releasing: set[int] = set()
         self._floors: dict[int, int] = {}  # partition -> an epoch that the next one is to exceed
-        self._num_older: dict[int, int] = {}
         self._live: Mapping[str, NodeRecord] = MappingProxyType({})
-        self._recorded = {partition: Owner(None, 0) for partition in range(partitions)}
-        self._recorded_lock = threading.Lock()
         self._looks_left = 0
+        self._known_since_s: float | None = None  # the begin of the lease that it is known for
         self._fault: str | None = "the node has no lease yet"
         self._asked = threading.Event()
         self._stopping = threading.Event()
-        owners.watch(self._take)
+        self._records = OwnerRecords(owners, partitions, self._look_soon)
         self._thread = threading.Thread(target=self._run, name="gradwatch-membership", daemon=True)
 
     @property
@@ -114,20 +112,21 @@ class Membership:
         return self._live
 
     def has_lease(self) -> bool:
-        """Tell whether its own lease holds."""
-        return self._lease.holds()
+        """Tell whether its own lease holds, and it is known what others took before it began."""
+        return self._lease.holds() and self._known_since_s == self._lease.begun_s
 
     def is_live(self, node: str) -> bool:
-        """Tell whether a node had a lease when it was looked last."""
-        return node == self.node or node in self._live
+        """Tell whether a node had a lease when it was looked last, or may come back."""
+        is_here = node == self.node or node in self._live
+        return is_here or self._lease.steady_s() < self._lease_s
 
     def owner_of(self, partition: int) -> NodeRecord | None:
         """Return the live node that owns a partition, None if none does just now."""
-        owner = self._recorded[partition].node
+        owner = self._records.owner_of(partition).node
         return None if owner is None else self._live.get(owner)
 
     def owned(self) -> tuple[int, ...]:
-        """Return the partitions that the node holds."""
+        """Return the partitions that the node holds, also while it has no lease."""
         return tuple(sorted(self._held))
 
     def start(self) -> None:
@@ -146,25 +145,15 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _take(self, entry: KeyEntry) -> None:
-        """Note an owner record that was written just now."""
-        self._note(entry)
+    def _look_soon(self) -> None:
         self._asked.set()
-
-    def _note(self, entry: KeyEntry) -> None:
-        if not entry.key.isdecimal() or int(entry.key) not in self._recorded:
-            return
-        with self._recorded_lock:
-            partition = int(entry.key)
-            if entry.revision > self._recorded[partition].revision:
-                self._recorded[partition] = _owner_of(entry)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._look()
             try:
-                if not self.has_lease():
-                    self._lose(self.owned())
+                if not self._lease.holds():
+                    self._lose(self._plan(self._records.all()).lose)
             except Exception:
                 logger.exception("partitions could not be ended; it is tried again")
             self._asked.wait(self._lease_s / LOOKS)
@@ -185,44 +174,35 @@ class Membership:
 
     def _round(self) -> None:
         self._lease.renew()
+        begun_s = self._lease.begun_s
         self._live = self._lease.read_all()
         self._looks_left -= 1
-        if self._looks_left < 0:
-            self._note_all(self._owners.entries())
+        if self._looks_left < 0 or self._known_since_s != begun_s:
+            for partition in self._records.read():
+                self._begin_anew(partition)
             self._looks_left = OWNER_READS
-        self._act()
+        self._note_outranked()
+        recorded = self._records.all()
+        wish = self._plan(recorded)
+        self._lose(wish.lose)
+        self._known_since_s = begun_s
+        self._act(wish, recorded)
 
-    def _note_all(self, entries: Mapping[str, KeyEntry]) -> None:
-        """Note all records. A copy may lag behind once; what is older each time is all there is."""
-        for entry in entries.values():
-            self._note(entry)
-        for partition, owner in self._recorded.items():
-            entry = entries.get(str(partition), KeyEntry(str(partition), None, 0))
-            if entry.revision >= owner.revision:
-                self._num_older.pop(partition, None)
-                continue
-            self._num_older[partition] = self._num_older.get(partition, 0) + 1
-            if self._num_older[partition] >= OLDER_READS:
-                self._begin_anew(partition, _owner_of(entry))
-
-    def _begin_anew(self, partition: int, owner: Owner) -> None:
-        """Go on from an older record, or none: the newer ones were lost."""
-        logger.warning("the owner record of partition %d is of an older time, or lost", partition)
-        self._num_older.pop(partition)
-        with self._recorded_lock:
-            self._recorded[partition] = owner
+    def _begin_anew(self, partition: int) -> None:
+        """Acquire what is held with a higher epoch: the record of it was lost."""
         if partition in self._held:
             self._floors[partition] = self._held[partition]
             self._lose([partition])
 
-    def _act(self) -> None:
-        """Do what is to be done with each partition."""
-        self._note_outranked()
-        with self._recorded_lock:
-            recorded = dict(self._recorded)
-        live = self._live.keys() if self.has_lease() else self._live.keys() - {self.node}
-        wish = plan(self.node, live, recorded, self._held)
-        self._lose(wish.lose)
+    def _plan(self, recorded: Mapping[int, Owner]) -> Plan:
+        """Work out what is to be done with each partition."""
+        live = self._live.keys() if self._lease.holds() else self._live.keys() - {self.node}
+        absent = {own.node for own in recorded.values() if own.node is not None} - live
+        awaited = self._absences.awaited(absent, self._lease.steady_s())
+        return plan(self.node, live, recorded, self._held, awaited)
+
+    def _act(self, wish: Plan, recorded: Mapping[int, Owner]) -> None:
+        """Release and acquire, if nothing was written since the records were as given."""
         # What began to end is given up also if nobody wants it any more: nothing else frees it.
         for partition in sorted({*wish.release, *self._releasing}):
             if self._keeps_lease():
@@ -245,7 +225,7 @@ class Membership:
     def _keeps_lease(self) -> bool:
         """Renew the lease if it is time: many writes may take longer than it lasts."""
         self._lease.renew()
-        return self.has_lease()
+        return self.has_lease()  # if there was a gap, what others took in it is read first
 
     def _acquire(self, partition: int, owner: Owner) -> None:
         base = max(owner.base, self._floors.get(partition, 0) - owner.revision)
@@ -277,15 +257,9 @@ class Membership:
 
     def _write(self, partition: int, node: str | None, revision: int, base: int) -> int | None:
         """Write an owner record by compare and swap; return its revision, None if it changed."""
-        key, value = str(partition), json.dumps({"node": node, "base": base}).encode()
-        if revision:
-            written = self._owners.update(key, value, revision)
-        else:
-            written = self._owners.create(key, value)
+        written = self._records.write(partition, node, revision, base)
         if written is None:
             self._looks_left = 0
-            return None
-        self._note(KeyEntry(key, value, written))
         return written
 
     def _leave(self) -> None:
@@ -298,18 +272,8 @@ class Membership:
                 self._lease.renew()
                 for partition in list(self._held):
                     if self._holder.has_ended(partition):
-                        self._release(partition, self._recorded[partition])
+                        self._release(partition, self._records.owner_of(partition))
                 time.sleep(LEAVE_LOOK_S)
             self._lease.give_back()
         except NATSError as error:
             logger.warning("what this node owned is free once its lease has run out: %s", error)
-
-
-def _owner_of(entry: KeyEntry) -> Owner:
-    """Return what an owner record says, of this or another version."""
-    try:
-        plain = json.loads(entry.value or b"{}")
-        node, base = plain.get("node"), int(plain.get("base", 0))
-    except (ValueError, TypeError, AttributeError):
-        return Owner(None, entry.revision)
-    return Owner(node if isinstance(node, str) else None, entry.revision, base)

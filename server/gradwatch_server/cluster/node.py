@@ -153,6 +153,7 @@ class _Node:
         )
         self._view = NodeView(
             self._host,
+            self._membership.has_lease,
             self._gateway,
             settings.rules,
             self._budget_use,

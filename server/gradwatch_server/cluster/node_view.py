@@ -34,6 +34,7 @@ class NodeView:
 
     Args:
         host: Owns them.
+        has_lease: Tells whether it does for sure; if not, nothing is said of their runs.
         gateway: What clients of the node are attached to.
         rules: Those that were set.
         budget_use: What the node itself uses.
@@ -46,6 +47,7 @@ class NodeView:
     def __init__(
         self,
         host: Host,
+        has_lease: Callable[[], bool],
         gateway: Gateway,
         rules: Rules,
         budget_use: BudgetUse,
@@ -60,6 +62,7 @@ class NodeView:
         self.rules = rules
         self._started_ns = self.clock.now_ns()
         self._host = host
+        self._has_lease = has_lease
         self._gateway = gateway
         self._use = budget_use
         self._timings = timings
@@ -86,10 +89,12 @@ class NodeView:
             silences=self.silences.all,
         )
         runs: dict[str, Any] = {}
+        has_lease = self._has_lease()
         for engine in self.engines():
             own = engine.published
-            runs |= own.runs
-            state.last_seen |= own.last_seen.copy()
+            if has_lease:
+                runs |= own.runs
+                state.last_seen |= own.last_seen.copy()
             state.loss = state.loss or own.loss
             state.num_duplicates += own.num_duplicates
             state.num_apply_errors += own.num_apply_errors
@@ -182,6 +187,8 @@ class NodeView:
         return engine.series.history(run, attempt)
 
     def _of(self, run: str) -> Engine | None:
+        if not self._has_lease():
+            return None
         return next((own for own in self.engines() if run in own.published.runs), None)
 
     @property

@@ -68,7 +68,11 @@ def wanted_owner(partition: int, nodes: Collection[str]) -> str | None:
 
 
 def plan(
-    node: str, live: Collection[str], owners: Mapping[int, Owner], held: Mapping[int, int]
+    node: str,
+    live: Collection[str],
+    owners: Mapping[int, Owner],
+    held: Mapping[int, int],
+    awaited: Collection[str] = (),
 ) -> Plan:
     """Return what a node is to do with each partition that there is.
 
@@ -77,16 +81,18 @@ def plan(
         live: Ids of the nodes that have a lease, itself too if it has one.
         owners: The record of each partition; (None, 0) if there never was one.
         held: Partition to epoch of those that the node holds.
+        awaited: Ids of nodes without a lease of which nothing is taken yet.
     """
-    if node not in live:  # whoever has no lease is nobody's owner
-        return Plan(lose=tuple(sorted(held)))
     # A record that is older than what is held was read from a copy that lags behind.
     lost = {own for own, epoch in held.items() if owners[own].epoch > epoch}
+    if node not in live:  # it keeps what nobody else acquired, and does nothing with it
+        return Plan(lose=tuple(sorted(lost)))
     kept = held.keys() - lost
     wanted = {own for own in owners if wanted_owner(own, live) == node}
     # Recorded as its own but not held: the answer to its acquisition was lost.
     stray = {own for own, owner in owners.items() if owner.node == node} - kept
-    free = {own for own, owner in owners.items() if owner.node not in live} | stray
+    taken = {*live, *awaited}
+    free = {own for own, owner in owners.items() if owner.node not in taken} | stray
     return Plan(
         take=tuple(sorted(wanted & free - kept)),
         release=tuple(sorted((kept | stray) - wanted)),

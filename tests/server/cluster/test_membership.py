@@ -11,6 +11,7 @@ import pytest
 
 from gradwatch_server.cluster.membership import Membership
 from gradwatch_server.cluster.node_record import NodeRecord, decode_node
+from gradwatch_server.cluster.ownership import wanted_owner
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import FullError, UnreachableError
 from gradwatch_server.nats.jetstream import JetStreamStream
@@ -57,16 +58,18 @@ class Holder:
 class Node:
     """A membership with a connection of its own."""
 
-    def __init__(self, servers: NATSServers, namespace: str, name: str) -> None:
+    def __init__(
+        self, servers: NATSServers, namespace: str, name: str, lease_s: float = LEASE_S
+    ) -> None:
         self.holder = Holder()
         self.connection = Connection(servers.urls, name)
         record = NodeRecord(name, "0.1", f"http://{name}", f"tcp://{name}:1")
         self.membership = Membership(
             record,
-            KeyValue(self.connection, f"{namespace}-nodes", ttl_s=LEASE_S, timeout_s=LEASE_S),
-            KeyValue(self.connection, f"{namespace}-owners", timeout_s=LEASE_S),
+            KeyValue(self.connection, f"{namespace}-nodes", ttl_s=lease_s, timeout_s=lease_s),
+            KeyValue(self.connection, f"{namespace}-owners", timeout_s=lease_s),
             PARTITIONS,
-            LEASE_S,
+            lease_s,
             self.holder,
         )
         self.membership.start()
@@ -101,6 +104,16 @@ def own_all(*nodes: Node) -> bool:
     )
 
 
+def own_theirs(*nodes: Node) -> bool:
+    """Tell whether the nodes hold all partitions, and none is to move any more."""
+    names = [node.membership.node for node in nodes]
+    return own_all(*nodes) and all(
+        wanted_owner(partition, names) == node.membership.node
+        for node in nodes
+        for partition in node.holder.held
+    )
+
+
 @pytest.mark.slow
 def test_partitions_go_to_who_lives_and_each_owner_has_a_later_epoch(new_node: NewNode) -> None:
     first = new_node("a")
@@ -122,11 +135,11 @@ def test_partitions_go_to_who_lives_and_each_owner_has_a_later_epoch(new_node: N
     wait_until(lambda: own_all(first, third), "one of the same name has its share")
 
     third.connection.close()  # it is cut off, and cannot say so
-    wait_until(lambda: not third.holder.held, "it ends what it has")
-    assert third.holder.lost
+    wait_until(lambda: not third.membership.has_lease(), "its lease runs out")
     assert third.membership.fault is not None
-    assert not third.membership.has_lease()
-    wait_until(lambda: own_all(first), "the first one takes it")
+    wait_until(lambda: own_all(first), "the first one takes what it had")
+    assert third.holder.held  # it hears of nothing, and can write nothing
+    assert third.holder.lost == []
 
 
 @pytest.mark.slow
@@ -177,12 +190,34 @@ def test_a_full_jetstream_is_told_until_there_is_room(tmp_path: Path) -> None:
         with pytest.raises(FullError):
             fill()
         wait_until(lambda: "JetStream is full" in (node.membership.fault or ""), "what is full")
-        wait_until(lambda: not node.holder.held, "it owns nothing once its lease is over")
+        wait_until(lambda: not node.membership.has_lease(), "its lease runs out")
+        before = dict(node.holder.held)
         (server,) = servers.servers
         server.stop()
         server.change("300KB", "4GB")
         server.start()
-        wait_until(lambda: own_all(node) and node.membership.fault is None, "it goes on")
+        wait_until(lambda: node.membership.has_lease() and own_all(node), "it goes on")
+        assert node.holder.held == before
+
+
+@pytest.mark.slow
+def test_nodes_keep_what_they_own_while_no_lease_can_be_renewed(tmp_path: Path) -> None:
+    """All leases run out; those that are back first wait for the others."""
+    with NATSServers(tmp_path) as servers, contextlib.ExitStack() as stack:
+        nodes = [Node(servers, "away", name, lease_s=4.0) for name in "ab"]
+        for node in nodes:
+            stack.callback(node.close)
+        wait_until(lambda: own_theirs(*nodes), "each has its share")
+        before = [dict(node.holder.held) for node in nodes]
+        (server,) = servers.servers
+        server.kill()
+        wait_until(lambda: not any(own.membership.has_lease() for own in nodes), "no lease holds")
+        assert [node.holder.held for node in nodes] == before
+        server.start()
+        wait_until(lambda: all(own.membership.has_lease() for own in nodes), "all are back")
+        wait_until(lambda: own_all(*nodes), "and know of each other")
+        assert [node.holder.held for node in nodes] == before
+        assert [node.holder.lost for node in nodes] == [[], []]
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"id": "a"}', b"\xff"])
@@ -217,7 +252,7 @@ def test_records_that_are_lost_are_written_anew_with_higher_epochs(new_node: New
     node = new_node("a")
     wait_until(lambda: own_all(node), "the only node has all")
     before = dict(node.holder.held)
-    owners = node.membership._owners
+    owners = node.membership._records._bucket
     node.connection.call(
         lambda client: client.jetstream().delete_stream(owners._stream), "deleting"
     )
@@ -229,3 +264,23 @@ def test_records_that_are_lost_are_written_anew_with_higher_epochs(new_node: New
 
     wait_until(has_higher, "it has all with higher epochs")
     wait_until(lambda: node.membership.owner_of(0) is not None, "and all know it")
+
+
+@pytest.mark.slow
+def test_one_record_that_is_lost_is_written_anew_with_a_higher_epoch(new_node: NewNode) -> None:
+    """As servers of 2.9 may lose one, killed one after the other; the others stay as they are."""
+    nodes = [new_node("a"), new_node("b")]
+    wait_until(lambda: own_theirs(*nodes), "each has its share")
+    owner, other = nodes
+    own = next(iter(owner.holder.held))
+    before = [dict(node.holder.held) for node in nodes]
+    bucket = owner.membership._records._bucket
+    subject = bucket._subject(str(own))
+    owner.connection.call(
+        lambda client: client.jetstream().purge_stream(bucket._stream, subject=subject), "deleting"
+    )
+    wait_until(lambda: owner.holder.held.get(own, 0) > before[0][own], "it has a higher epoch")
+    wait_until(lambda: other.membership.owner_of(own) is not None, "and the other one knows it")
+    assert owner.membership.fault is None
+    assert owner.holder.held | {own: 0} == before[0] | {own: 0}
+    assert other.holder.held == before[1]

@@ -59,7 +59,9 @@ OTHER = "b"
         ({"a"}, Owner(None, 3), 4, Plan()),  # read from a copy that lags behind
         ({"a"}, Owner(OTHER, 5), 4, Plan(take=(0,), lose=(0,))),
         ({"a"}, Owner("a", 5), 4, Plan(take=(0,), lose=(0,))),
-        ({OTHER}, Owner("a", 4), 4, Plan(lose=(0,))),  # without a lease of its own
+        ({OTHER}, Owner("a", 4), 4, Plan()),  # without a lease of its own
+        ({OTHER}, Owner(OTHER, 5), 4, Plan(lose=(0,))),  # and somebody else took it
+        ({OTHER}, Owner(None, 5), 4, Plan(lose=(0,))),
         ({OTHER}, Owner(None, 4), None, Plan()),
     ],
 )
@@ -77,6 +79,12 @@ def test_a_partition_of_another_live_node_is_released_and_not_taken_from_one() -
     assert plan("a", live, held, {}) == Plan(release=(theirs,))  # acquired, never heard of it
     assert plan(OTHER, live, held, {}) == Plan()
     assert plan(OTHER, live, {theirs: Owner(None, 5)}, {}) == Plan(take=(theirs,))
+
+
+def test_nothing_is_taken_of_a_node_that_may_come_back() -> None:
+    owners = {0: Owner(OTHER, 4), 1: Owner(None, 5), 2: Owner("a", 6), 3: Owner("c", 7)}
+    assert plan("a", {"a"}, owners, {}, awaited={OTHER}) == Plan(take=(1, 2, 3))
+    assert plan("a", {"a"}, owners, {}) == Plan(take=(0, 1, 2, 3))
 
 
 class Nodes:
