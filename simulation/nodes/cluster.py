@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.partition import MAX_RETRY_S
+from gradwatch_server.cluster.ownership.plan import partition_of
+from gradwatch_server.cluster.partitions.partition import MAX_RETRY_S
 from gradwatch_server.core.frames.assembler import LATENESS_NS
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.inbox import BATCH_MESSAGES

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.parcels import Answer, Parcel
-from gradwatch_server.cluster.sessions import Sessions
+from gradwatch_server.cluster.messages.parcels import Answer, Parcel
+from gradwatch_server.cluster.messages.sessions import Sessions
+from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_wire import Ack, Envelope, Hello, Record, decode
 from simulation.clock import Clock

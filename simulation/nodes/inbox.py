@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.cluster.host import AnswerPost
-from gradwatch_server.cluster.inbox import ClusterInbox
+from gradwatch_server.cluster.messages.inbox import ClusterInbox
+from gradwatch_server.cluster.partitions.host import AnswerPost
 from gradwatch_server.ingest.inbox import WORK_S
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.nats.connection import Connection

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from gradwatch_server.cluster.membership import Membership
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.nats.errors import NATSError
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 from simulation.nodes.key_value import Bucket, SimulatedKeyValue

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gradwatch_server.cluster.parcels import (
+from gradwatch_server.cluster.messages.parcels import (
     Answer,
     Parcel,
     pack_parcels,
     unpack_answers,
     unpack_parcels,
 )
-from gradwatch_server.cluster.partition import FIRST_RETRY_S, MAX_RETRY_S
+from gradwatch_server.cluster.partitions.partition import FIRST_RETRY_S, MAX_RETRY_S
 from gradwatch_server.nats.errors import UnreachableError
 from gradwatch_server.nats.key_value import KeyEntry
 from simulation.network import Network

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.cluster.partition import MAX_WAITING_ALERT_BYTES
+from gradwatch_server.cluster.partitions.partition import MAX_WAITING_ALERT_BYTES
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.retention import RetentionPolicy

@@ -18,7 +18,8 @@ from nats.aio.client import Client
 from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
-from gradwatch_server.cluster import absences, inbox, lease, membership
+from gradwatch_server.cluster.messages import inbox
+from gradwatch_server.cluster.ownership import absences, lease, membership
 from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import Chain, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection

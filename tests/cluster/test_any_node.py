@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.ownership.plan import partition_of
 from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster
 from tests.support.peer import NewPeer

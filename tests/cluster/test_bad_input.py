@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js import api
 
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.key_value import KeyValue
 from tests.support.aggregator import Aggregator

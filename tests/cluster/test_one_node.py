@@ -16,8 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from nats.aio.client import Client
 
-from gradwatch_server.cluster.creation import PARTITIONS
-from gradwatch_server.cluster.ownership import partition_of
+from gradwatch_server.cluster.ownership.creation import PARTITIONS
+from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.nats.connection import Connection
 from tests.support.aggregator import Aggregator
 from tests.support.cluster import Cluster

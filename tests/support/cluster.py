@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.cluster.ownership import partition_of, wanted_owner
+from gradwatch_server.cluster.ownership.plan import partition_of, wanted_owner
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 

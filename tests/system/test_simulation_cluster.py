@@ -118,13 +118,13 @@ def lives_for_ever(bucket: Any, key: str) -> Any:
             "all partitions have one owner in the end",
         ),
         (
-            "gradwatch_server.cluster.membership.Membership._lose",
+            "gradwatch_server.cluster.ownership.membership.Membership._lose",
             lambda *_: None,
             {"cut": 0.05, "cut_s": 30.0, "nodes": 3},
             "one node alone answers for a partition",
         ),
         (
-            "gradwatch_server.cluster.owner_records.OwnerRecords.read",
+            "gradwatch_server.cluster.ownership.owner_records.OwnerRecords.read",
             lambda _: [],
             {"cut": 0.05, "cut_s": 30.0, "nodes": 3, "forget": 0.0},
             "a node that has a lease again has read what others took",

@@ -17,33 +17,33 @@ from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster.access import access_policy, advertised_url
+from gradwatch_server.cluster.alerts.ledger_watch import LedgerWatch
+from gradwatch_server.cluster.alerts.notifying import PARTITION, ClusterNotifications
+from gradwatch_server.cluster.alerts.silences import ClusterSilences
 from gradwatch_server.cluster.catalogue.publisher import CataloguePublisher
 from gradwatch_server.cluster.catalogue.reader import CatalogueReader
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.condition import Condition
-from gradwatch_server.cluster.front import Front
-from gradwatch_server.cluster.gateway import Gateway
-from gradwatch_server.cluster.host import AnswerPost, Host, answers_to
-from gradwatch_server.cluster.idle import idle_partitions
-from gradwatch_server.cluster.ledger_watch import LedgerWatch
-from gradwatch_server.cluster.listing import Listings
+from gradwatch_server.cluster.http.access import access_policy, advertised_url
+from gradwatch_server.cluster.http.condition import Condition
+from gradwatch_server.cluster.http.front import Front
+from gradwatch_server.cluster.http.idle import idle_partitions
+from gradwatch_server.cluster.http.listing import Listings
+from gradwatch_server.cluster.http.node_numbers import read_numbers
+from gradwatch_server.cluster.http.node_view import NodeView
+from gradwatch_server.cluster.http.proxy import Proxy
+from gradwatch_server.cluster.http.stream_tokens import shared_stream_tokens
+from gradwatch_server.cluster.http.ticks import ClusterTicks
 from gradwatch_server.cluster.log_watch import LogWatch
-from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.messages.gateway import Gateway
 from gradwatch_server.cluster.names import Names, host_name
-from gradwatch_server.cluster.node_numbers import read_numbers
-from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.node_view import NodeView
-from gradwatch_server.cluster.notifying import PARTITION, ClusterNotifications
-from gradwatch_server.cluster.partition import Surroundings, retention_in
-from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
+from gradwatch_server.cluster.partitions.host import AnswerPost, Host, answers_to
+from gradwatch_server.cluster.partitions.partition import Surroundings, retention_in
+from gradwatch_server.cluster.partitions.takeovers import Takeovers
+from gradwatch_server.cluster.partitions.workers import Workers, leave
 from gradwatch_server.cluster.services import Services
-from gradwatch_server.cluster.silences import ClusterSilences
-from gradwatch_server.cluster.stream_tokens import shared_stream_tokens
-from gradwatch_server.cluster.takeovers import Takeovers
-from gradwatch_server.cluster.ticks import ClusterTicks
 from gradwatch_server.cluster.unavailable import tell_storage_errors
-from gradwatch_server.cluster.workers import Workers, leave
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.garbage import GarbageCollector

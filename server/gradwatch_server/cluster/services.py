@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gradwatch_server.cluster.creation import Creation, create_or_read
 from gradwatch_server.cluster.names import Names
-from gradwatch_server.cluster.node_record import decode_node
+from gradwatch_server.cluster.ownership.creation import Creation, create_or_read
+from gradwatch_server.cluster.ownership.node_record import decode_node
+from gradwatch_server.cluster.ownership.versions import check_neighbours
 from gradwatch_server.cluster.patience import patiently
-from gradwatch_server.cluster.versions import check_neighbours
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.key_value import KeyValue
 from gradwatch_server.settings import Settings

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.lease import Lease
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.lease import Lease
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.key_value import KeyValue
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from gradwatch_server.cluster.creation import PARTITIONS, create_or_read
+from gradwatch_server.cluster.ownership.creation import PARTITIONS, create_or_read
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.key_value import KeyValue

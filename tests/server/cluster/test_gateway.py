@@ -11,11 +11,11 @@ import pytest
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster import sessions
-from gradwatch_server.cluster.gateway import Gateway
-from gradwatch_server.cluster.inbox import ClusterInbox
-from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.parcels import Answer, Parcel, pack_parcels, unpack_parcels
+from gradwatch_server.cluster.messages import sessions
+from gradwatch_server.cluster.messages.gateway import Gateway
+from gradwatch_server.cluster.messages.inbox import ClusterInbox
+from gradwatch_server.cluster.messages.parcels import Answer, Parcel, pack_parcels, unpack_parcels
+from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine import intake
 from gradwatch_server.engine.engine import Engine

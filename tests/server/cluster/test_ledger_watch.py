@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster import ledger_watch as module
-from gradwatch_server.cluster.ledger_watch import LedgerWatch
+from gradwatch_server.cluster.alerts import ledger_watch as module
+from gradwatch_server.cluster.alerts.ledger_watch import LedgerWatch
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from tests.support.waiting import PATIENCE_S, wait_until
 

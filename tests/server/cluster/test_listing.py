@@ -6,9 +6,9 @@ import asyncio
 from typing import cast
 
 from gradwatch_server.cluster.catalogue.reader import CatalogueReader
-from gradwatch_server.cluster.listing import MAX_SPARKS, Listings
-from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.http.listing import MAX_SPARKS, Listings
+from gradwatch_server.cluster.http.proxy import Proxy
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.storage.ledger import RunCatalogue
 from tests.server.cluster.conftest import NewServer
 

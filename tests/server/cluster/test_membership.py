@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.cluster.membership import Membership
-from gradwatch_server.cluster.node_record import NodeRecord, decode_node
-from gradwatch_server.cluster.ownership import wanted_owner
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.ownership.node_record import NodeRecord, decode_node
+from gradwatch_server.cluster.ownership.plan import wanted_owner
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import FullError, UnreachableError
 from gradwatch_server.nats.jetstream import JetStreamStream

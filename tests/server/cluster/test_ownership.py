@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.cluster.ownership import Owner, Plan, partition_of, plan, wanted_owner
+from gradwatch_server.cluster.ownership.plan import Owner, Plan, partition_of, plan, wanted_owner
 
 PARTITIONS = 64
 NODES = st.sets(st.text("abcdef0123456789", min_size=4, max_size=8), min_size=1, max_size=8)

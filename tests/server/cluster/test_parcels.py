@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.cluster.parcels import (
+from gradwatch_server.cluster.messages.parcels import (
     MAX_GROUPS,
     PART_BYTES,
     Answer,

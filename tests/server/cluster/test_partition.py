@@ -12,9 +12,9 @@ import pytest
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster.parcels import Answer
-from gradwatch_server.cluster.partition import Partition, Surroundings, retention_in
-from gradwatch_server.cluster.takeovers import Takeovers
+from gradwatch_server.cluster.messages.parcels import Answer
+from gradwatch_server.cluster.partitions.partition import Partition, Surroundings, retention_in
+from gradwatch_server.cluster.partitions.takeovers import Takeovers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.metrics import Timings
 from gradwatch_server.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Json
-from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.http.proxy import Proxy
 from tests.server.cluster.conftest import NewServer
 from tests.support.waiting import PATIENCE_S
 

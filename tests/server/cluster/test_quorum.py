@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from gradwatch_server.cluster import patience
-from gradwatch_server.cluster.creation import create_or_read
-from gradwatch_server.cluster.membership import Membership
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.creation import create_or_read
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.cluster.patience import patiently
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import UnreachableError

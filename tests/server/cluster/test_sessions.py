@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwatch_server.cluster import sessions as module
-from gradwatch_server.cluster.sessions import STALLED_S, Sessions
+from gradwatch_server.cluster.messages import sessions as module
+from gradwatch_server.cluster.messages.sessions import STALLED_S, Sessions
 
 ONE, TWO = b"1" * 16, b"2" * 16
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster.silences import ClusterSilences
+from gradwatch_server.cluster.alerts.silences import ClusterSilences
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 from gradwatch_server.nats.subscription import Subscription

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.versions import check_neighbours
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.versions import check_neighbours
 from gradwatch_server.errors import GradwatchError
 
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gradwatch_server.cluster import workers as module
-from gradwatch_server.cluster.workers import THREADS, Workers
+from gradwatch_server.cluster.partitions import workers as module
+from gradwatch_server.cluster.partitions.workers import THREADS, Workers
 from tests.support.waiting import PATIENCE_S
 
 

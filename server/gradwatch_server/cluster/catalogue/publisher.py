@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gradwatch_server.cluster.catalogue.summary import encode_run
-from gradwatch_server.cluster.partition import Partition, Running
+from gradwatch_server.cluster.partitions.partition import Partition, Running
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.ledger import PartitionRuns

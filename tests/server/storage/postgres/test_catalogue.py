@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.cluster.alerts.notifying import LedgerStanding
 from gradwatch_server.cluster.catalogue.publisher import EVERY_S, PartitionPublisher
 from gradwatch_server.cluster.catalogue.reader import MAX_READS, CatalogueReader
 from gradwatch_server.cluster.catalogue.summary import decode_run, encode_run
-from gradwatch_server.cluster.notifying import LedgerStanding
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.notify.standing import AFTER_END_S

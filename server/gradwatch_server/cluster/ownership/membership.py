@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from gradwatch_server.cluster.absences import Absences
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.lease import Lease
-from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.owner_records import OwnerRecords
-from gradwatch_server.cluster.ownership import Owner, Plan, plan
+from gradwatch_server.cluster.ownership.absences import Absences
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.lease import Lease
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.owner_records import OwnerRecords
+from gradwatch_server.cluster.ownership.plan import Owner, Plan, plan
 from gradwatch_server.nats.errors import NATSError, UnreachableError
 from gradwatch_server.nats.key_value import KeyValue
 

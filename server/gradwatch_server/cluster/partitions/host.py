@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gradwatch_server.cluster.gateway import BATCH_BYTES
-from gradwatch_server.cluster.names import Names
-from gradwatch_server.cluster.parcels import (
+from gradwatch_server.cluster.messages.gateway import BATCH_BYTES
+from gradwatch_server.cluster.messages.parcels import (
     Answer,
     Assembler,
     Parcel,
@@ -21,7 +20,8 @@ from gradwatch_server.cluster.parcels import (
     unpack_answers,
     unpack_parcels,
 )
-from gradwatch_server.cluster.partition import Partition, Surroundings
+from gradwatch_server.cluster.names import Names
+from gradwatch_server.cluster.partitions.partition import Partition, Surroundings
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection

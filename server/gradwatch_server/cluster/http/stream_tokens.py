@@ -6,7 +6,7 @@ import hashlib
 import time
 
 from gradwatch_server.api.security.stream_tokens import StreamTokens
-from gradwatch_server.cluster.clocks import APART_S
+from gradwatch_server.cluster.ownership.clocks import APART_S
 from gradwatch_server.keys import Keys
 
 

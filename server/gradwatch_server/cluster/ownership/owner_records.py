@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from gradwatch_server.cluster.ownership import Owner
+from gradwatch_server.cluster.ownership.plan import Owner
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 
 logger = logging.getLogger(__name__)

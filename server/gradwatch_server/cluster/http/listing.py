@@ -20,8 +20,8 @@ from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.summaries import Listing, Summaries
 from gradwatch_server.cluster.catalogue.reader import CatalogueReader
 from gradwatch_server.cluster.catalogue.summary import KnownRun
-from gradwatch_server.cluster.node_record import NodeRecord
-from gradwatch_server.cluster.proxy import Proxy
+from gradwatch_server.cluster.http.proxy import Proxy
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_wire.health import Phase, Status
 
 logger = logging.getLogger(__name__)

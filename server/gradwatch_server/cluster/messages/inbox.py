@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.cluster.parcels import Answer, Parcel
+from gradwatch_server.cluster.messages.parcels import Answer, Parcel
 from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox, note_dropped
 from gradwatch_server.ingest.message import Dropped, PackedRecord
 from gradwatch_wire import Ack, Envelope, Record, Welcome, encode

@@ -8,7 +8,7 @@ import threading
 from typing import Final
 
 from gradwatch_server.api.ticks import TICK_S, Moved, Ticks, TickSource, tick
-from gradwatch_server.cluster.parcels import Assembler, Sender
+from gradwatch_server.cluster.messages.parcels import Assembler, Sender
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.message import Message

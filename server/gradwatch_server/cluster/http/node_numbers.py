@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gradwatch_server.api.metrics.snapshot import NodeNumbers
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.host import Host
-from gradwatch_server.cluster.membership import Membership
-from gradwatch_server.cluster.takeovers import Takeovers
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.partitions.host import Host
+from gradwatch_server.cluster.partitions.takeovers import Takeovers
 
 
 def read_numbers(

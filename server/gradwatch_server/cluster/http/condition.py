@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.host import Host
-from gradwatch_server.cluster.ledger_watch import LedgerWatch
+from gradwatch_server.cluster.alerts.ledger_watch import LedgerWatch
 from gradwatch_server.cluster.log_watch import LogWatch
-from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.partitions.host import Host
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.nats.connection import Connection
 

@@ -14,9 +14,9 @@ from prometheus_client import Histogram
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster.gateway import Gateway
-from gradwatch_server.cluster.host import Host
-from gradwatch_server.cluster.silences import ClusterSilences
+from gradwatch_server.cluster.alerts.silences import ClusterSilences
+from gradwatch_server.cluster.messages.gateway import Gateway
+from gradwatch_server.cluster.partitions.host import Host
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 from gradwatch_server.engine.commands import Command, CommandError

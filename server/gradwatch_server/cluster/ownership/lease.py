@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
-from gradwatch_server.cluster.clocks import Clocks
-from gradwatch_server.cluster.node_record import NodeRecord, decode_node, decode_now_ns
+from gradwatch_server.cluster.ownership.clocks import Clocks
+from gradwatch_server.cluster.ownership.node_record import NodeRecord, decode_node, decode_now_ns
 from gradwatch_server.nats.key_value import KeyValue
 
 RENEWALS: Final = 3

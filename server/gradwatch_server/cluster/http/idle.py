@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradwatch_server.cluster.host import Host
-from gradwatch_server.cluster.membership import Membership
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.partitions.host import Host
 
 
 def idle_partitions(

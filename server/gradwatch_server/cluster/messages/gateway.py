@@ -18,9 +18,9 @@ from typing import Final, Protocol
 import zmq
 
 from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.parcels import Answer, Parcel
-from gradwatch_server.cluster.sessions import Sessions
+from gradwatch_server.cluster.messages.parcels import Answer, Parcel
+from gradwatch_server.cluster.messages.sessions import Sessions
+from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.ingest.inbox import bytes_of
 from gradwatch_server.ingest.message import Arrived

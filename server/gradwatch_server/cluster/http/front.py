@@ -12,15 +12,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.cluster.alerts.notifying import PARTITION
 from gradwatch_server.cluster.catalogue.reader import CatalogueReader
-from gradwatch_server.cluster.condition import Condition
-from gradwatch_server.cluster.host import Host
-from gradwatch_server.cluster.listing import LISTING_PATH, Listings
-from gradwatch_server.cluster.membership import Membership
-from gradwatch_server.cluster.notifying import PARTITION
-from gradwatch_server.cluster.ownership import partition_of
-from gradwatch_server.cluster.partition import Partition
-from gradwatch_server.cluster.proxy import FORWARDED, Proxy
+from gradwatch_server.cluster.http.condition import Condition
+from gradwatch_server.cluster.http.listing import LISTING_PATH, Listings
+from gradwatch_server.cluster.http.proxy import FORWARDED, Proxy
+from gradwatch_server.cluster.ownership.membership import Membership
+from gradwatch_server.cluster.ownership.plan import partition_of
+from gradwatch_server.cluster.partitions.host import Host
+from gradwatch_server.cluster.partitions.partition import Partition
 from gradwatch_server.cluster.unavailable import unavailable
 from gradwatch_server.storage.store import AlertEventReader, StorageError
 

@@ -16,10 +16,10 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
-from gradwatch_server.cluster.inbox import ClusterInbox, Postman
-from gradwatch_server.cluster.parcels import Parcel
-from gradwatch_server.cluster.storage import PartitionStore, Storage
-from gradwatch_server.cluster.takeovers import Takeovers
+from gradwatch_server.cluster.messages.inbox import ClusterInbox, Postman
+from gradwatch_server.cluster.messages.parcels import Parcel
+from gradwatch_server.cluster.partitions.storage import PartitionStore, Storage
+from gradwatch_server.cluster.partitions.takeovers import Takeovers
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gradwatch_server.cluster.node_record import NodeRecord
+from gradwatch_server.cluster.ownership.node_record import NodeRecord
 from gradwatch_server.errors import GradwatchError
 
 

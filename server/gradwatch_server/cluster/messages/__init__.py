@@ -1,0 +1,1 @@
+"""What goes between clients, nodes and owners."""

@@ -1,0 +1,1 @@
+"""The engines of the partitions that a node owns."""
