@@ -94,8 +94,11 @@ class LedgerDatabase:
     def end_connections(self) -> None:
         """End those that processes have which are killed."""
         self.count = None
-        self.execute(f"SELECT pg_terminate_backend(pid) {_OTHERS}")
-        wait_until(lambda: not self.execute(f"SELECT pid {_OTHERS}"), "connections are gone")
+        pids = [pid for (pid,) in self.execute(f"SELECT pid {_OTHERS}")]
+        left = "FROM pg_stat_activity WHERE pid = ANY(%s)"
+        self.execute(f"SELECT pg_terminate_backend(pid) {left}", pids)
+        # Those only: what asks each second whether the database answers connects anew at once.
+        wait_until(lambda: not self.execute(f"SELECT pid {left}", pids), "connections are gone")
 
     def _cursors(self) -> type[BinaryCursor]:
         """Return what connections run their statements with, so that `count` sees them."""
