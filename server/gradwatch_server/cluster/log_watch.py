@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.errors import UnreachableError
 
@@ -30,22 +30,8 @@ class LogWatch:
         self.fault: str | None = None
         """What is wrong with it, None if nothing."""
         self._check = check
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gradwatch-log-watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            self.look()
+        self._looks = Repeating("log-watch", self.look, LOOK_S, STOP_S)
+        self.start, self.stop = self._looks.start, self._looks.stop
 
     def look(self) -> None:
         """Look once."""

@@ -32,7 +32,7 @@ def test_a_look_that_never_ends_is_a_fault_and_is_not_waited_for(
     watch.start()
     wait_until(lambda: "has not answered" in (watch.fault or ""), "the fault")
     watch.stop()
-    assert watch._thread.is_alive()
+    assert watch._looks.is_alive()
     go_on.set()
     wait_until(lambda: watch.fault is None, "the answer")
     store.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.storage.store import AlertEventReader, StorageError
 
 logger = logging.getLogger(__name__)
@@ -37,9 +37,8 @@ class LedgerWatch:
         self._began_s: float | None = None  # the look that goes on
         self._alert_events = alert_events
         self._on_new = on_new
-        self._woken = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gradwatch-ledger", daemon=True)
+        self._looks = Repeating("ledger", self._follow, LOOK_S, STOP_S)
+        self.start, self.wake, self.stop = self._looks.start, self._looks.wake, self._looks.stop
 
     @property
     def fault(self) -> str | None:
@@ -50,29 +49,11 @@ class LedgerWatch:
             return f"the ledger has not answered for {waited_s:.0f} s"
         return self._fault
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Say that events were stored; from any thread."""
-        self._woken.set()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopping.set()
-        self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            newest = self._look()
-            if newest is not None and newest != self.cursor:
-                self.cursor = newest
-                self._on_new()
-            self._woken.wait(LOOK_S)
-            self._woken.clear()
+    def _follow(self) -> None:
+        newest = self._look()
+        if newest is not None and newest != self.cursor:
+            self.cursor = newest
+            self._on_new()
 
     def _look(self) -> int | None:
         """Return the newest cursor, None if it cannot be read."""

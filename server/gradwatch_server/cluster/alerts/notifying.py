@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gradwatch_server.cluster.catalogue.summary import decode_run
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.notify.notifications import STOP_S, Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.settings import Targets
@@ -117,15 +117,14 @@ class ClusterNotifications(Notifications):
         self._events, self._runs = events, runs
         self._open_log, self._page_url = open_log, page_url
         self._epoch = epoch
-        self._stopping = threading.Event()
         self._current = Notifications()
         self._current_epoch: int | None = None
-        self._thread = threading.Thread(target=self._run, name="gradwatch-notifying", daemon=True)
+        self._looks = Repeating("notifying", self._look, LOOK_S, STOP_S)  # PostgreSQL may hang
 
     def begin(self) -> None:
         """Begin to look whether it is on this node to send."""
         if self._notifiers:
-            self._thread.start()
+            self._looks.start()
 
     def wake(self) -> None:
         """Say that events were stored."""
@@ -133,24 +132,21 @@ class ClusterNotifications(Notifications):
 
     def stop(self) -> None:
         """End it."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)  # PostgreSQL may hang
+        self._looks.stop()
         self._current.stop()
 
     def statuses(self) -> list[TargetStatus]:
         """Return how each target is; none where another node sends."""
         return self._current.statuses()
 
-    def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            epoch = self._epoch()
-            if epoch == self._current_epoch:
-                continue
-            self._current.stop()
-            self._current, self._current_epoch = Notifications(), None
-            if epoch is not None:
-                self._take_over(epoch)
+    def _look(self) -> None:
+        epoch = self._epoch()
+        if epoch == self._current_epoch:
+            return
+        self._current.stop()
+        self._current, self._current_epoch = Notifications(), None
+        if epoch is not None:
+            self._take_over(epoch)
 
     def _take_over(self, epoch: int) -> None:
         try:

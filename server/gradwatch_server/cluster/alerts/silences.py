@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import Body, SilenceAdded, SilenceRemoved
 from gradwatch_server.core.known_fields import known_fields
@@ -64,8 +65,9 @@ class ClusterSilences:
         self._known: dict[str, tuple[int, Silence | None]] = {}
         self._known_lock = threading.Lock()
         self._is_read = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gradwatch-silences", daemon=True)
+        self._read_s = float("-inf")
+        self._looks = Repeating("silences", self._look, LOOK_S)
+        self.start, self.stop = self._looks.start, self._looks.stop
         bucket.watch(self._note)
 
     @property
@@ -73,16 +75,6 @@ class ClusterSilences:
         """Those that are known of, in the order in which they were made."""
         found = (silence for _, silence in self._known.values() if silence is not None)
         return tuple(sorted(found, key=lambda own: own.created_ns))
-
-    def start(self) -> None:
-        """Begin to put them in force."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def add(self, command: AddSilence) -> Silence:
         """Add one; may wait for NATS.
@@ -109,17 +101,15 @@ class ClusterSilences:
             raise CommandError(503, f"NATS: {error}") from error
         self._take(command.silence_id, revision + 1, None)
 
-    def _run(self) -> None:
-        read_s = float("-inf")
-        while not self._stopping.wait(LOOK_S):
-            try:
-                if time.monotonic() - read_s > READ_S:
-                    self._read()
-                    read_s = time.monotonic()
-            except NATSError as error:
-                logger.debug("silences: %s", error)
-            if self._is_read:
-                self._put_in_force()
+    def _look(self) -> None:
+        try:
+            if time.monotonic() - self._read_s > READ_S:
+                self._read()
+                self._read_s = time.monotonic()
+        except NATSError as error:
+            logger.debug("silences: %s", error)
+        if self._is_read:
+            self._put_in_force()
 
     def _read(self) -> None:
         """Read all; what was written meanwhile stands."""

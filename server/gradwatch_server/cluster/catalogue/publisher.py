@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from gradwatch_server.cluster.catalogue.summary import encode_run
 from gradwatch_server.cluster.partitions.partition import Partition, Running
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.ledger import PartitionRuns
@@ -45,28 +45,12 @@ class CataloguePublisher:
         self._publishers: dict[int, PartitionPublisher] = {}
         self._next = 0
         self._retry_at_s = float("-inf")
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gradwatch-catalogue", daemon=True)
+        self._looks = Repeating("catalogue", self._look, LOOK_S, STOP_S)
+        self.start, self.stop = self._looks.start, self._looks.stop
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Publish no more."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            try:
-                self._look(time.monotonic())
-            except Exception:
-                logger.exception("runs could not be published; it is tried again")
-
-    def _look(self, now_s: float) -> None:
+    def _look(self) -> None:
         """Publish what is due, beginning where the last look came to."""
+        now_s = time.monotonic()
         running = {
             number: own.running for number, own in self._owned().items() if own.running is not None
         }
@@ -79,7 +63,7 @@ class CataloguePublisher:
         left_s = WORK_S
         for number in (*ahead, *(own for own in self._publishers if own < self._next)):
             self._next = number
-            if left_s <= 0 or self._stopping.is_set():
+            if left_s <= 0 or self._looks.is_stopping:
                 return
             try:
                 left_s -= self._publishers[number].publish(now_s, left_s)

@@ -9,6 +9,7 @@ from typing import Final
 
 from gradwatch_server.api.ticks import TICK_S, Moved, Ticks, TickSource, tick
 from gradwatch_server.cluster.messages.parcels import Assembler, Sender
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.message import Message
@@ -37,19 +38,9 @@ class ClusterTicks:
         self._newest: dict[str, tuple[int, list[int | None]]] = {}
         self._number = 0
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gradwatch-ticks", daemon=True)
+        self._rounds = Repeating("ticks", self._tell, TICK_S)
+        self.start, self.stop = self._rounds.start, self._rounds.stop
         connection.subscribe(subject, self._take)
-
-    def start(self) -> None:
-        """Begin to tell."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Tell no more."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def reader(self) -> TickSource:
         """Return what moves from now on, for one reader."""
@@ -61,15 +52,14 @@ class ClusterTicks:
             moved = {run: what for run, (at, what) in self._newest.items() if at > number}
             return self._number, moved
 
-    def _run(self) -> None:
-        while not self._stopping.wait(TICK_S):
-            moved = self._own.moved()
-            if not moved:
-                continue
-            try:
-                self._sender.send(self._subject, json.dumps(moved).encode())
-            except GradwatchError as error:
-                logger.debug("ticks: %s", error)
+    def _tell(self) -> None:
+        moved = self._own.moved()
+        if not moved:
+            return
+        try:
+            self._sender.send(self._subject, json.dumps(moved).encode())
+        except GradwatchError as error:
+            logger.debug("ticks: %s", error)
 
     def _take(self, message: Message) -> None:
         self._assembler.add(message.payload, message.headers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from gradwatch_server.cluster.messages.parcels import (
 )
 from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.partitions.partition import Partition, Surroundings
+from gradwatch_server.cluster.repeating import Repeating
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.nats.connection import Connection
@@ -57,8 +57,7 @@ class Host:
         self._ending: list[Partition] = []
         self._subscriptions: dict[int, Subscription] = {}
         self._around: Surroundings | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="gradwatch-host", daemon=True)
+        self._looks = Repeating("host", self._look, LOOK_S)
 
     @property
     def owned(self) -> Mapping[int, Partition]:
@@ -83,13 +82,11 @@ class Host:
     def start(self, around: Surroundings) -> None:
         """Begin; partitions may be owned from now on."""
         self._around = around
-        self._thread.start()
+        self._looks.start()
 
     def stop(self) -> None:
         """End what is left."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._looks.stop()
         for number in list(self._owned):
             self.release(number)
 
@@ -163,9 +160,8 @@ class Host:
             logger.debug("the subscription of partition %d: %s", partition, error)
 
     def _look(self) -> None:
-        while not self._stopping.wait(LOOK_S):
-            for partition in self._owned.values():
-                partition.look()
+        for partition in self._owned.values():
+            partition.look()
 
     # Messages
 
