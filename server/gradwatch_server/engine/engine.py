@@ -296,7 +296,7 @@ class Engine(threading.Thread):
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         changes = [AlertChange.of(alert) for alert in alerts]
-        self._alert_use.note([change.event() for change in changes])
+        self._alert_use.note(change.event for change in changes)
         self._waiting_alerts.add(changes)
         while not self._waiting_alerts.is_empty:
             if not self._waiting_alerts.are_too_many:
