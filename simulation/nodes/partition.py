@@ -70,7 +70,7 @@ class PartitionEngine:
         engine = self.engine
         if engine is None or self.is_over or not self.is_between_batches:
             return False
-        return engine._waiting_alerts.is_empty
+        return engine._alerts.is_stored
 
     def _run(self) -> None:
         try:
