@@ -212,16 +212,7 @@ class SimulatedClient:
 class SimulatedStream(JetStreamStream):
     """The real one, but for how pages of many messages are fetched."""
 
-    def __init__(
-        self,
-        stream: ReplicatedStream,
-        node: int,
-        writer: str,
-        faults: NodeFaults,
-        clock: Clock,
-        waiter: Waiter,
-    ) -> None:
-        client = SimulatedClient(stream, node, writer, faults, clock, waiter)
+    def __init__(self, client: SimulatedClient, waiter: Waiter) -> None:
         connection = cast("Connection", SimulatedConnection(client, waiter))
         super().__init__(connection, "simulated")
 
