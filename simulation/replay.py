@@ -53,7 +53,7 @@ class Replay:
         return self
 
     def _expect(self, alerts: Iterable[Alert]) -> None:
-        for event in (AlertChange.of(alert).event() for alert in alerts):
+        for event in (AlertChange.of(alert).event for alert in alerts):
             change = event.alert_id, event.change
             if change not in self._changes:
                 self._changes.add(change)

@@ -24,14 +24,13 @@ from gradwatch_server.addresses import (
     split_address,
 )
 from gradwatch_server.budgets import BUDGETS, Budgets
+from gradwatch_server.config_file import DEFAULT_CONFIG, find_config
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.settings import Target, Targets, shows_input
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
-
-DEFAULT_CONFIG = Path("gradwatch.toml")
 
 
 class Settings(BaseSettings):
@@ -224,14 +223,15 @@ class Settings(BaseSettings):
 def load_settings(config: Path | None, **given: Any) -> Settings:
     """Read the settings; *given* are those of the command line, None where not given.
 
+    Without *config* `GRADWATCH_CONFIG` may name the file.
+
     Raises:
         GradwatchError: If a file is missing or malformed, or a value is not allowed.
     """
-    if config is not None:
-        check_config(config)
+    file = find_config(config) or DEFAULT_CONFIG
 
     class _Settings(Settings):
-        model_config = SettingsConfigDict(toml_file=config or DEFAULT_CONFIG)
+        model_config = SettingsConfigDict(toml_file=file)
 
     try:
         settings = _Settings(**{key: value for key, value in given.items() if value is not None})
@@ -241,22 +241,11 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
         msg = f"an environment variable GRADWATCH_*: {error}"
         raise GradwatchError(msg) from error
     except (OSError, ValueError) as error:  # the file itself
-        msg = f"config file {config or DEFAULT_CONFIG}: {error}"
+        msg = f"config file {file}: {error}"
         raise GradwatchError(msg) from error
     _check_cluster(settings)
     _check_exposure(settings)
     return settings
-
-
-def check_config(config: Path) -> None:
-    """Check that there is a settings file.
-
-    Raises:
-        GradwatchError: If there is none.
-    """
-    if not config.is_file():
-        msg = f"no config file {config}"
-        raise GradwatchError(msg)
 
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")

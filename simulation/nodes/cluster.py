@@ -30,6 +30,7 @@ from simulation.nodes.key_value import CALL_S, Bucket
 from simulation.nodes.ledger import Ledger
 from simulation.nodes.names import partition_in
 from simulation.nodes.node import Node
+from simulation.nodes.owners import OwnerHistory
 from simulation.nodes.reader import Reader
 from simulation.nodes.scenario import NodesScenario
 from simulation.nodes.socket import RovingSocket
@@ -74,14 +75,13 @@ class NodeCluster:
         self.ledger = Ledger(self.clock, lambda p, epoch: self.checkers[p].taken_over(epoch))
         self.nodes_bucket = Bucket("nodes", self.clock, scenario.lease_s)
         self.owners_bucket = Bucket("owners", self.clock)
+        self.owners = OwnerHistory(self.owners_bucket, self.faults, self.note)
         self.bus = Bus(self.clock, self.faults)
         self.reader = Reader()
         self.nodes = [self._node(number) for number in range(scenario.nodes)]
         self._job_faults = FaultInjector(scenario.job, random, self.clock, self.note)
         self.jobs = [self._job(f"gpt-{number}") for number in range(scenario.runs)]
         self._num_ticks = 0
-        self._owners: dict[int, set[tuple[int, str]]] = defaultdict(set)  # epoch, node
-        self._older_owners = self.owners_bucket.copy()
         self._both_answer_s: dict[int, float] = defaultdict(float)  # by partition
 
     def _node(self, number: int) -> Node:
@@ -110,29 +110,6 @@ class NodeCluster:
 
     def _written(self, written: Written) -> None:
         self.checkers[partition_in(written.message.subject)].written(written)
-
-    def note_owner(self, partition: int, epoch: int, node: str) -> None:
-        """Note that a node acquired a partition."""
-        self._owners[partition].add((epoch, node))
-
-    def is_followed(self, partition: int, epoch: int, node: str) -> bool:
-        """Tell whether another owner of a partition came, or has the same epoch.
-
-        That one is possible once the records are lost, and then the ledger takes one of them.
-        """
-        return any(
-            own > epoch or (own == epoch and other != node)
-            for own, other in self._owners[partition]
-        )
-
-    def _forget_owners(self) -> None:
-        """Lose the owner records, or get older ones back; keep some for later."""
-        if self.faults.chance(self.scenario.forget):
-            is_lost = self.faults.random.random() < 0.5
-            self.note("the owner records are", "lost" if is_lost else "older ones")
-            self.owners_bucket.replace(({}, 0) if is_lost else self._older_owners)
-        if self.faults.chance(self.scenario.forget):
-            self._older_owners = self.owners_bucket.copy()
 
     def live_nodes(self) -> set[str]:
         """Return the ids of the nodes that have a lease."""
@@ -252,7 +229,7 @@ class NodeCluster:
         self.faults.strike()
         if self.faults.chance(self.scenario.leave):
             self.random.choice(self.nodes).leave()
-        self._forget_owners()
+        self.owners.lose_records()
         self.stream.pass_time(self.clock.now_s)
         for job in self.jobs:
             job.work(reachable=True)
@@ -280,7 +257,7 @@ class NodeCluster:
             return
         promise = "a node that has a lease again has read what others took"
         for partition, epoch in node.owned.items():
-            is_followed = self.is_followed(partition, epoch, node.id)
+            is_followed = self.owners.is_followed(partition, epoch, node.id)
             require(not is_followed, promise, node.id, partition)
 
     def _check_who_answers(self, seconds: float) -> None:

@@ -165,7 +165,7 @@ class Node:
         self._note("takes partition", partition, "as epoch", epoch)
         self.owned[partition] = epoch
         self._outranked.pop(partition, None)
-        self.cluster.note_owner(partition, epoch, self.id)
+        self.cluster.owners.add(partition, epoch, self.id)
         self.cluster.num_epochs += 1
         self.cluster.bus.listen(self.number, NAMES.ingest(partition))
 

@@ -17,7 +17,7 @@ from simulation.nodes.inbox import PartitionInbox
 from simulation.nodes.ledger import LedgerSession
 from simulation.nodes.names import NAMES
 from simulation.nodes.store import PartitionStore
-from simulation.nodes.stream_client import SimulatedStream
+from simulation.nodes.stream_client import SimulatedClient, SimulatedStream
 from simulation.nodes.task import Task
 from simulation.nodes.waiter import WaitedEvent, Waiter
 
@@ -70,7 +70,7 @@ class PartitionEngine:
         engine = self.engine
         if engine is None or self.is_over or not self.is_between_batches:
             return False
-        return engine._waiting_alerts.is_empty
+        return engine._alerts.is_stored
 
     def _run(self) -> None:
         try:
@@ -102,7 +102,9 @@ class PartitionEngine:
         cause = error if isinstance(error, StorageError) else error.__cause__
         if isinstance(cause, StorageError) and cause.fault is StorageFault.GONE:
             self._cluster.num_refused += 1
-            is_followed = self._cluster.is_followed(self.partition, self.epoch, self._node.id)
+            is_followed = self._cluster.owners.is_followed(
+                self.partition, self.epoch, self._node.id
+            )
             promise = "an owner ends only for one of a later epoch"
             require(is_followed, promise, self.name, error)
 
@@ -120,9 +122,10 @@ class PartitionEngine:
             self._point,
             lambda: checker.ledger_written(self.epoch, node.id),
         )
-        stream = SimulatedStream(
+        client = SimulatedClient(
             cluster.stream, node.number, node.id, cluster.faults, cluster.clock, self._waiter
         )
+        stream = SimulatedStream(client, self._waiter)
         log = cluster.parts.log(stream, NAMES.namespace, self.partition, self.epoch)
         return cluster.parts.engine(
             PartitionStore(log, session, clock, self._wait_a_turn),

@@ -192,7 +192,10 @@ class SimulatedClient:
             raise TimeoutError
         wanted = json.loads(payload)
         found = self._stream.following(wanted["next_by_subj"], wanted["seq"])
-        says = {} if found is None else {"message": {"seq": found.sequence}}
+        if found is None:
+            says = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
+        else:
+            says = {"message": {"seq": found.sequence}}
         return SimpleNamespace(data=json.dumps(says).encode())
 
     async def delete_msg(self, stream: str, seq: int) -> bool:  # noqa: ARG002 - there is one
@@ -209,16 +212,7 @@ class SimulatedClient:
 class SimulatedStream(JetStreamStream):
     """The real one, but for how pages of many messages are fetched."""
 
-    def __init__(
-        self,
-        stream: ReplicatedStream,
-        node: int,
-        writer: str,
-        faults: NodeFaults,
-        clock: Clock,
-        waiter: Waiter,
-    ) -> None:
-        client = SimulatedClient(stream, node, writer, faults, clock, waiter)
+    def __init__(self, client: SimulatedClient, waiter: Waiter) -> None:
         connection = cast("Connection", SimulatedConnection(client, waiter))
         super().__init__(connection, "simulated")
 

@@ -68,6 +68,23 @@ def test_another_file_can_be_named(folder: Path) -> None:
     assert (settings.window_steps, settings.session_timeout_s) == (512, 5.0)
 
 
+def test_the_environment_names_a_file_unless_the_command_line_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is not there is refused, and an empty variable is none."""
+    for number, name in enumerate(["gradwatch.toml", "named.toml", "given.toml"]):
+        (folder / name).write_text(f"window_steps = {100 + number}\n")
+    monkeypatch.setenv("GRADWATCH_CONFIG", "")
+    assert load_settings(None).window_steps == 100
+    monkeypatch.setenv("GRADWATCH_CONFIG", "named.toml")
+    assert load_settings(None).window_steps == 101
+    assert load_settings(Path("given.toml")).window_steps == 102
+
+    (folder / "named.toml").unlink()
+    assert load_settings(Path("given.toml")).window_steps == 102
+    assert refusal() == "no config file named.toml, which GRADWATCH_CONFIG names"
+
+
 def test_rules_of_file_and_environment_are_put_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

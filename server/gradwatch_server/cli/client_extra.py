@@ -79,6 +79,6 @@ def _parser() -> argparse.ArgumentParser:
             "[env var: GRADWATCH_ENDPOINT; default: %(default)s]",
         )
         each.add_argument(
-            "--keys", type=Path, help="Key file of a client. [env var: GRADWATCH_KEYS]"
+            "--keys", type=Path, help="Key file of a client; without it the one in GRADWATCH_KEYS."
         )
     return parser

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gradwatch_server.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
 from gradwatch_server.settings import Settings
 from gradwatch_wire.names import DEFAULT_HTTP
 
@@ -18,6 +19,13 @@ DEFAULT_URL: Final = f"http://{DEFAULT_HTTP}"
 Url = Annotated[
     str,
     typer.Option("--url", envvar="GRADWATCH_URL", help="HTTP address of the aggregator."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"Settings file; without it the one that {CONFIG_VARIABLE} names.",
+        show_default=f"{DEFAULT_CONFIG} if there is one",
+    ),
 ]
 By = Annotated[str | None, typer.Option(help="Who you are.", show_default="the name of the user")]
 Comment = Annotated[str, typer.Option(help="Why.")]

@@ -36,20 +36,19 @@ class AlertChange:
     Args:
         alert: As it is after that.
         plain: What `to_dict` gives of it.
+        event: What is stored once per alert and change: it fires, has news, is resolved.
     """
 
     alert: Alert
     plain: Mapping[str, Json]
+    event: NewAlertEvent
 
     @classmethod
     def of(cls, alert: Alert) -> Self:
         """Return that of an alert."""
-        return cls(alert, alert.to_dict())
-
-    def event(self) -> NewAlertEvent:
-        """Return what is stored once per alert and change: it fires, has news, is resolved."""
-        alert, body = self.alert, json.dumps(jsonable(self.plain))
-        return NewAlertEvent(alert.id, alert.change, alert.run, body)
+        plain = alert.to_dict()
+        body = json.dumps(jsonable(plain))
+        return cls(alert, plain, NewAlertEvent(alert.id, alert.change, alert.run, body))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -18,9 +17,10 @@ from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry, RulesSet
+from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
+from gradwatch_server.engine.alert_output import AlertOutput
 from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
@@ -28,6 +28,7 @@ from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics, Timings
+from gradwatch_server.engine.new_rules import NewRules
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.run_commands import Deletions
@@ -122,37 +123,8 @@ class Engine(threading.Thread):
         self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
         self._poll_ms = poll_ms
-        self._new_rules: deque[Rules] = deque(maxlen=1)  # given, and not in the log yet
-        self._withheld = False  # whether it was stopped before all alerts were stored
-        self._waiting_alerts = WaitingAlerts(store.alert_events, max_waiting_alert_bytes)
         self._recover(rules, window_steps)
-        self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
-        self._alert_use = AlertUse(self._state, self.budget_use)
-        self._housekeeping = Housekeeping(
-            self._state,
-            self.published,
-            clock.now_ns(),
-            session_timeout_s=session_timeout_s,
-            runs_max_age_s=self._retention.runs_max_age_s,
-        )
-        self._intake = Intake(
-            ingest,
-            self._state,
-            self._tracker,
-            self.published,
-            self.metrics,
-            self.boot_id,
-            self._housekeeping.beat,
-            self.budget_use,
-        )
-        self._core_memory = CoreMemory(self._state, self.budget_use)
-        self._applier.on_changed = self._core_memory.note_changed
-        peers = self._intake.peers
-        self._delivery = AlertDelivery(self._state, peers, ingest, self.budget_use)
-        self._work = WorkMeter(ingest, peers)
-        self._applier.on_forgotten = self._intake.forget
-        run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
-        self._applier.on_entry = run_log.note
+        self._connect_parts(session_timeout_s, max_waiting_alert_bytes)
 
     def _recover(self, rules: Rules, window_steps: int) -> None:
         self._applier = recover(
@@ -170,9 +142,44 @@ class Engine(threading.Thread):
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
 
+    def _connect_parts(self, session_timeout_s: float, max_waiting_alert_bytes: int) -> None:
+        """Make the parts that work on the state, once it is there."""
+        self._new_rules = NewRules(self._state)
+        self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
+        self._alert_use = AlertUse(self._state, self.budget_use)
+        self._housekeeping = Housekeeping(
+            self._state,
+            self.published,
+            self.clock.now_ns(),
+            session_timeout_s=session_timeout_s,
+            runs_max_age_s=self._retention.runs_max_age_s,
+        )
+        self._intake = Intake(
+            self._ingest,
+            self._state,
+            self._tracker,
+            self.published,
+            self.metrics,
+            self.boot_id,
+            self._housekeeping.beat,
+            self.budget_use,
+        )
+        self._core_memory = CoreMemory(self._state, self.budget_use)
+        self._applier.on_changed = self._core_memory.note_changed
+        peers = self._intake.peers
+        self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
+        waiting = WaitingAlerts(self._store.alert_events, max_waiting_alert_bytes)
+        self._alerts = AlertOutput(
+            self._state, self.clock, waiting, self._delivery, self._retry_write, self._tell_readers
+        )
+        self._work = WorkMeter(self._ingest, peers)
+        self._applier.on_forgotten = self._intake.forget
+        run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
+        self._applier.on_entry = run_log.note
+
     def set_rules(self, rules: Rules) -> None:
         """Put other rules in force with the next round; any thread may ask for it."""
-        self._new_rules.append(rules)
+        self._new_rules.give(rules)
 
     def stop(self) -> None:
         """End the loop after the batch in hand, and wait for it."""
@@ -186,7 +193,7 @@ class Engine(threading.Thread):
             while not self._stopping.is_set():
                 self._store.check()
                 self._round()
-            if self._may_save:
+            if self._alerts.is_stored:
                 self._checkpointer.finish(self._state)
         except StorageError as error:  # one that no waiting mends
             logger.error("%s", error)
@@ -216,7 +223,7 @@ class Engine(threading.Thread):
         self._housekeeping.add(now_ns, batch)
         self._alert_use.look(now_ns)
         self._core_memory.add(now_ns, batch)
-        self._add_rules(now_ns, batch)
+        self._new_rules.add(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
         if batch.lines and not self._append(batch.lines):
             return
@@ -225,33 +232,15 @@ class Engine(threading.Thread):
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._apply_all(batch.lines)
-        if self._waiting_alerts.is_due(now_ns):
-            self._store_waiting(now_ns)
+        self._alerts.store_waiting(now_ns)
         self._ingest.listen()
         self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
-        if self._may_save:
+        if self._alerts.is_stored:
             self._checkpointer.work(self.clock.now_ns(), self._state)
             self.series.work(self.clock.now_ns())
             self.deletions.work(self._checkpointer.covered, self.published.cursor)
-
-    @property
-    def _may_save(self) -> bool:
-        """Whether all alerts are stored that came of what was applied."""
-        return not self._withheld and self._waiting_alerts.is_empty
-
-    def _add_rules(self, now_ns: int, batch: Batch) -> None:
-        if not self._new_rules:
-            return
-        rules = self._new_rules.popleft()
-        if rules == self._state.rules:
-            logger.info("the rules are those in force already")
-            return
-        batch.add(now_ns, RulesSet(rules.model_dump(mode="json")))
-        logger.info(
-            "rules put in force that differ in %s", ", ".join(rules.differing(self._state.rules))
-        )
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -296,28 +285,12 @@ class Engine(threading.Thread):
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
         changes = [AlertChange.of(alert) for alert in alerts]
-        self._alert_use.note([change.event() for change in changes])
-        self._waiting_alerts.add(changes)
-        while not self._waiting_alerts.is_empty:
-            if not self._waiting_alerts.are_too_many:
-                if self._waiting_alerts.is_due(now_ns := self.clock.now_ns()):
-                    self._store_waiting(now_ns)
-                return
-            if not self._retry_write(lambda: self._tell_stored(*self._waiting_alerts.store())):
-                self._withheld = True
-                return  # the log has what they were derived from: the next start stores them
+        self._alert_use.note(change.event for change in changes)
+        self._alerts.add(changes)
 
-    def _store_waiting(self, now_ns: int) -> None:
-        """Store alerts if that can be done just now, and tell of them."""
-        stored = self._waiting_alerts.try_to_store(now_ns)
-        if stored is not None:
-            self._tell_stored(*stored)
-
-    def _tell_stored(self, changes: Sequence[AlertChange], cursor: int) -> None:
+    def _tell_readers(self, cursor: int) -> None:
         self.published.cursor = cursor
         self._on_alerts()
-        # A run may have left memory while its alerts waited.
-        self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
 
     def _publish(self) -> None:
         """Publish at once: readers are to see all there is before nothing moves any more."""

@@ -93,7 +93,7 @@ def _catch_up(
         entry = Entry(clock.now_ns(), body)
         store.log.append([Line(entry)])
         alerts += applier.apply(entry, store.log.last_offset)
-    return store.alert_events.add([AlertChange.of(alert).event() for alert in alerts])
+    return store.alert_events.add([AlertChange.of(alert).event for alert in alerts])
 
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:

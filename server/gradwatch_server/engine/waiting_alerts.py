@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from gradwatch_server.engine.alert_delivery import AlertChange
@@ -30,7 +31,7 @@ class WaitingAlerts:
     def __init__(self, store: AlertEvents, max_bytes: int) -> None:
         self._store = store
         self._max_bytes = max_bytes
-        self._waiting: deque[tuple[AlertChange, int]] = deque()
+        self._waiting: deque[AlertChange] = deque()
         self._num_bytes = 0
         self._retry_ns = 0
         self._failed = False
@@ -48,9 +49,8 @@ class WaitingAlerts:
     def add(self, changes: Sequence[AlertChange]) -> None:
         """Put changes behind those that wait."""
         for change in changes:
-            num_bytes = len(change.event().body)
-            self._waiting.append((change, num_bytes))
-            self._num_bytes += num_bytes
+            self._waiting.append(change)
+            self._num_bytes += len(change.event.body)
 
     def is_due(self, now_ns: int) -> bool:
         """Tell whether it is time to try to store them."""
@@ -62,10 +62,10 @@ class WaitingAlerts:
         Raises:
             StorageError: If they cannot be stored; all of them wait on.
         """
-        own = [change for change, _ in list(self._waiting)[:MAX_STORED]]
-        cursor = self._store.add([change.event() for change in own])
+        own = list(islice(self._waiting, MAX_STORED))
+        cursor = self._store.add([change.event for change in own])
         for _ in own:
-            self._num_bytes -= self._waiting.popleft()[1]
+            self._num_bytes -= len(self._waiting.popleft().event.body)
         if self._failed:
             logger.warning("alerts can be stored again")
         self._failed = False

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from nats.aio.client import Client
 from nats.js import api
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from gradwatch_server.nats.errors import require_connected
 from gradwatch_server.nats.stream import MissingError, Stored
@@ -136,13 +137,20 @@ async def next_after(client: Client, stream: str, subject: str, after: int) -> i
     """Return the sequence of the message that follows one of a subject, None without any.
 
     Of all that the server answers only that is read: the library would decode the whole message.
+
+    Raises:
+        APIError: If the server cannot tell: the library's error.
     """
     require_connected(client)
     wanted = json.dumps({"seq": after + 1, "next_by_subj": subject}).encode()
     subject = f"{api.DEFAULT_PREFIX}.STREAM.MSG.GET.{stream}"
     answer = await client.request(subject, wanted, timeout=GET_S)
     found = json.loads(answer.data)
-    return int(found["message"]["seq"]) if "message" in found else None
+    if "error" in found:
+        with suppress(NotFoundError):
+            APIError.from_error(found["error"])
+        return None
+    return int(found["message"]["seq"])
 
 
 async def walk(
@@ -183,9 +191,12 @@ async def purge(client: Client, stream: str, subject: str, before: int) -> None:
     """Delete the messages of a subject before one that counts, which stays.
 
     Each by itself: a server of 2.9 that is killed and started again repeats what was purged of one
-    subject, and takes it for a purge of all of them.
+    subject, and takes it for a purge of all of them. The stream's leader is asked for each just
+    before, although its answer has the payload: a consumer can leave payloads out, but may be of
+    another server, which after kills (2.9) may know a message by the sequence of another one, and
+    then that one would be deleted.
     """
-    async for message in walk(client, stream, subject):
-        if sequence_of(message) >= before:
-            return
-        await client.jetstream(timeout=GET_S).delete_msg(stream, sequence_of(message))
+    sequence = await next_after(client, stream, subject, 0)
+    while sequence is not None and sequence < before:
+        await client.jetstream(timeout=GET_S).delete_msg(stream, sequence)
+        sequence = await next_after(client, stream, subject, sequence)

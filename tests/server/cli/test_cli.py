@@ -247,17 +247,23 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
     assert service.json("/healthz")["status"] == "ok"
 
 
+@pytest.mark.parametrize("named_by", ["--config", "GRADWATCH_CONFIG"])
 def test_settings_reach_the_service(
-    serve: Any, peers: Any, tmp_path: Path, wait_until: Any
+    serve: Any, peers: Any, tmp_path: Path, wait_until: Any, named_by: str
 ) -> None:
-    """From a file: here a stricter rule, which fires."""
+    """From a file: here a stricter rule, which fires. It is read anew, too."""
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
-    service = serve("--config", str(config))
+    if named_by == "--config":
+        service = serve("--config", str(config))
+    else:
+        service = serve(GRADWATCH_CONFIG=str(config))
     peers(service.ingest).attach().steps(0, 3.0)
     (alert,) = wait_until(lambda: service.json("/alerts"))
 
     assert (alert["rule"], alert["origin"]["threshold"]) == ("exploding", 2.0)
+    service.send(signal.SIGHUP)
+    wait_until(lambda: "the rules are those in force already" in service.errors)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

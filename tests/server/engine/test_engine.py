@@ -563,7 +563,9 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     for step in range(200):
         peer.stats(step, [1.0] * 500)
     peer.acked()
-    running.engine._withheld = True  # as if it was killed: no checkpoint stands for the records
+    running.engine._alerts._withheld = (
+        True  # as if it was killed: no checkpoint stands for the records
+    )
     running.close()
     data = bytearray(running.path.read_bytes())
     middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there

@@ -18,7 +18,7 @@ from gradwatch_server.cli.doctor.finding import Level
 from gradwatch_server.cli.doctor.report import Sides, document, exit_code, summary
 from gradwatch_server.cli.doctor.server import SERVER_CHECKS
 from gradwatch_server.cli.doctor.server.subject import ServerSide
-from gradwatch_server.cli.options import AsJson, setting
+from gradwatch_server.cli.options import AsJson, Config, setting
 from gradwatch_server.cli.rendering import console, plain
 
 COLOURS: Final = {
@@ -33,10 +33,7 @@ def doctor(
     http: Annotated[str | None, setting("http")] = None,
     ingest: Annotated[str | None, setting("ingest")] = None,
     data: Annotated[Path | None, setting("data")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Settings file.", show_default="gradwatch.toml if there is one"),
-    ] = None,
+    config: Config = None,
     keys_dir: Annotated[Path | None, setting("keys_dir")] = None,
     insecure: Annotated[bool | None, setting("insecure", "--insecure")] = None,
     endpoint: Annotated[
@@ -56,9 +53,7 @@ def doctor(
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option(
-            help="Key file of a client, for the side of a training. [env var: GRADWATCH_KEYS]"
-        ),
+        typer.Option(help="Key file of a client, for the side of a training; else GRADWATCH_KEYS."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from gradwatch_server.cli.client import get
 from gradwatch_server.cli.errors import clear_errors
-from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Config, Url
 from gradwatch_server.cli.rendering import console, moment, plain
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
@@ -37,10 +36,7 @@ def send_test(
     target: Annotated[
         str | None, typer.Argument(help="Name of one target.", show_default="all")
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Settings file.", show_default="gradwatch.toml if there is one"),
-    ] = None,
+    config: Config = None,
 ) -> None:
     """Send a test message to each target of the settings; no aggregator is needed."""
     settings = load_settings(config)

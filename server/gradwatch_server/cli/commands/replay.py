@@ -18,7 +18,8 @@ def replay(
         str, typer.Option(envvar="GRADWATCH_ENDPOINT", help="Where the aggregator listens.")
     ] = DEFAULT_ENDPOINT,
     keys: Annotated[
-        Path | None, typer.Option(help="Key file of a client. [env var: GRADWATCH_KEYS]")
+        Path | None,
+        typer.Option(help="Key file of a client; without it the one in GRADWATCH_KEYS."),
     ] = None,
     remove: Annotated[
         bool,

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-import typer
-
-from gradwatch_server.cli.options import setting
+from gradwatch_server.cli.options import Config, setting
+from gradwatch_server.config_file import DEFAULT_CONFIG, check_config, find_config
 from gradwatch_server.keys import TOKENS, read_keys
 from gradwatch_server.readiness import tell_ready
 from gradwatch_server.service import serve as run_service
-from gradwatch_server.settings import DEFAULT_CONFIG, Settings, check_config, load_settings
+from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import __version__
 
 
@@ -23,10 +22,7 @@ def serve(
     http: Annotated[str | None, setting("http")] = None,
     ingest: Annotated[str | None, setting("ingest")] = None,
     data: Annotated[Path | None, setting("data")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Settings file.", show_default="gradwatch.toml if there is one"),
-    ] = None,
+    config: Config = None,
     cluster: Annotated[str | None, setting("cluster")] = None,
     ledger: Annotated[str | None, setting("ledger")] = None,
     node: Annotated[str | None, setting("node")] = None,
@@ -65,7 +61,7 @@ def serve(
         tell_ready()
 
     def reload() -> Settings:
-        check_config(config or DEFAULT_CONFIG)
+        check_config(find_config(config) or DEFAULT_CONFIG)
         return load()
 
     run_service(settings, announce, reload)

@@ -103,7 +103,7 @@ class Membership:
 
     @property
     def fault(self) -> str | None:
-        """Why the node owns nothing just now, None if all is well."""
+        """Why the cluster could not be looked at last, None if it could; what is owned is kept."""
         return self._fault
 
     @property

@@ -41,7 +41,7 @@ class Told:
         self._id = alert.id
         self._ledger = ledger
         self._own = ledger.take(1, 1)
-        self._own.alert_events.add([AlertChange.of(alert).event()])
+        self._own.alert_events.add([AlertChange.of(alert).event])
 
     def publish(self) -> None:
         view = view_run(self.job.state.runs["gpt"])
