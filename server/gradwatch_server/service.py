@@ -34,7 +34,7 @@ from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.standing import PublishedStanding
 from gradwatch_server.open_files import raise_limit
-from gradwatch_server.preparation import prepare
+from gradwatch_server.preparation import Preparation, prepare
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
@@ -63,79 +63,98 @@ def serve(
         _serve_node(settings, announce, reload)
         return
     made = prepare(settings)
-    boot_id = os.urandom(BOOT_ID_BYTES)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
-        clock = Clock()
-        budget_use = BudgetUse(settings.budgets)
-        log_limits = LogLimits(budget_use)
-        stack.enter_context(log_limits.guarding())
-        limits = ConnectionLimits(budget_use)
-        store = open_store(
+        _Aggregator(settings, made, stack).run(announce, reloading)
+
+
+class _Aggregator:
+    """All parts of an aggregator, put together; *stack* ends them."""
+
+    def __init__(self, settings: Settings, made: Preparation, stack: contextlib.ExitStack) -> None:
+        self._settings, self._made, self._stack = settings, made, stack
+        self._budget_use = BudgetUse(settings.budgets)
+        self._log_limits = LogLimits(self._budget_use)
+        stack.enter_context(self._log_limits.guarding())
+        self._limits = ConnectionLimits(self._budget_use)
+        self._clock, self._boot_id = Clock(), os.urandom(BOOT_ID_BYTES)
+        self._store = open_store(
             settings.data,
-            clock,
+            self._clock,
             allow_network_fs=settings.allow_network_fs,
-            boot=boot_id.hex(),
+            boot=self._boot_id.hex(),
         )
-        stack.callback(store.close)
-        http_socket = stack.enter_context(bind(settings.http))
-        ingest = Ingest(settings.ingest, made.keys, budget_use)
-        stack.callback(ingest.close)
-
-        alert_stream = AlertStream(store.alert_events)
-        notifications = stack.enter_context(
-            _notifications(settings, made.notifiers, store, page_url(settings, http_socket))
+        stack.callback(self._store.close)
+        self._http_socket = stack.enter_context(bind(settings.http))
+        self._http_url = http_url(settings, self._http_socket)
+        self._ingest = Ingest(settings.ingest, made.keys, self._budget_use)
+        stack.callback(self._ingest.close)
+        self._alert_stream = AlertStream(self._store.alert_events)
+        page = page_url(settings, self._http_socket)
+        self._notifications = stack.enter_context(
+            _notifications(settings, made.notifiers, self._store, page)
         )
-        ending = Ending(alert_stream)
+        self._ending = Ending(self._alert_stream)
+        self._engine = self._make_engine()
 
-        def wake() -> None:
-            alert_stream.wake()
-            notifications.wake()
-
-        engine = Engine(
-            store,
-            ingest,
+    def _make_engine(self) -> Engine:
+        settings = self._settings
+        return Engine(
+            self._store,
+            self._ingest,
             settings.rules,
-            clock=clock,
+            clock=self._clock,
             window_steps=settings.window_steps,
             session_timeout_s=settings.session_timeout_s,
-            on_alerts=wake,
-            on_failure=ending.fail,
+            on_alerts=self._wake,
+            on_failure=self._ending.fail,
             retention=retention_of(settings),
-            budget_use=budget_use,
-            boot_id=boot_id,
-            http_url=http_url(settings, http_socket),
+            budget_use=self._budget_use,
+            boot_id=self._boot_id,
+            http_url=self._http_url,
         )
-        parts = ApiParts(
-            connection_limits=limits,
-            notifications=notifications,
-            data=settings.data,
-            push=made.push,
-            open_history=lambda: read_store(settings.data),
-        )
-        app = make_app(engine, store.alert_events, alert_stream, parts)
-        policy = AccessPolicy(
-            Hosts(split_address(settings.http)[0], settings.http_hosts),
-            made.keys.tokens if made.keys is not None else None,
-            parts.stream_tokens,
-        )
-        config = http_config(settings, SecurityMiddleware(app, policy), limits)
-        collector = GarbageCollector()
-        server = HttpServer(config, alert_stream, limits, log_limits, collector)
-        ending.server = server
+
+    def _wake(self) -> None:
+        """Say that there are alert events."""
+        self._alert_stream.wake()
+        self._notifications.wake()
+
+    def run(self, announce: Callable[[str, str], None], reloading: RulesReload) -> None:
+        """Run until told to stop."""
+        stack, engine, collector = self._stack, self._engine, GarbageCollector()
+        config = http_config(self._settings, self._secured_app(), self._limits)
+        server = HttpServer(config, self._alert_stream, self._limits, self._log_limits, collector)
+        self._ending.server = server
         stack.enter_context(quiet_signals(server))
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        notifications.start(PublishedStanding(lambda: engine.published.runs))
-        stack.callback(notifications.stop)
+        self._notifications.start(PublishedStanding(lambda: engine.published.runs))
+        stack.callback(self._notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
-        for warning in exposure_warnings(settings):
+        for warning in exposure_warnings(self._settings):
             logger.warning("%s", warning)
-        announce(http_url(settings, http_socket), ingest.endpoint)
-        server.run(sockets=[http_socket])
-        ending.check("the engine failed; the log above says why")
+        announce(self._http_url, self._ingest.endpoint)
+        server.run(sockets=[self._http_socket])
+        self._ending.check("the engine failed; the log above says why")
+
+    def _secured_app(self) -> SecurityMiddleware:
+        settings, keys = self._settings, self._made.keys
+        parts = ApiParts(
+            connection_limits=self._limits,
+            notifications=self._notifications,
+            data=settings.data,
+            push=self._made.push,
+            open_history=lambda: read_store(settings.data),
+        )
+        app = make_app(self._engine, self._store.alert_events, self._alert_stream, parts)
+        policy = AccessPolicy(
+            Hosts(split_address(settings.http)[0], settings.http_hosts),
+            keys.tokens if keys is not None else None,
+            parts.stream_tokens,
+        )
+        return SecurityMiddleware(app, policy)
 
 
 def _serve_node(

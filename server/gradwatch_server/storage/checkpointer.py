@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
     BudgetsSet,
@@ -39,6 +38,7 @@ from gradwatch_server.storage.checkpoints import (
     load_checkpoint,
 )
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
+from gradwatch_server.storage.settings_history import SettingsHistory
 from gradwatch_server.storage.store import RunSave, StorageError, Store
 from gradwatch_server.storage.window_memory import WindowMemory
 
@@ -99,9 +99,7 @@ class Checkpointer:
         self._saved: dict[str, _Saved] = {}
         self._gone: list[bytes] = []  # sessions that left memory
         self._forgotten: dict[str, int] = {}  # as saved
-        self._rules: list[tuple[int, dict[str, Any]]] = [(0, {})]
-        self._budgets: list[tuple[int, dict[str, Any]]] = [(0, {})]
-        self._silences: list[tuple[int, list[dict[str, Any]]]] = [(0, [])]
+        self._settings = SettingsHistory()
         self._position = Position()
         self._restored = 0  # the place of the checkpoint that was read
         self._target = 0  # the place up to which all is being saved
@@ -147,12 +145,10 @@ class Checkpointer:
         for name in behind.keys() & state.runs.keys():
             self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
         self._windows.touch(state.runs)
-        self._rules = [(self._position.start, dict(rules))]
         state.rules = Rules.from_log(rules)
-        self._budgets = [(self._position.start, dict(budgets))]
         state.keep_to(LoggedBudgets.from_log(budgets))
         state.silences.replace(silences)
-        self._silences = [(self._position.start, state.silences.state_dict())]
+        self._settings.begin(self._position, state.silences.state_dict())
         return state
 
     def _lacking(self, saved: Checkpoint) -> list[str]:
@@ -189,12 +185,7 @@ class Checkpointer:
     def note(self, entry: Entry, offset: int, state: State) -> None:
         """Note what an entry is about to change."""
         body = entry.body
-        if isinstance(body, RulesSet):
-            self._rules.append((offset, dict(body.rules)))
-        if isinstance(body, BudgetsSet):
-            self._budgets.append((offset, dict(body.budgets)))
-        if isinstance(body, SilenceAdded | SilenceRemoved):
-            self._silences.append((offset, _silences_after(body, state.silences)))
+        self._settings.note(entry, offset, state.silences)
         for name, attempt in state.concerns(entry):
             # At a start an entry may come again that the run, as it is saved, has already.
             own = max(offset - 1, self._restored)
@@ -337,11 +328,7 @@ class Checkpointer:
     def _position_without(self, saved: Sequence[str]) -> Position:
         gone = set(saved)
         rest = {n: own.offset for n, own in self._unsaved.items() if n not in gone}
-        start = Position(self._store.log.last_offset, {}, rest).start
-        rules = [plain for offset, plain in self._rules if offset <= start][-1]
-        silences = [plain for offset, plain in self._silences if offset <= start][-1]
-        budgets = [plain for offset, plain in self._budgets if offset <= start][-1]
-        return Position(self._store.log.last_offset, rules, rest, silences, budgets)
+        return self._settings.position(self._store.log.last_offset, rest)
 
     def _note_saved(self, saved: Sequence[str], position: Position, state: State) -> None:
         for name in saved:
@@ -353,16 +340,7 @@ class Checkpointer:
                 self._saved[name] = _saved_of(run)
         self._windows.touch(saved)
         self._position = position
-        self._rules = [
-            (position.start, dict(position.rules)),
-            *(own for own in self._rules if own[0] > position.start),
-        ]
-        self._budgets = [
-            (position.start, dict(position.budgets)),
-            *(own for own in self._budgets if own[0] > position.start),
-        ]
-        later = [own for own in self._silences if own[0] > position.start]
-        self._silences = [(position.start, [*map(dict, position.silences)]), *later]
+        self._settings.forget_before(position.start)
         if self._failed and not self._is_saving():  # one slice may fit where the next does not
             logger.warning("checkpoints can be written again")
             self._failed = False
@@ -378,18 +356,6 @@ class Checkpointer:
             return True
         self._trim_ns = now + TRIM_NS
         return False
-
-
-def _silences_after(
-    body: SilenceAdded | SilenceRemoved, silences: Silences
-) -> list[dict[str, Any]]:
-    """Return the silences, plain, as an entry that is about to be applied leaves them."""
-    after = Silences.from_state_dict(silences.state_dict())
-    if isinstance(body, SilenceAdded):
-        after.add(body.silence)
-    else:
-        after.remove(body.silence_id)
-    return after.state_dict()
 
 
 def _saved_of(run: Run) -> _Saved:
