@@ -74,7 +74,8 @@ class KeyValue:
             connection: How it is reached.
             bucket: Its name: letters, digits, `-` and `_`.
             replicas: How many servers keep it, 1 to 5.
-            ttl_s: Age in seconds at which a key goes by itself, None if it stays.
+            ttl_s: Age in seconds at which a key goes by itself, or later if somebody asked for a
+                longer one; None if it stays.
             timeout_s: How long a call waits for its answer, retries included.
 
         Raises:

@@ -30,7 +30,7 @@ from gradwatch_server.nats.key_value import KeyValue
 
 logger = logging.getLogger(__name__)
 
-LOOKS: Final = 10
+LOOKS: Final = 6
 """How often it is looked at the others within the time of a lease."""
 
 OWNER_READS: Final = 6
@@ -66,7 +66,7 @@ class Membership:
 
     Args:
         record: What it says of itself.
-        nodes: The leases; keys go after *lease_s*.
+        nodes: The leases; keys go after *lease_s*, or later.
         owners: The owner records.
         partitions: How many there are.
         lease_s: The time of a lease.
