@@ -22,9 +22,13 @@ from gradwatch_server.cluster.ownership.node_record import (
 from gradwatch_server.cluster.ownership.renewals import Renewals
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 
-RENEWALS: Final = 3
-"""How often a lease is renewed within its time. An answer that takes longer than it is from one time
-to the next is as much of a sign as none."""
+RENEWALS: Final = 4
+"""How often a lease is renewed within its time, and tried to be renewed: it outlives two tries in a
+row that get no answer."""
+
+PROMPT: Final = 2
+"""An answer that takes longer than this part of a lease is as much of a sign as none: that of
+another node, which was about to be renewed as well, may have run out in that time."""
 
 
 class Lease:
@@ -77,7 +81,7 @@ class Lease:
         asked_s, is_prompt = time.monotonic(), False
         try:
             yield
-            is_prompt = time.monotonic() - asked_s < self._duration_s / RENEWALS
+            is_prompt = time.monotonic() - asked_s < self._duration_s / PROMPT
         finally:
             if not is_prompt:
                 self._disturbed_s = time.monotonic()
