@@ -147,7 +147,7 @@ def cluster_load(
 def cluster_faults(
     quick: Quick = False,
     times: Annotated[int, typer.Option(min=1, help="How often each fault is inflicted.")] = 20,
-    lease_s: Annotated[float, typer.Option(min=1.0, help="cluster_lease_s of the nodes.")] = 5.0,
+    lease_s: Annotated[float, typer.Option(min=1.0, help="cluster_lease_s of the nodes.")] = 3.0,
     only: Annotated[str, typer.Option(help="Faults whose name contains this.")] = "",
     logs: Annotated[
         Path | None, typer.Option(help="A new directory that keeps what the processes wrote.")

@@ -46,7 +46,7 @@ def run(
     *,
     quick: bool = False,
     times: int = 20,
-    lease_s: float = 5.0,
+    lease_s: float = 3.0,
     only: str = "",
     logs: Path | None = None,
     write: bool = False,

@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         "there keeps its number, and another one given here is refused.",
     )
     cluster_lease_s: float = Field(
-        5.0,
+        3.0,
         ge=1.0,
         le=60.0,
         description="Time after which what a silent node owned goes to others.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,6 +95,10 @@ class SimulatedKeyValue:
     def update(self, key: str, value: bytes, revision: int) -> int | None:
         """Write a key that has a revision; return the new one, None if it has another or went."""
         return self._write(key, value, revision)
+
+    def update_all(self, writes: Mapping[str, tuple[bytes, int]]) -> dict[str, int | None]:
+        """Write keys as `update` does; what fails at one may be done of those before it."""
+        return {key: self._write(key, value, after) for key, (value, after) in writes.items()}
 
     def delete(self, key: str, revision: int) -> bool:
         """Delete a key that has a revision; return whether it had it."""

@@ -248,7 +248,7 @@ def test_half_a_cluster_is_refused(given: dict[str, str], lacking: str) -> None:
 
 def test_a_cluster_has_both_halves() -> None:
     settings = load_settings(None, cluster="nats://a,nats://b", ledger="postgresql://a/b")
-    assert (settings.cluster_replicas, settings.cluster_lease_s) == (3, 5.0)
+    assert (settings.cluster_replicas, settings.cluster_lease_s) == (3, 3.0)
     assert settings.cluster_namespace == "gradwatch"
 
 

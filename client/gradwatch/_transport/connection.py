@@ -31,6 +31,10 @@ _OPTIONS: Final = {
     zmq.HEARTBEAT_TTL: 6_000,
 }
 
+_OPTIONS_AMONG_OTHERS: Final = {zmq.HEARTBEAT_IVL: 1_000, zmq.HEARTBEAT_TIMEOUT: 2_000}
+"""Where there is another endpoint to go to, what hangs is found sooner. ZeroMQ's own threads answer
+a heartbeat, so an aggregator that is merely busy does."""
+
 
 class Connection:
     """Made by one thread, then used and closed by one only.
@@ -38,8 +42,13 @@ class Connection:
     It does not wait for the other side: ZeroMQ connects by itself, again and again.
     """
 
-    def __init__(self, endpoint: str, key: ClientKey | None) -> None:
+    def __init__(self, endpoint: str, key: ClientKey | None, *, has_others: bool = False) -> None:
         """Open it.
+
+        Args:
+            endpoint: Where the other side listens.
+            key: For one that asks for it.
+            has_others: Whether there are further endpoints that it may `move` to.
 
         Raises:
             ValueError: If there is no room for it (see `check_room`), or ZeroMQ does not take the
@@ -47,6 +56,7 @@ class Connection:
         """
         check_room()
         self._key = key
+        self._options = _OPTIONS | (_OPTIONS_AMONG_OTHERS if has_others else {})
         with ExitStack() as undo:
             with _named(endpoint):
                 self._context = zmq.Context()
@@ -77,7 +87,7 @@ class Connection:
         return socket, handshakes
 
     def _connect(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        for option, value in _OPTIONS.items():
+        for option, value in self._options.items():
             socket.setsockopt(option, value)
         # Only where it is asked for: with it a name may resolve to where nobody listens.
         socket.setsockopt(zmq.IPV6, int("[" in endpoint))

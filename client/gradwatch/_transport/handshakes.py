@@ -41,15 +41,14 @@ class Handshakes:
     Attributes:
         is_connected: Whether anything has ever taken a connection.
         has_succeeded: Whether a handshake ever succeeded: the other side is a ZeroMQ socket.
-        is_refused: Whether the last attempt to connect failed, or the other side ends the
-            handshakes.
+        is_lost: Whether there is no connection, as the last one ended or the last attempt failed,
+            or the other side ends the handshakes.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         self.is_connected = False
         self.has_succeeded = False
-        self.is_refused = False
-        self._has_ended = False  # a connection just now, and the next one was not tried yet
+        self.is_lost = False
         self._socket = socket
         self._endpoint = endpoint
         self._monitor = socket.get_monitor_socket(_EVENTS)
@@ -78,17 +77,15 @@ class Handshakes:
 
     def _take(self, event: int, value: int, now_s: float) -> bool:
         if event == _RETRIED:  # comes when an attempt failed, and when a connection ended
-            self.is_refused |= not self._has_ended
-            self._has_ended = False
+            self.is_lost = True
             return False
         if event == _CONNECTED:
             self.is_connected, self._begun_s = True, now_s
             self._retry_at = float("inf")  # ZeroMQ has not given up after all
-            self.is_refused = False
+            self.is_lost = False
             return False
         is_cut = self._ends(event, value, now_s)
-        self.is_refused |= is_cut
-        self._has_ended = event == _DISCONNECTED
+        self.is_lost |= is_cut
         return is_cut
 
     def _ends(self, event: int, value: int, now_s: float) -> bool:

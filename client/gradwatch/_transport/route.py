@@ -69,19 +69,20 @@ class Route:
         self._silent_s, self._num_silent = 0.0, 0
         self._pause_s, self._pause_until_s = RECONNECT_S, float("-inf")
 
-    def is_to_leave(self, now_s: float, *, is_refused: bool) -> bool:
+    def is_to_leave(self, now_s: float, *, is_lost: bool) -> bool:
         """Tell whether it is time for the next one; asked in each round.
 
         Args:
             now_s: The time.
-            is_refused: Whether no connection is to be had, or the handshake is not let finish.
+            is_lost: Whether the connection ended, none is to be had, or the handshake is not let
+                finish.
         """
         # If this process slept, nobody was silent meanwhile: nobody was asked anything.
         self._silent_s += min(now_s - self._looked_s, BEAT_EVERY_S)
         self._looked_s = now_s
         if len(self._counterparts) == 1 or now_s < self._pause_until_s:
             return False
-        return is_refused or self._silent_s > SILENT_AFTER_S
+        return is_lost or self._silent_s > SILENT_AFTER_S
 
     def moved(self, now_s: float) -> None:
         """Note that the next one is in use; where all were silent, rest there before going on."""

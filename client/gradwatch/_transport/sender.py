@@ -81,7 +81,8 @@ class Sender(threading.Thread):
         Raises:
             ValueError: If there is no room for the connection, or no thread can be started.
         """
-        self._connection = Connection(self.route.endpoint, self._key)
+        has_others = bool(self.route.others)
+        self._connection = Connection(self.route.endpoint, self._key, has_others=has_others)
         try:
             super().start()
         except RuntimeError as error:
@@ -198,8 +199,8 @@ class Sender(threading.Thread):
 
     def _follow_route(self, connection: Connection) -> None:
         """Go on with the next endpoint if the one in use does not answer."""
-        now_s, is_refused = time.monotonic(), connection.handshakes.is_refused
-        if not self.route.is_to_leave(now_s, is_refused=is_refused):
+        now_s, is_lost = time.monotonic(), connection.handshakes.is_lost
+        if not self.route.is_to_leave(now_s, is_lost=is_lost):
             return
         if self.session.phase is Phase.REFUSED:  # it was answered, and is not to be asked again
             return

@@ -145,7 +145,7 @@ class _Node:
         self._membership = Membership(
             NodeRecord(self._id, __version__, self._advertised, self._gateway.endpoint),
             services.leases(),
-            services.bucket(self._names.owners),
+            services.owners(),
             self._partitions,
             settings.cluster_lease_s,
             self._host,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gradwatch_server.cluster.names import Names
 from gradwatch_server.cluster.ownership.creation import Creation, create_or_read
+from gradwatch_server.cluster.ownership.lease import PROMPT, RENEWALS
 from gradwatch_server.cluster.ownership.node_record import decode_node
 from gradwatch_server.cluster.ownership.versions import check_neighbours
 from gradwatch_server.cluster.patience import patiently
@@ -13,6 +16,9 @@ from gradwatch_server.settings import Settings
 from gradwatch_server.storage.replicated import ReplicatedStorage
 from gradwatch_server.stores import open_replicated
 from gradwatch_wire import __version__
+
+BUCKET_S: Final = 5.0
+"""How long a call to a bucket waits for its answer: about as long as an election takes."""
 
 
 class Services:
@@ -50,20 +56,30 @@ class Services:
         """Open or create the bucket of leases, which are of versions that this node may join."""
         return patiently(self._leases)
 
+    def owners(self) -> KeyValue:
+        """Open or create the bucket of owner records."""
+        return patiently(lambda: self._prompt_bucket(self._names.owners))
+
     def close(self) -> None:
         """Let go of all of it."""
         self.storage.close()
         self.connection.close()
 
-    def _bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
+    def _bucket(self, name: str) -> KeyValue:
+        replicas = self._settings.cluster_replicas
+        return KeyValue(self.connection, name, replicas, timeout_s=BUCKET_S)
+
+    def _prompt_bucket(self, name: str, ttl_s: float | None = None) -> KeyValue:
+        """Open or create a bucket whose calls end early enough for a lease to be renewed then."""
         replicas, lease_s = self._settings.cluster_replicas, self._settings.cluster_lease_s
-        return KeyValue(self.connection, name, replicas, ttl_s, timeout_s=lease_s)
+        times = {"timeout_s": lease_s / PROMPT, "try_s": lease_s / RENEWALS}
+        return KeyValue(self.connection, name, replicas, ttl_s, **times)
 
     def _create(self) -> Creation:
         return create_or_read(self._bucket(self._names.config), self._settings.cluster_partitions)
 
     def _leases(self) -> KeyValue:
-        bucket = self._bucket(self._names.nodes, self._settings.cluster_lease_s)
+        bucket = self._prompt_bucket(self._names.nodes, self._settings.cluster_lease_s)
         found = (decode_node(entry.value or b"") for entry in bucket.entries().values())
         check_neighbours(__version__, (own for own in found if own is not None))
         return bucket

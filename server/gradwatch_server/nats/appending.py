@@ -56,10 +56,17 @@ class NewMessage:
     headers: Mapping[str, str]
 
 
-async def append(client: Client, stream: str, message: NewMessage, patience_s: float) -> int:
+async def append(
+    client: Client,
+    stream: str,
+    message: NewMessage,
+    patience_s: float,
+    try_s: float | None = None,
+) -> int:
     """Append a message; return its sequence.
 
-    It is tried for *patience_s*, with the same id, which a server writes once. What is refused may
+    It is tried for *patience_s*, with the same id, which a server writes once; *try_s* is how long
+    one try may take in all, None for as long as its questions do. What is refused may
     have been written by a try whose answer was lost, and what is written may have come too late:
     `chain` says how.
 
@@ -71,12 +78,13 @@ async def append(client: Client, stream: str, message: NewMessage, patience_s: f
     expected = message.after
     while True:
         try:
-            sequence = await _publish(client, stream, message, expected)
-            if sequence is not None and await _is_next(client, stream, message, sequence):
-                return sequence
-            successor = await find_successor(
-                client, stream, message.subject, message.after, message.epoch
-            )
+            async with asyncio.timeout(try_s):
+                sequence = await _publish(client, stream, message, expected)
+                if sequence is not None and await _is_next(client, stream, message, sequence):
+                    return sequence
+                successor = await find_successor(
+                    client, stream, message.subject, message.after, message.epoch
+                )
         except UNREACHABLE as error:
             if not is_unreachable(error) or loop.time() + PAUSE_S >= end_s:
                 raise

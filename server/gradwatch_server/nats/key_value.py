@@ -7,7 +7,7 @@ the same revision the first one counts, as `chain` says: so there may be more th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -67,6 +67,7 @@ class KeyValue:
         replicas: int = 1,
         ttl_s: float | None = None,
         timeout_s: float = CALL_S,
+        try_s: float | None = None,
     ) -> None:
         """Create the bucket unless it is there.
 
@@ -74,8 +75,10 @@ class KeyValue:
             connection: How it is reached.
             bucket: Its name: letters, digits, `-` and `_`.
             replicas: How many servers keep it, 1 to 5.
-            ttl_s: Age in seconds at which a key goes by itself, None if it stays.
+            ttl_s: Age in seconds at which a key goes by itself, or later if somebody asked for a
+                longer one; None if it stays.
             timeout_s: How long a call waits for its answer, retries included.
+            try_s: After how long a write is tried again, None for as `append` does it.
 
         Raises:
             NATSError: If there is one of another shape.
@@ -84,6 +87,7 @@ class KeyValue:
         self._bucket = bucket
         self._stream = f"KV_{bucket}"
         self._timeout_s = timeout_s
+        self._try_s = try_s
         window_s = DUPLICATES_S if ttl_s is None else min(ttl_s, DUPLICATES_S)
         config = api.StreamConfig(
             name=self._stream,
@@ -99,7 +103,7 @@ class KeyValue:
             deny_delete=False,
         )
         what = f"the bucket {bucket}"
-        connection.call(lambda client: ensure_stream(client, config), what, timeout_s * 2)
+        connection.call(lambda client: ensure_stream(client, config), what, max(timeout_s, CALL_S))
 
     def create(self, key: str, value: bytes) -> int | None:
         """Write a key that is not there; return its revision, None if it is there."""
@@ -111,6 +115,14 @@ class KeyValue:
     def update(self, key: str, value: bytes, revision: int) -> int | None:
         """Write a key that has a revision; return the new one, None if it has another or went."""
         return self._write(key, value, revision)
+
+    def update_all(self, writes: Mapping[str, tuple[bytes, int]]) -> dict[str, int | None]:
+        """Write keys side by side, each as `update` does; return what that returns of each.
+
+        Args:
+            writes: The value of each key, and the revision that it has, 0 if it is not there.
+        """
+        return self._write_all(writes)
 
     def delete(self, key: str, revision: int) -> bool:
         """Delete a key that has a revision; return whether it had it."""
@@ -151,27 +163,42 @@ class KeyValue:
         return self._connection.subscribe(self._told_subject(">"), told)
 
     def _write(self, key: str, value: bytes | None, after: int) -> int | None:
-        headers = {} if value is not None else {_OPERATION: _DELETED[0]}
-        payload = value or b""
-        message = NewMessage(self._subject(key), payload, uuid4().hex, after, 0, headers)
+        return self._write_all({key: (value, after)})[key]
 
-        async def write(client: Client) -> int | None:
-            try:
-                revision = await append(client, self._stream, message, self._timeout_s)
-            except LastSequenceError:
-                return None
-            # What is written stands; what was before it goes, at the latest the next time.
-            with suppress(library.Error, OSError):
+    def _write_all(self, writes: Mapping[str, tuple[bytes | None, int]]) -> dict[str, int | None]:
+        async def write(client: Client) -> list[int | None]:
+            each = (self._append(client, key, *own) for key, own in writes.items())
+            return await asyncio.gather(*each)
+
+        what = f"the key {', '.join(writes)} of {self._bucket}"
+        revisions = self._connection.call(write, what, self._timeout_s * 2 + CALL_S)
+        written = dict(zip(writes, revisions, strict=True))
+        for key, revision in written.items():
+            if revision is not None:
+                self._tell(key, writes[key][0], revision)
+        return written
+
+    async def _append(
+        self, client: Client, key: str, value: bytes | None, after: int
+    ) -> int | None:
+        """Write a key that has a revision; return the new one, None if it has another."""
+        headers = _headers_of(value)
+        message = NewMessage(self._subject(key), value or b"", uuid4().hex, after, 0, headers)
+        try:
+            revision = await append(client, self._stream, message, self._timeout_s, self._try_s)
+        except LastSequenceError:
+            return None
+        # What is written stands; what was before it goes, at the latest the next time.
+        with suppress(library.Error, OSError):
+            async with asyncio.timeout(self._try_s):
                 await purge(client, self._stream, message.subject, revision)
-            return revision
-
-        what = f"the key {key} of {self._bucket}"
-        revision = self._connection.call(write, what, self._timeout_s * 2 + CALL_S)
-        if revision is not None:
-            told = {**headers, _REVISION: str(revision)}
-            with suppress(UnreachableError):
-                self._connection.publish(self._told_subject(key), payload, told)
         return revision
+
+    def _tell(self, key: str, value: bytes | None, revision: int) -> None:
+        """Tell those that watch."""
+        told = {**_headers_of(value), _REVISION: str(revision)}
+        with suppress(UnreachableError):
+            self._connection.publish(self._told_subject(key), value or b"", told)
 
     def _last(self, key: str) -> KeyEntry | None:
         what = f"the key {key} of {self._bucket}"
@@ -191,3 +218,7 @@ class KeyValue:
 
     def _told_subject(self, key: str) -> str:
         return f"{self._bucket}.written.{key}"
+
+
+def _headers_of(value: bytes | None) -> dict[str, str]:
+    return {} if value is not None else {_OPERATION: _DELETED[0]}

@@ -23,9 +23,14 @@ _CHECKED: Final = (
     "storage",
 )
 
+_CHANGED: Final = ("max_bytes", "max_age")
+"""What is changed where it differs; whether messages go by their age at all is not."""
+
 
 async def ensure_stream(client: Client, wanted: api.StreamConfig) -> None:
     """Create a stream unless it is there; how many bytes it may have is set in any case.
+
+    Where messages go after a time, *wanted* says the shortest: it is made longer where it is less.
 
     Raises:
         NATSError: If there is one of another shape.
@@ -36,8 +41,10 @@ async def ensure_stream(client: Client, wanted: api.StreamConfig) -> None:
     except NotFoundError:
         there = await create(manager, wanted)
     check_shape(there, wanted)
-    if _plain(there.max_bytes) != _plain(wanted.max_bytes):
-        await manager.update_stream(replace(there, max_bytes=wanted.max_bytes or -1))
+    max_age = max(there.max_age or 0.0, wanted.max_age or 0.0)
+    needed = replace(there, max_bytes=wanted.max_bytes or -1, max_age=max_age)
+    if any(_plain(getattr(there, own)) != _plain(getattr(needed, own)) for own in _CHANGED):
+        await manager.update_stream(needed)
 
 
 def check_shape(there: api.StreamConfig, wanted: api.StreamConfig) -> None:
@@ -48,7 +55,8 @@ def check_shape(there: api.StreamConfig, wanted: api.StreamConfig) -> None:
     """
     for field in _CHECKED:
         has, wants = (_plain(getattr(config, field)) for config in (there, wanted))
-        if has != wants:
+        is_mended = field in _CHANGED and bool(has) and bool(wants)
+        if has != wants and not is_mended:
             msg = (
                 f"the stream {wanted.name} was made with {field} = {has}, and {wants} is asked "
                 "for: ask for what it has, or change it with the command `nats stream edit`; if "

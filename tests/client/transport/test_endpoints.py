@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradwatch._transport.route import SILENT_AFTER_S
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
 from tests.support.relay import Relay
@@ -72,6 +73,35 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
+def test_a_path_that_hangs_is_left_by_the_heartbeat(
+    aggregator: Any, attach: Any, relay: Any, wait_until: Any
+) -> None:
+    """Sooner than by silence: a connection that is not served at all is no busy aggregator."""
+    first = relay(aggregator.endpoint)
+    watch = attach(model_with_gradients(), endpoint=[first.endpoint, aggregator.endpoint])
+    wait_until(lambda: aggregator.hellos, "HELLO")
+    hung_s = time.monotonic()
+    first.hang()
+    wait_until(lambda: watch.stats()["moves"] == 1, "it has moved")
+
+    assert time.monotonic() - hung_s < SILENT_AFTER_S - 1.0
+
+
+def test_a_connection_that_ends_is_left_although_another_could_be_had_there(
+    new_aggregator: Any, attach: Any, wait_until: Any
+) -> None:
+    """All lead to the same records, so nothing is to be waited for."""
+    first, second = new_aggregator(), new_aggregator()
+    watch = attach(model_with_gradients(), endpoint=[first.endpoint, second.endpoint])
+    wait_until(lambda: first.hellos, "HELLO")
+    first.stop()
+    again = new_aggregator(first.endpoint)
+    wait_until(lambda: second.hellos, "HELLO at the next one")
+
+    assert (again.hellos, watch.endpoint) == ({}, second.endpoint)
+
+
 def test_it_stays_where_it_is_when_the_first_one_is_back(
     new_aggregator: Any, attach: Any, nowhere: list[str], wait_until: Any
 ) -> None:
@@ -118,7 +148,7 @@ def test_a_refusal_is_not_carried_elsewhere(
     wait_until(lambda: "too many" in caplog.text, "the line in the log")
     strict.stop()
     handshakes = watch._sender._connection.handshakes
-    wait_until(lambda: handshakes.is_refused, "nobody listens there any more")
+    wait_until(lambda: handshakes.is_lost, "nobody listens there any more")
     watch.collect()
     watch.close()
 

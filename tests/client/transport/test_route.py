@@ -29,8 +29,8 @@ class Way:
             self.now_s += ROUND_S
             if self.route.endpoint in answers:
                 self.route.answered(self.now_s)
-            is_refused = refused and self.route.endpoint not in answers
-            if self.route.is_to_leave(self.now_s, is_refused=is_refused):
+            is_lost = refused and self.route.endpoint not in answers
+            if self.route.is_to_leave(self.now_s, is_lost=is_lost):
                 self.route.moved(self.now_s)
                 self.moves.append((self.now_s, self.route.endpoint))
 

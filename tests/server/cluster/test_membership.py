@@ -59,14 +59,21 @@ class Node:
     """A membership with a connection of its own."""
 
     def __init__(
-        self, servers: NATSServers, namespace: str, name: str, lease_s: float = LEASE_S
+        self,
+        servers: NATSServers,
+        namespace: str,
+        name: str,
+        lease_s: float = LEASE_S,
+        ttl_s: float | None = None,
     ) -> None:
         self.holder = Holder()
         self.connection = Connection(servers.urls, name)
         record = NodeRecord(name, "0.1", f"http://{name}", f"tcp://{name}:1")
         self.membership = Membership(
             record,
-            KeyValue(self.connection, f"{namespace}-nodes", ttl_s=lease_s, timeout_s=lease_s),
+            KeyValue(
+                self.connection, f"{namespace}-nodes", ttl_s=ttl_s or lease_s, timeout_s=lease_s
+            ),
             KeyValue(self.connection, f"{namespace}-owners", timeout_s=lease_s),
             PARTITIONS,
             lease_s,
@@ -140,6 +147,20 @@ def test_partitions_go_to_who_lives_and_each_owner_has_a_later_epoch(new_node: N
     wait_until(lambda: own_all(first), "the first one takes what it had")
     assert third.holder.held  # it hears of nothing, and can write nothing
     assert third.holder.lost == []
+
+
+@pytest.mark.slow
+def test_a_node_is_gone_after_its_lease_however_long_its_key_stays(
+    nats_servers: NATSServers,
+) -> None:
+    """The time of the bucket is that of whoever asked for the longest."""
+    with contextlib.ExitStack() as stack:
+        nodes = [Node(nats_servers, "ttl", name, ttl_s=600.0) for name in "ab"]
+        for node in nodes:
+            stack.callback(node.close)
+        wait_until(lambda: own_theirs(*nodes), "each has its share")
+        nodes[1].connection.close()
+        wait_until(lambda: own_all(nodes[0]), "the first one takes what it had")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from nats.aio.client import Client
 from nats.js import api
 
 from gradwatch_server.nats.chain import AFTER
@@ -96,12 +97,24 @@ def test_who_watches_is_told_of_each_write(
 def test_a_bucket_of_another_shape_is_refused(nats_connection: Connection) -> None:
     """In one line that says what it has and what is asked for."""
     KeyValue(nats_connection, "shape", ttl_s=5)
-    KeyValue(nats_connection, "shape", ttl_s=5)
-    with pytest.raises(NATSError, match=r"KV_shape was made with max_age = 5\.0, and 6") as caught:
-        KeyValue(nats_connection, "shape", ttl_s=6)
+    with pytest.raises(NATSError, match=r"KV_shape was made with max_age = 5\.0, and 0") as caught:
+        KeyValue(nats_connection, "shape")
     assert "\n" not in str(caught.value)
     with pytest.raises(NATSError, match="the bucket more"):
         KeyValue(nats_connection, "more", replicas=3)  # there is one server
+
+
+def test_a_bucket_keeps_keys_as_long_as_the_longest_that_was_asked_for(
+    nats_connection: Connection,
+) -> None:
+    """So nodes may be given another lease one by one."""
+
+    async def ttl_s(client: Client) -> float | None:
+        return (await client.jetstream().stream_info("KV_longer")).config.max_age
+
+    for asked_s, has_s in ((5.0, 5.0), (6.0, 6.0), (3.0, 6.0)):
+        KeyValue(nats_connection, "longer", ttl_s=asked_s)
+        assert nats_connection.call(ttl_s, "asking") == has_s
 
 
 @pytest.mark.slow

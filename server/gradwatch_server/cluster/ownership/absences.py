@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import Final
+
+RETURN_S: Final = 5.0
+"""How long nodes may take to come back after each other, however short leases are: what was asked
+while there was no leader is asked again after 2 s (`appending.TRY_S`), and a node that is told then
+that its lease ran out has to look, and to write a new one.
+"""
 
 
 class Absences:
@@ -18,13 +25,14 @@ class Absences:
     """
 
     def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
+        self._patience_s = max(lease_s, RETURN_S)
         self._since_s: dict[str, float] = {}  # node -> when it was seen to be absent
 
     def awaited(self, absent: Collection[str], steady_s: float) -> frozenset[str]:
         """Return those that are waited for; call it at each look.
 
-        It is no longer than one lease for each, and not at all if leases could be renewed for one.
+        It is no longer than a lease for each, or `RETURN_S` where that is more, and not at all if
+        leases could be renewed for so long.
 
         Args:
             absent: The nodes that own something, and have no lease.
@@ -32,8 +40,8 @@ class Absences:
         """
         now_s = time.monotonic()
         self._since_s = {node: self._since_s.get(node, now_s) for node in absent}
-        if steady_s >= self._lease_s:
+        if steady_s >= self._patience_s:
             return frozenset()
         return frozenset(
-            node for node, since_s in self._since_s.items() if now_s - since_s < self._lease_s
+            node for node, since_s in self._since_s.items() if now_s - since_s < self._patience_s
         )

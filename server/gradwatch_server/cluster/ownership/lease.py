@@ -13,14 +13,22 @@ from types import MappingProxyType
 from typing import Final
 
 from gradwatch_server.cluster.ownership.clocks import Clocks
-from gradwatch_server.cluster.ownership.node_record import NodeRecord, decode_node, decode_now_ns
-from gradwatch_server.nats.key_value import KeyValue
+from gradwatch_server.cluster.ownership.node_record import (
+    NodeRecord,
+    decode_lease_s,
+    decode_node,
+    decode_now_ns,
+)
+from gradwatch_server.cluster.ownership.renewals import Renewals
+from gradwatch_server.nats.key_value import KeyEntry, KeyValue
 
-RENEWALS: Final = 3
-"""How often a lease is renewed within its time."""
+RENEWALS: Final = 4
+"""How often a lease is renewed within its time, and tried to be renewed: it outlives two tries in a
+row that get no answer."""
 
-PROMPT: Final = 5
-"""An answer that takes longer than this part of a lease is as much of a sign as none."""
+PROMPT: Final = 2
+"""An answer that takes longer than this part of a lease is as much of a sign as none: that of
+another node, which was about to be renewed as well, may have run out in that time."""
 
 
 class Lease:
@@ -28,7 +36,7 @@ class Lease:
 
     Args:
         record: What the node says of itself.
-        bucket: The leases of all; keys go after *duration_s*.
+        bucket: The leases of all; keys go after *duration_s*, or later.
         duration_s: The time of a lease.
         clocks: What is told of the time, None if nothing.
     """
@@ -40,6 +48,7 @@ class Lease:
         self._bucket = bucket
         self._duration_s = duration_s
         self._clocks = clocks
+        self._renewals = Renewals()
         self._revision = 0
         self._renewed_s = self._disturbed_s = float("-inf")
         self.begun_s = float("-inf")
@@ -81,7 +90,7 @@ class Lease:
         """Write it; it counts from before that is asked for."""
         now_s = time.monotonic()
         now_ns = None if self._clocks is None else self._clocks.now_ns()
-        value, key = self._record.encode(now_ns), self._record.id
+        value, key = self._record.encode(self._duration_s, now_ns), self._record.id
         revision = None
         if self._revision:
             revision = self._bucket.update(key, value, self._revision)
@@ -102,19 +111,26 @@ class Lease:
         Raises:
             NATSError: If they cannot be read.
         """
-        found: dict[str, NodeRecord] = {}
         with self._asking():
             entries = self._bucket.entries()
-        for entry in entries.values():
-            value = entry.value or b""
-            if (record := decode_node(value)) is not None:
-                found[record.id] = record
-                told_ns = decode_now_ns(value)
-                if told_ns is not None and self._clocks is not None:
-                    self._clocks.note(record.id, entry.revision, told_ns)
+        self._renewals.keep(entries)
+        records = (self._take(entry) for entry in entries.values())
+        found = {record.id: record for record in records if record is not None}
         if self._clocks is not None:
             self._clocks.keep(found)
         return MappingProxyType(found)
+
+    def _take(self, entry: KeyEntry) -> NodeRecord | None:
+        """Return who has the lease of an entry, None if it cannot be read or has run out."""
+        value = entry.value or b""
+        record = decode_node(value)
+        if record is None:
+            return None
+        told_ns = decode_now_ns(value)
+        if told_ns is not None and self._clocks is not None:
+            self._clocks.note(record.id, entry.revision, told_ns)
+        lease_s = decode_lease_s(value)
+        return None if self._renewals.has_run_out(entry.key, entry.revision, lease_s) else record
 
     def give_back(self) -> None:
         """Give it back, so that others need not wait for its end.

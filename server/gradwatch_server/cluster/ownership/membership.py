@@ -23,18 +23,21 @@ from gradwatch_server.cluster.ownership.absences import Absences
 from gradwatch_server.cluster.ownership.clocks import Clocks
 from gradwatch_server.cluster.ownership.lease import Lease
 from gradwatch_server.cluster.ownership.node_record import NodeRecord
-from gradwatch_server.cluster.ownership.owner_records import OwnerRecords
+from gradwatch_server.cluster.ownership.owner_records import Change, OwnerRecords
 from gradwatch_server.cluster.ownership.plan import Owner, Plan, plan
 from gradwatch_server.nats.errors import NATSError, UnreachableError
 from gradwatch_server.nats.key_value import KeyValue
 
 logger = logging.getLogger(__name__)
 
-LOOKS: Final = 10
+LOOKS: Final = 6
 """How often it is looked at the others within the time of a lease."""
 
 OWNER_READS: Final = 6
 """Every so many looks all owner records are read; what somebody says he wrote is known at once."""
+
+AT_ONCE: Final = 16
+"""Partitions acquired side by side; before each so many the lease is renewed if it is time."""
 
 LEAVE_S: Final = 10.0
 """How long the end waits until all that is held is saved."""
@@ -66,7 +69,7 @@ class Membership:
 
     Args:
         record: What it says of itself.
-        nodes: The leases; keys go after *lease_s*.
+        nodes: The leases; keys go after *lease_s*, or later.
         owners: The owner records.
         partitions: How many there are.
         lease_s: The time of a lease.
@@ -207,9 +210,11 @@ class Membership:
         for partition in sorted({*wish.release, *self._releasing}):
             if self._keeps_lease():
                 self._release(partition, recorded[partition])
-        for partition in wish.take:
-            if self._holder.has_ended(partition) and self._keeps_lease():
-                self._acquire(partition, recorded[partition])
+        free = [partition for partition in wish.take if self._holder.has_ended(partition)]
+        for first in range(0, len(free), AT_ONCE):
+            if self._keeps_lease():
+                some = free[first : first + AT_ONCE]
+                self._acquire({partition: recorded[partition] for partition in some})
 
     def _note_outranked(self) -> None:
         """End what an epoch is in the way of that no record tells of: it is acquired with another.
@@ -227,20 +232,26 @@ class Membership:
         self._lease.renew()
         return self.has_lease()  # if there was a gap, what others took in it is read first
 
-    def _acquire(self, partition: int, owner: Owner) -> None:
-        base = max(owner.base, self._floors.get(partition, 0) - owner.revision)
-        revision = self._write(partition, self.node, owner.revision, base)
-        if revision is not None:
-            epoch = revision + base
-            self._holder.own(partition, epoch)
-            self._held[partition] = epoch  # if that fails it is not held, and acquired again
+    def _acquire(self, owners: Mapping[int, Owner]) -> None:
+        changes = {
+            partition: Change(own.revision, max(own.base, self._floor_of(partition) - own.revision))
+            for partition, own in owners.items()
+        }
+        for partition, revision in self._write(self.node, changes).items():
+            if revision is not None:
+                epoch = revision + changes[partition].base
+                self._holder.own(partition, epoch)
+                self._held[partition] = epoch  # if that fails it is not held, and acquired again
+
+    def _floor_of(self, partition: int) -> int:
+        return self._floors.get(partition, 0)
 
     def _release(self, partition: int, owner: Owner) -> None:
         if partition in self._held and partition not in self._releasing:
             self._releasing.add(partition)
             self._holder.release(partition)
         if self._holder.has_ended(partition):
-            self._write(partition, None, owner.revision, owner.base)
+            self._write(None, {partition: Change(owner.revision, owner.base)})
             self._forget(partition)
 
     def _lose(self, partitions: Sequence[int]) -> None:
@@ -255,10 +266,10 @@ class Membership:
         self._held.pop(partition, None)
         self._releasing.discard(partition)
 
-    def _write(self, partition: int, node: str | None, revision: int, base: int) -> int | None:
-        """Write an owner record by compare and swap; return its revision, None if it changed."""
-        written = self._records.write(partition, node, revision, base)
-        if written is None:
+    def _write(self, node: str | None, changes: Mapping[int, Change]) -> dict[int, int | None]:
+        """Write owner records; return their revisions, None of one that another wrote before."""
+        written = self._records.write(node, changes)
+        if None in written.values():
             self._looks_left = 0
         return written
 

@@ -22,9 +22,16 @@ class NodeRecord:
     http: str
     ingest: str
 
-    def encode(self, now_ns: int | None = None) -> bytes:
-        """Return it as it is written, with the time by its clock if that is to be told."""
-        told = {} if now_ns is None else {"now_ns": now_ns}
+    def encode(self, lease_s: float, now_ns: int | None = None) -> bytes:
+        """Return it as it is written.
+
+        Args:
+            lease_s: How long its lease lasts from here on.
+            now_ns: The time by its clock, if that is to be told.
+        """
+        told: dict[str, float] = {"lease_s": lease_s}
+        if now_ns is not None:
+            told["now_ns"] = now_ns
         return json.dumps(asdict(self) | told).encode()
 
 
@@ -33,6 +40,14 @@ def decode_node(value: bytes) -> NodeRecord | None:
     try:
         plain = json.loads(value)
         return NodeRecord(*(str(plain[name]) for name in ("id", "version", "http", "ingest")))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def decode_lease_s(value: bytes) -> float | None:
+    """Return how long a lease lasts by what its node wrote; None if it wrote nothing of that."""
+    try:
+        return float(json.loads(value)["lease_s"])
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from gradwatch_server.cluster.ownership.plan import Owner
 from gradwatch_server.nats.key_value import KeyEntry, KeyValue
@@ -19,6 +19,18 @@ logger = logging.getLogger(__name__)
 
 OLDER_READS: Final = 3
 """So many times a record has to be read as an older one until it is believed."""
+
+
+class Change(NamedTuple):
+    """What is written of a record.
+
+    Args:
+        revision: That of the record before, 0 without any.
+        base: As `Owner` says.
+    """
+
+    revision: int
+    base: int
 
 
 class OwnerRecords:
@@ -70,26 +82,25 @@ class OwnerRecords:
                 anew.append(partition)
         return anew
 
-    def write(self, partition: int, node: str | None, revision: int, base: int) -> int | None:
-        """Write a record by compare and swap; return its revision, None if it changed.
+    def write(self, node: str | None, changes: Mapping[int, Change]) -> dict[int, int | None]:
+        """Write records by compare and swap; return their revisions, None of one that changed.
 
         Args:
-            partition: The partition.
-            node: Its owner, None if it is released.
-            revision: That of the record before, 0 without any.
-            base: As `Owner` says.
+            node: The owner of all these partitions, None if they are released.
+            changes: What is changed of each.
 
         Raises:
-            NATSError: If it may not be written.
+            NATSError: If one of them may not be written.
         """
-        key, value = str(partition), json.dumps({"node": node, "base": base}).encode()
-        if revision:
-            written = self._bucket.update(key, value, revision)
-        else:
-            written = self._bucket.create(key, value)
-        if written is not None:
-            self._note(KeyEntry(key, value, written))
-        return written
+        writes = {
+            str(partition): (json.dumps({"node": node, "base": own.base}).encode(), own.revision)
+            for partition, own in changes.items()
+        }
+        written = self._bucket.update_all(writes)
+        for key, revision in written.items():
+            if revision is not None:
+                self._note(KeyEntry(key, writes[key][0], revision))
+        return {int(key): revision for key, revision in written.items()}
 
     def _take(self, entry: KeyEntry) -> None:
         """Note a record that was written just now."""
