@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from nats import errors as library
 from nats.aio.client import Client
 
 from gradwatch_server.nats.errors import (
@@ -23,6 +24,13 @@ from gradwatch_server.nats.errors import (
 from gradwatch_server.nats.link import Link
 from gradwatch_server.nats.message import Message
 from gradwatch_server.nats.outbox import Outbox
+from gradwatch_server.nats.reach import (
+    Leader,
+    Wanted,
+    ask_leaders,
+    hand_over,
+    names_of,
+)
 from gradwatch_server.nats.servers import parse_servers
 from gradwatch_server.nats.subscription import OnMessage, Subscription
 
@@ -83,6 +91,7 @@ class Connection:
     def on_change(self, told: Callable[[bool], None]) -> None:
         """Have *told* called when it is cut off (False) and when it is back (True).
 
+        Also where it went on with another server, as what came meanwhile may not have reached it.
         In the loop's thread: it must be quick, and must not wait for a call.
         """
         self._link.listeners.append(told)
@@ -147,10 +156,15 @@ class Connection:
         subscription = Subscription(subject, queue, take)
 
         async def begin(client: Client) -> None:
+            if subscription not in self._link.subscriptions:  # first, lest another server misses it
+                self._link.subscriptions.append(subscription)
             await subscription.begin(client)
-            self._link.subscriptions.append(subscription)
 
-        self.call(begin, f"subscription to {subject}")
+        try:
+            self.call(begin, f"subscription to {subject}")
+        except NATSError:
+            self.unsubscribe(subscription)
+            raise
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -163,6 +177,40 @@ class Connection:
 
         if not self._is_closing:
             self.call(end, f"end of the subscription to {subscription.subject}")
+
+    def move(self, wanted: Wanted, missing: frozenset[str]) -> tuple[str, str] | None:
+        """Go on with a server that reaches more, if there is one; return the one before and it.
+
+        Nobody is cut off meanwhile; who listens is told as if the connection was back.
+
+        Args:
+            wanted: What is to be reached.
+            missing: What of it was not reached for some time.
+
+        Raises:
+            UnreachableError: If no server is connected.
+        """
+        return self.call(lambda _: self._link.move(wanted, missing), "a look for another server")
+
+    def ask_leaders(self, streams: Sequence[str]) -> dict[str, Leader]:
+        """Return what the leader of each stream says, without those that do not answer."""
+        return self.call(lambda client: ask_leaders(client, streams), "the leaders of streams")
+
+    def server_names(self) -> frozenset[str]:
+        """Return the names of the servers that answer, of all that are known."""
+
+        async def ask(client: Client) -> frozenset[str]:
+            return await names_of((own.hostname or "", own.port or 4222) for own in client.servers)
+
+        return self.call(ask, "the names of the servers")
+
+    def hand_over(self, stream: str, leader: Leader) -> bool:
+        """Have the leader of a stream let one lead that follows it; return whether it was asked.
+
+        Raises:
+            UnreachableError: If it does not answer.
+        """
+        return self.call(lambda own: hand_over(own, stream, leader), f"another leader of {stream}")
 
     def flush(self, timeout_s: float = CALL_S) -> None:
         """Wait until the server has what was sent and subscribed to.
@@ -195,7 +243,7 @@ class Connection:
         async def run() -> T:
             with translated(what):
                 async with asyncio.timeout(timeout_s):
-                    return await make(self._link.client)
+                    return await self._with_client(make)
 
         if self._is_closing:
             msg = f"{what}: the connection was closed"
@@ -206,6 +254,16 @@ class Connection:
         except (TimeoutError, CancelledError) as error:
             answer.cancel()
             raise UnreachableError(f"{what}: no answer in time") from error
+
+    async def _with_client(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine with the client of the moment, anew if another one takes its place."""
+        while True:
+            client = self._link.client
+            try:
+                return await make(client)
+            except library.ConnectionClosedError:
+                if client is self._link.client:
+                    raise
 
     def close(self) -> None:
         """Send what waits, end the connection and its thread; once closed it stays so."""

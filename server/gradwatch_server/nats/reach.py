@@ -1,0 +1,136 @@
+"""What a client reaches through the server that it is connected to: those who beat, and leaders.
+
+The servers of a NATS cluster pass a message on once. So what is at a server that the own one does
+not reach cannot be reached, though both of them reach a third one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from nats import errors as library
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+BEAT_S: Final = 0.5
+"""How often who is to be heard beats."""
+
+LISTEN_S: Final = 1.2
+"""How long it is listened to beats: two of them and some delay."""
+
+ASK_S: Final = 1.0
+"""How long the leader of a stream has to answer, or a server to say its name."""
+
+SILENT_NS: Final = 2_500_000_000
+"""A copy that its leader did not hear of for so long is silent: each answers once a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """What the leader of a stream says.
+
+    Args:
+        name: Of its server.
+        silent: Names of the servers with a copy that it does not hear.
+    """
+
+    name: str
+    silent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be reached.
+
+    Args:
+        beats: Subject that one beats under whose last token is its name, with `*` in its place.
+        streams: Names of streams.
+    """
+
+    beats: str
+    streams: tuple[str, ...]
+
+
+def beat_of(node: str) -> str:
+    """Return what a node is called that is reached."""
+    return f"node {node}"
+
+
+def leader_of(stream: str) -> str:
+    """Return what the leader of a stream is called that is reached."""
+    return f"leader of {stream}"
+
+
+async def survey(client: Client, wanted: Wanted) -> frozenset[str]:
+    """Return what a client reaches, as `beat_of` and `leader_of` say."""
+    heard: set[str] = set()
+
+    async def hear(message: Msg) -> None:
+        heard.add(beat_of(message.subject.rpartition(".")[2]))
+
+    subscription = await client.subscribe(wanted.beats, cb=hear)
+    leaders, _ = await asyncio.gather(ask_leaders(client, wanted.streams), asyncio.sleep(LISTEN_S))
+    with suppress(library.Error):
+        await subscription.unsubscribe()
+    return frozenset(heard | {leader_of(stream) for stream in leaders})
+
+
+async def ask_leaders(client: Client, streams: Sequence[str]) -> dict[str, Leader]:
+    """Return what the leader of each stream says, without those that do not answer."""
+    found = await asyncio.gather(*(_ask_leader(client, stream) for stream in streams))
+    return {stream: own for stream, own in zip(streams, found, strict=True) if own is not None}
+
+
+async def _ask_leader(client: Client, stream: str) -> Leader | None:
+    try:
+        told = (await client.jetstream(timeout=ASK_S).stream_info(stream)).cluster
+    except (library.Error, OSError, TimeoutError):
+        return None
+    if told is None:  # a server alone
+        return Leader("")
+    if not told.leader:  # one with a copy says that there is none
+        return None
+    replicas = told.replicas or []
+    silent = {own.name or "" for own in replicas if (own.active or 0) > SILENT_NS}
+    return Leader(told.leader, frozenset(silent))
+
+
+async def names_of(addresses: Iterable[tuple[str, int]]) -> frozenset[str]:
+    """Return the names of the servers that answer at addresses, host and port each."""
+    found = await asyncio.gather(*(_name_of(host, port) for host, port in addresses))
+    return frozenset(name for name in found if name)
+
+
+async def _name_of(host: str, port: int) -> str | None:
+    """Return what a server calls itself in the first line that it sends to anybody."""
+    try:
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                line = await reader.readline()
+            finally:
+                writer.close()
+        name = json.loads(line.removeprefix(b"INFO ")).get("server_name")
+    except (OSError, TimeoutError, ValueError, AttributeError):
+        return None
+    return str(name) if name else None
+
+
+async def hand_over(client: Client, stream: str, leader: Leader) -> bool:
+    """Have the leader of a stream let one lead that follows it; return whether it was asked.
+
+    It is not if another one leads by now: the request goes to whoever does.
+
+    Raises:
+        TimeoutError: If it does not answer: the library's error, or another one of it.
+    """
+    now = await _ask_leader(client, stream)
+    if now is None or now.name != leader.name or not now.silent:
+        return False
+    await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=ASK_S)
+    return True
