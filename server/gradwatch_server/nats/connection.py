@@ -190,7 +190,8 @@ class Connection:
         Raises:
             UnreachableError: If no server is connected.
         """
-        return self.call(lambda _: self._link.move(wanted, missing), "a look for another server")
+        what = "a look for another server"
+        return self._wait_for(lambda: self._link.move(wanted, missing), what, CALL_S)
 
     def ask_leaders(self, streams: Sequence[str]) -> dict[str, Leader]:
         """Return what the leader of each stream says, without those that do not answer."""
@@ -198,11 +199,7 @@ class Connection:
 
     def server_names(self) -> frozenset[str]:
         """Return the names of the servers that answer, of all that are known."""
-
-        async def ask(client: Client) -> frozenset[str]:
-            return await names_of((own.hostname or "", own.port or 4222) for own in client.servers)
-
-        return self.call(ask, "the names of the servers")
+        return self.call(names_of, "the names of the servers")
 
     def hand_over(self, stream: str, leader: Leader) -> bool:
         """Have the leader of a stream let one lead that follows it; return whether it was asked.
@@ -239,11 +236,17 @@ class Connection:
         if threading.current_thread() is self._thread:
             msg = "a callback of a connection waits for the connection"
             raise AssertionError(msg)
+        return self._wait_for(lambda: self._with_client(make), what, timeout_s)
+
+    def _wait_for(
+        self, make: Callable[[], Coroutine[Any, Any, T]], what: str, timeout_s: float
+    ) -> T:
+        """Run a coroutine in the loop and wait for it."""
 
         async def run() -> T:
             with translated(what):
                 async with asyncio.timeout(timeout_s):
-                    return await self._with_client(make)
+                    return await make()
 
         if self._is_closing:
             msg = f"{what}: the connection was closed"
@@ -258,12 +261,17 @@ class Connection:
     async def _with_client(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine with the client of the moment, anew if another one takes its place."""
         while True:
-            client = self._link.client
+            client, ended = self._link.client, self._link.ended
+            work = asyncio.ensure_future(make(client))
             try:
-                return await make(client)
+                await asyncio.wait((work, ended), return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
             except library.ConnectionClosedError:
                 if client is self._link.client:
                     raise
+            finally:
+                work.cancel()
 
     def close(self) -> None:
         """Send what waits, end the connection and its thread; once closed it stays so."""

@@ -59,6 +59,8 @@ class Link:
         self._servers = servers
         self._name = name
         self.client = Client()
+        self.ended: asyncio.Future[None]
+        """Done once the client of the moment is replaced: nothing it was asked for is answered."""
         self.subscriptions: list[Subscription] = []
         self.listeners: list[Callable[[bool], None]] = []
         self._last_error: BaseException | None = None
@@ -129,14 +131,16 @@ class Link:
         others = [url for url in urls if netloc_of(url) != at.netloc]
         tried = random.sample(others, min(len(others), TRIED))
         better = await find_better(current, tried, self._connect_to, wanted, missing)
-        if better is None or better.connected_url is None or self.client is not current:
-            if better is not None:  # one of the two was lost meanwhile
-                await better.close()
+        if better is None:
+            return None
+        is_same = self.client is current and current.connected_url == at
+        if not is_same or better.connected_url is None:  # one of the two was lost meanwhile
+            await better.close()
             return None
         for subscription in list(self.subscriptions):
             await subscription.begin(better)
-        self.client = better
-        leaving = asyncio.create_task(_close_later(current))
+        leaving = asyncio.create_task(_close_later(current, self.ended))
+        self.client, self.ended = better, asyncio.get_running_loop().create_future()
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         self._tell(is_connected=True)
@@ -144,7 +148,7 @@ class Link:
 
     async def _connect(self) -> None:
         """Connect with a new client; it goes on trying until it is cancelled."""
-        self.client = Client()
+        self.client, self.ended = Client(), asyncio.get_running_loop().create_future()
         urls = self._servers.urls
         await self._connect_with(self.client, random.sample(urls, len(urls)))
 
@@ -170,6 +174,7 @@ class Link:
 
     async def _begin_anew(self) -> None:
         await self.client.close()
+        self.ended.set_result(None)
         try:
             async with asyncio.timeout(STUCK_S):
                 await self._connect()
@@ -218,6 +223,7 @@ class Link:
                 logger.exception("NATS: who was to be told of the connection failed")
 
 
-async def _close_later(client: Client) -> None:
+async def _close_later(client: Client, ended: asyncio.Future[None]) -> None:
     await asyncio.sleep(LINGER_S)
     await client.close()
+    ended.set_result(None)

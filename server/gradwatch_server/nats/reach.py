@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -26,8 +26,11 @@ LISTEN_S: Final = 1.2
 ASK_S: Final = 1.0
 """How long the leader of a stream has to answer, or a server to say its name."""
 
-SILENT_NS: Final = 2_500_000_000
-"""A copy that its leader did not hear of for so long is silent: each answers once a second."""
+SILENT_NS: Final = 3_100_000_000
+"""A copy that its leader did not hear of for so long is silent: each answers once a second.
+
+No less: a leader hands over to anybody whom it heard of within 3 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,11 @@ async def _ask_leader(client: Client, stream: str) -> Leader | None:
     return Leader(told.leader, frozenset(silent))
 
 
-async def names_of(addresses: Iterable[tuple[str, int]]) -> frozenset[str]:
-    """Return the names of the servers that answer at addresses, host and port each."""
-    found = await asyncio.gather(*(_name_of(host, port) for host, port in addresses))
+async def names_of(client: Client) -> frozenset[str]:
+    """Return the names of the servers that answer, of all that a client knows."""
+    found = await asyncio.gather(
+        *(_name_of(own.hostname or "", own.port or 4222) for own in client.servers)
+    )
     return frozenset(name for name in found if name)
 
 

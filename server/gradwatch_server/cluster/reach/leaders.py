@@ -15,8 +15,11 @@ from typing import Final
 
 from gradwatch_server.nats.reach import Leader
 
-TURN_S: Final = 1.0
+TURN_S: Final = 0.5
 """How much longer each node waits than the one before it, so that one of them asks."""
+
+AGAIN_S: Final = 3.0
+"""How long it takes until a leader that was asked, and leads again or still, is asked again."""
 
 MAX_TURNS: Final = 3
 """So many nodes may ask."""
@@ -26,16 +29,16 @@ class Handovers:
     """Which leaders do not hear whom, as one node knows."""
 
     def __init__(self) -> None:
-        # Of a stream and a server that its leader does not hear: those leaders, and since when.
+        # Of a stream and a server that its leader does not hear: those leaders, and from when on
+        # they are to be asked.
         self._deaf: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-        self._asked: set[tuple[str, str, str]] = set()
 
     def due(
         self, leaders: Mapping[str, Leader], alive: frozenset[str], turn: int, now_s: float
     ) -> dict[str, frozenset[str]]:
         """Return the streams whose leaders are to be asked now, and whom they do not hear.
 
-        A leader is asked once. Where two of them do not hear a server, nobody does: it is alone.
+        Where two of them do not hear the same server, nobody does: it is left alone.
 
         Args:
             leaders: The leader of each stream.
@@ -55,15 +58,14 @@ class Handovers:
 
     def _is_due(self, stream: str, leader: str, server: str, turn: int, now_s: float) -> bool:
         deaf = self._deaf[stream, server]
-        is_time = now_s - deaf[leader] >= turn * TURN_S
-        return len(deaf) == 1 and is_time and (stream, leader, server) not in self._asked
+        return len(deaf) == 1 and now_s - deaf[leader] >= turn * TURN_S
 
-    def note_asked(self, stream: str, leader: Leader) -> None:
+    def note_asked(self, stream: str, leader: Leader, now_s: float) -> None:
         """Note that the leader of a stream was asked."""
-        self._asked |= {(stream, leader.name, server) for server in leader.silent}
+        for server in leader.silent:
+            self._deaf[stream, server][leader.name] = now_s + AGAIN_S
 
     def _keep(self, stream: str, silent: frozenset[str]) -> None:
         """Forget what was of servers that the leader of a stream hears."""
         for key in [own for own in self._deaf if own[0] == stream and own[1] not in silent]:
             del self._deaf[key]
-        self._asked = {own for own in self._asked if own[0] != stream or own[2] in silent}

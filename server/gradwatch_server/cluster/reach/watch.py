@@ -114,7 +114,7 @@ class ReachWatch:
         except NATSError as error:  # it is asked again
             logger.debug("%s", error)
             return
-        self._handovers.note_asked(stream, leader)
+        self._handovers.note_asked(stream, leader, time.monotonic())
         if is_asked:
             what, names = f"{leader.name}, which leads {stream},", ", ".join(sorted(unheard))
             logger.warning("NATS: %s does not hear %s; another server is to lead", what, names)
