@@ -28,8 +28,8 @@ from gradwatch_server.nats.reach import (
     Leader,
     Wanted,
     ask_leaders,
+    find_alive,
     hand_over,
-    names_of,
 )
 from gradwatch_server.nats.servers import parse_servers
 from gradwatch_server.nats.subscription import OnMessage, Subscription
@@ -197,17 +197,13 @@ class Connection:
         """Return what the leader of each stream says, without those that do not answer."""
         return self.call(lambda client: ask_leaders(client, streams), "the leaders of streams")
 
-    def server_names(self) -> frozenset[str]:
-        """Return the names of the servers that answer, of all that are known."""
-        return self.call(names_of, "the names of the servers")
+    def find_alive(self, names: frozenset[str]) -> frozenset[str]:
+        """Return those of the servers of some names that answer."""
+        return self.call(lambda client: find_alive(client, names), "who of the servers is there")
 
-    def hand_over(self, stream: str, leader: Leader) -> bool:
-        """Have the leader of a stream let one lead that follows it; return whether it was asked.
-
-        Raises:
-            UnreachableError: If it does not answer.
-        """
-        return self.call(lambda own: hand_over(own, stream, leader), f"another leader of {stream}")
+    def hand_over(self, leaders: Mapping[str, Leader]) -> frozenset[str]:
+        """Have leaders let one lead that follows them; return the streams whose were asked."""
+        return self.call(lambda client: hand_over(client, leaders), "other leaders of streams")
 
     def flush(self, timeout_s: float = CALL_S) -> None:
         """Wait until the server has what was sent and subscribed to.

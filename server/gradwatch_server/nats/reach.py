@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +23,11 @@ BEAT_S: Final = 0.5
 LISTEN_S: Final = 1.2
 """How long it is listened to beats: two of them and some delay."""
 
-ASK_S: Final = 1.0
+ASK_S: Final = 0.6
 """How long the leader of a stream has to answer, or a server to say its name."""
+
+HAND_OVER_S: Final = 2.0
+"""How long a leader has to hand over: it takes no messages for a quarter of a second before."""
 
 SILENT_NS: Final = 3_100_000_000
 """A copy that its leader did not hear of for so long is silent: each answers once a second.
@@ -103,15 +106,25 @@ async def _ask_leader(client: Client, stream: str) -> Leader | None:
     return Leader(told.leader, frozenset(silent))
 
 
-async def names_of(client: Client) -> frozenset[str]:
-    """Return the names of the servers that answer, of all that a client knows."""
-    found = await asyncio.gather(
-        *(_name_of(own.hostname or "", own.port or 4222) for own in client.servers)
-    )
-    return frozenset(name for name in found if name)
+async def find_alive(client: Client, names: frozenset[str]) -> frozenset[str]:
+    """Return those of the servers of some names that answer, of all that a client knows."""
+    asked = [
+        asyncio.create_task(_name_of(own.hostname or "", own.port or 4222))
+        for own in client.servers
+    ]
+    found: set[str] = set()
+    try:
+        for each in asyncio.as_completed(asked):
+            found |= names & {await each}
+            if found == names:
+                break
+    finally:
+        for task in asked:
+            task.cancel()
+    return frozenset(found)
 
 
-async def _name_of(host: str, port: int) -> str | None:
+async def _name_of(host: str, port: int) -> str:
     """Return what a server calls itself in the first line that it sends to anybody."""
     try:
         async with asyncio.timeout(ASK_S):
@@ -120,22 +133,25 @@ async def _name_of(host: str, port: int) -> str | None:
                 line = await reader.readline()
             finally:
                 writer.close()
-        name = json.loads(line.removeprefix(b"INFO ")).get("server_name")
-    except (OSError, TimeoutError, ValueError, AttributeError):
-        return None
-    return str(name) if name else None
+        return str(json.loads(line.removeprefix(b"INFO "))["server_name"])
+    except (OSError, TimeoutError, ValueError, KeyError, TypeError):
+        return ""
 
 
-async def hand_over(client: Client, stream: str, leader: Leader) -> bool:
-    """Have the leader of a stream let one lead that follows it; return whether it was asked.
+async def hand_over(client: Client, leaders: Mapping[str, Leader]) -> frozenset[str]:
+    """Have leaders let one lead that follows them; return the streams whose leaders were asked.
 
-    It is not if another one leads by now: the request goes to whoever does.
-
-    Raises:
-        TimeoutError: If it does not answer: the library's error, or another one of it.
+    One is not asked if another one leads by now: the request goes to whoever does.
     """
+    asked = await asyncio.gather(*(_hand_over(client, *own) for own in leaders.items()))
+    return frozenset(stream for stream, is_asked in zip(leaders, asked, strict=True) if is_asked)
+
+
+async def _hand_over(client: Client, stream: str, leader: Leader) -> bool:
     now = await _ask_leader(client, stream)
     if now is None or now.name != leader.name or not now.silent:
         return False
-    await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}", timeout=ASK_S)
+    with suppress(library.Error, OSError, TimeoutError):  # the answer may be lost in the change
+        subject = f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}"
+        await client.request(subject, timeout=HAND_OVER_S)
     return True

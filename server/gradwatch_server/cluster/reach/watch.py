@@ -18,7 +18,7 @@ from gradwatch_server.nats.reach import BEAT_S, Leader, Wanted, beat_of, leader_
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.5
+LOOK_S: Final = 0.25
 """Pause between two looks."""
 
 STOP_S: Final = 1.0
@@ -102,19 +102,15 @@ class ReachWatch:
         turn = sorted({*self._live(), self._node}).index(self._node)
         if turn >= MAX_TURNS:
             return
-        is_silent = any(own.silent for own in leaders.values())
-        alive = self._connection.server_names() if is_silent else frozenset()
+        silent = frozenset[str]().union(*(own.silent for own in leaders.values()))
+        alive = self._connection.find_alive(silent) if silent else silent
         due = self._handovers.due(leaders, alive, turn, time.monotonic())
-        for stream, unheard in due.items():
-            self._hand_over_one(stream, leaders[stream], unheard)
-
-    def _hand_over_one(self, stream: str, leader: Leader, unheard: Collection[str]) -> None:
-        try:
-            is_asked = self._connection.hand_over(stream, leader)
-        except NATSError as error:  # it is asked again
-            logger.debug("%s", error)
+        if not due:
             return
-        self._handovers.note_asked(stream, leader, time.monotonic())
-        if is_asked:
-            what, names = f"{leader.name}, which leads {stream},", ", ".join(sorted(unheard))
+        asked = self._connection.hand_over({stream: leaders[stream] for stream in due})
+        for stream in due:
+            self._handovers.note_asked(stream, leaders[stream], time.monotonic())
+        for stream in sorted(asked):
+            what = f"{leaders[stream].name}, which leads {stream},"
+            names = ", ".join(sorted(due[stream]))
             logger.warning("NATS: %s does not hear %s; another server is to lead", what, names)
