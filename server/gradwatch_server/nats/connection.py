@@ -267,7 +267,9 @@ class Connection:
                 if client is self._link.client:
                     raise
             finally:
-                work.cancel()
+                if not work.done():
+                    work.cancel()
+                    await asyncio.gather(work, return_exceptions=True)
 
     def close(self) -> None:
         """Send what waits, end the connection and its thread; once closed it stays so."""
