@@ -41,6 +41,11 @@ class Names:
         return f"{self.namespace}.beats.{node}"
 
     @property
+    def handovers(self) -> str:
+        """Return the subject on which a node tells which leaders it asks to hand over."""
+        return f"{self.namespace}.handovers"
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """Return the names of the streams that a node cannot be without."""
         return log_stream(self.namespace), f"KV_{self.nodes}", f"KV_{self.owners}"

@@ -9,8 +9,9 @@ It has neither clock nor connection.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gradwatch_server.nats.reach import Leader
@@ -29,6 +30,7 @@ class Handovers:
     """Which leaders do not hear whom, as one node knows."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         # Of a stream and a server that its leader does not hear: those leaders, and from when on
         # they are to be asked.
         self._deaf: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
@@ -47,23 +49,25 @@ class Handovers:
             now_s: The time.
         """
         found = {}
-        for stream, leader in leaders.items():
-            self._keep(stream, leader.silent)
-            unheard = leader.silent & alive
-            for server in unheard:
-                self._deaf[stream, server].setdefault(leader.name, now_s)
-            if any(self._is_due(stream, leader.name, own, turn, now_s) for own in unheard):
-                found[stream] = unheard
+        with self._lock:
+            for stream, leader in leaders.items():
+                self._keep(stream, leader.silent)
+                unheard = leader.silent & alive
+                for server in unheard:
+                    self._deaf[stream, server].setdefault(leader.name, now_s)
+                if any(self._is_due(stream, leader.name, own, turn, now_s) for own in unheard):
+                    found[stream] = unheard
         return found
 
     def _is_due(self, stream: str, leader: str, server: str, turn: int, now_s: float) -> bool:
         deaf = self._deaf[stream, server]
         return len(deaf) == 1 and now_s - deaf[leader] >= turn * TURN_S
 
-    def note_asked(self, stream: str, leader: Leader, now_s: float) -> None:
-        """Note that the leader of a stream was asked."""
-        for server in leader.silent:
-            self._deaf[stream, server][leader.name] = now_s + AGAIN_S
+    def note_asked(self, stream: str, leader: str, unheard: Iterable[str], now_s: float) -> None:
+        """Note that the leader of a stream is asked, by this node or another one; in any thread."""
+        with self._lock:
+            for server in unheard:
+                self._deaf[stream, server][leader] = now_s + AGAIN_S
 
     def _keep(self, stream: str, silent: frozenset[str]) -> None:
         """Forget what was of servers that the leader of a stream hears."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gradwatch_server.cluster.names import Names
@@ -44,6 +45,7 @@ class ReachWatch:
     ) -> None:
         self._node = node
         self._own_beat = names.beat(node)
+        self._handover_subject = names.handovers
         self._wanted = Wanted(names.beat("*"), names.streams)
         self._connection = connection
         self._live = live
@@ -55,6 +57,7 @@ class ReachWatch:
     def start(self) -> None:
         """Begin."""
         self._connection.subscribe(self._wanted.beats, self._hear)
+        self._connection.subscribe(self._handover_subject, self._hear_handovers)
         self._beats.start()
         self._looks.start()
 
@@ -107,10 +110,18 @@ class ReachWatch:
         due = self._handovers.due(leaders, alive, turn, time.monotonic())
         if not due:
             return
-        asked = self._connection.hand_over({stream: leaders[stream] for stream in due})
-        for stream in due:
-            self._handovers.note_asked(stream, leaders[stream], time.monotonic())
-        for stream in sorted(asked):
+        told = [(stream, leaders[stream].name, sorted(due[stream])) for stream in due]
+        self._connection.publish(self._handover_subject, json.dumps(told).encode())
+        self._note_asked(told)
+        for stream in self._connection.hand_over({own: leaders[own] for own in due}):
             what = f"{leaders[stream].name}, which leads {stream},"
             names = ", ".join(sorted(due[stream]))
             logger.warning("NATS: %s does not hear %s; another server is to lead", what, names)
+
+    def _hear_handovers(self, message: Message) -> None:
+        self._note_asked(json.loads(message.payload))
+
+    def _note_asked(self, told: Iterable[tuple[str, str, list[str]]]) -> None:
+        """Leave alone for a while whom a node asks: two requests would go to two leaders."""
+        for stream, leader, unheard, *_ in told:
+            self._handovers.note_asked(stream, leader, unheard, time.monotonic())
