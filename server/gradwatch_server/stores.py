@@ -107,11 +107,16 @@ def open_replicated(
     from gradwatch_server.nats.jetstream import JetStreamStream  # noqa: PLC0415 - an extra's
     from gradwatch_server.storage.replicated import ReplicatedStorage  # noqa: PLC0415 - likewise
 
-    stream = JetStreamStream(connection, f"{namespace.upper()}_LOG")
+    stream = JetStreamStream(connection, log_stream(namespace))
     subjects = [f"{namespace}.{kind}.*" for kind in ("log", "heads")]
     stream.ensure(subjects, replicas=replicas, max_bytes=log_max_bytes)
     ledger = open_ledger(url, cluster_id, partitions)
     return ReplicatedStorage(stream, ledger, namespace, owner, stream.check)
+
+
+def log_stream(namespace: str) -> str:
+    """Return the name of the stream that has the log of a cluster."""
+    return f"{namespace.upper()}_LOG"
 
 
 def read_store(directory: Path) -> History:

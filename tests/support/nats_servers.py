@@ -30,6 +30,7 @@ class NATSServer:
         extra: Lines added to its configuration.
         max_file: How much JetStream may store.
         place: Where it runs.
+        advertise: Where other servers are told to find it, its own address if nothing is said.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class NATSServer:
         extra: str = "",
         max_file: str = "4GB",
         place: Place = LOOPBACK,
+        advertise: str = "",
     ) -> None:
         self._binary = program("nats-server", "nats-server")
         self.name = name
@@ -62,7 +64,8 @@ class NATSServer:
         if route is not None:
             urls = ", ".join(f"nats://{each}" for each in routes)
             listen = f"listen: {host}:{route.number}"
-            lines.append(f"cluster: {{name: {CLUSTER}, {listen}, routes: [{urls}]}}")
+            told = f', advertise: "{advertise}"' if advertise else ""
+            lines.append(f"cluster: {{name: {CLUSTER}, {listen}, routes: [{urls}]{told}}}")
         (directory / "nats.conf").write_text("\n".join(lines))
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
+from gradwatch_server.stores import log_stream
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
@@ -33,6 +35,20 @@ class Names:
     def ticks(self) -> str:
         """Return the subject on which nodes tell which of their runs moved."""
         return f"{self.namespace}.ticks"
+
+    def beat(self, node: str) -> str:
+        """Return the subject on which a node beats; `*` for all of them."""
+        return f"{self.namespace}.beats.{node}"
+
+    @property
+    def handovers(self) -> str:
+        """Return the subject on which a node tells which leaders it asks to hand over."""
+        return f"{self.namespace}.handovers"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Return the names of the streams that a node cannot be without."""
+        return log_stream(self.namespace), f"KV_{self.nodes}", f"KV_{self.owners}"
 
     @property
     def config(self) -> str:

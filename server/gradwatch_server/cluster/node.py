@@ -42,6 +42,7 @@ from gradwatch_server.cluster.partitions.host import AnswerPost, Host, answers_t
 from gradwatch_server.cluster.partitions.partition import Surroundings, retention_in
 from gradwatch_server.cluster.partitions.takeovers import Takeovers
 from gradwatch_server.cluster.partitions.workers import Workers, leave
+from gradwatch_server.cluster.reach.watch import ReachWatch
 from gradwatch_server.cluster.services import Services
 from gradwatch_server.cluster.unavailable import tell_storage_errors
 from gradwatch_server.core.alerting.rules import Rules
@@ -151,6 +152,9 @@ class _Node:
             self._host,
             self._clocks,
         )
+        self._reach = ReachWatch(
+            self._id, self._names, self._connection, lambda: self._membership.live
+        )
         self._view = NodeView(
             self._host,
             self._membership.has_lease,
@@ -212,7 +216,7 @@ class _Node:
         stack.callback(self._silences.stop)
         self._ticks.start()
         stack.callback(self._ticks.stop)
-        for watch in (self._watch, self._log_watch, self._publisher):
+        for watch in (self._watch, self._log_watch, self._reach, self._publisher):
             watch.start()
             stack.callback(watch.stop)
         self._gateway.start()

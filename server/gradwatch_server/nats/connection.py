@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from nats import errors as library
 from nats.aio.client import Client
 
 from gradwatch_server.nats.errors import (
@@ -23,6 +24,13 @@ from gradwatch_server.nats.errors import (
 from gradwatch_server.nats.link import Link
 from gradwatch_server.nats.message import Message
 from gradwatch_server.nats.outbox import Outbox
+from gradwatch_server.nats.reach import (
+    Leader,
+    Wanted,
+    ask_leaders,
+    find_alive,
+    hand_over,
+)
 from gradwatch_server.nats.servers import parse_servers
 from gradwatch_server.nats.subscription import OnMessage, Subscription
 
@@ -83,6 +91,7 @@ class Connection:
     def on_change(self, told: Callable[[bool], None]) -> None:
         """Have *told* called when it is cut off (False) and when it is back (True).
 
+        Also where it went on with another server, as what came meanwhile may not have reached it.
         In the loop's thread: it must be quick, and must not wait for a call.
         """
         self._link.listeners.append(told)
@@ -147,10 +156,15 @@ class Connection:
         subscription = Subscription(subject, queue, take)
 
         async def begin(client: Client) -> None:
+            if subscription not in self._link.subscriptions:  # first, lest another server misses it
+                self._link.subscriptions.append(subscription)
             await subscription.begin(client)
-            self._link.subscriptions.append(subscription)
 
-        self.call(begin, f"subscription to {subject}")
+        try:
+            self.call(begin, f"subscription to {subject}")
+        except NATSError:
+            self.unsubscribe(subscription)
+            raise
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -163,6 +177,33 @@ class Connection:
 
         if not self._is_closing:
             self.call(end, f"end of the subscription to {subscription.subject}")
+
+    def move(self, wanted: Wanted, missing: frozenset[str]) -> tuple[str, str] | None:
+        """Go on with a server that reaches more, if there is one; return the one before and it.
+
+        Nobody is cut off meanwhile; who listens is told as if the connection was back.
+
+        Args:
+            wanted: What is to be reached.
+            missing: What of it was not reached for some time.
+
+        Raises:
+            UnreachableError: If no server is connected.
+        """
+        what = "a look for another server"
+        return self._wait_for(lambda: self._link.move(wanted, missing), what, CALL_S)
+
+    def ask_leaders(self, streams: Sequence[str]) -> dict[str, Leader]:
+        """Return what the leader of each stream says, without those that do not answer."""
+        return self.call(lambda client: ask_leaders(client, streams), "the leaders of streams")
+
+    def find_alive(self, names: frozenset[str]) -> frozenset[str]:
+        """Return those of the servers of some names that answer."""
+        return self.call(lambda client: find_alive(client, names), "who of the servers is there")
+
+    def hand_over(self, leaders: Mapping[str, Leader]) -> frozenset[str]:
+        """Have leaders let one lead that follows them; return the streams whose were asked."""
+        return self.call(lambda client: hand_over(client, leaders), "other leaders of streams")
 
     def flush(self, timeout_s: float = CALL_S) -> None:
         """Wait until the server has what was sent and subscribed to.
@@ -191,11 +232,17 @@ class Connection:
         if threading.current_thread() is self._thread:
             msg = "a callback of a connection waits for the connection"
             raise AssertionError(msg)
+        return self._wait_for(lambda: self._with_client(make), what, timeout_s)
+
+    def _wait_for(
+        self, make: Callable[[], Coroutine[Any, Any, T]], what: str, timeout_s: float
+    ) -> T:
+        """Run a coroutine in the loop and wait for it."""
 
         async def run() -> T:
             with translated(what):
                 async with asyncio.timeout(timeout_s):
-                    return await make(self._link.client)
+                    return await make()
 
         if self._is_closing:
             msg = f"{what}: the connection was closed"
@@ -206,6 +253,23 @@ class Connection:
         except (TimeoutError, CancelledError) as error:
             answer.cancel()
             raise UnreachableError(f"{what}: no answer in time") from error
+
+    async def _with_client(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine with the client of the moment, anew if another one takes its place."""
+        while True:
+            client, ended = self._link.client, self._link.ended
+            work = asyncio.ensure_future(make(client))
+            try:
+                await asyncio.wait((work, ended), return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+            except library.ConnectionClosedError:
+                if client is self._link.client:
+                    raise
+            finally:
+                if not work.done():
+                    work.cancel()
+                    await asyncio.gather(work, return_exceptions=True)
 
     def close(self) -> None:
         """Send what waits, end the connection and its thread; once closed it stays so."""

@@ -125,14 +125,22 @@ def require_connected(client: Client) -> None:
     """Let nothing wait for an answer that cannot come.
 
     Raises:
-        ConnectionReconnectingError: If no server is connected: the library's error.
+        ConnectionClosedError: If there is another client by now: the library's error.
+        ConnectionReconnectingError: If no server is connected: likewise.
     """
+    if client.is_closed:
+        raise library.ConnectionClosedError
     if not client.is_connected:
         raise library.ConnectionReconnectingError
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Tell whether an error of the library says that no answer came."""
+    """Tell whether an error of the library says that no answer came, and one may come later.
+
+    None does of a client that was closed: `Connection.call` goes on with the next one.
+    """
+    if isinstance(error, library.ConnectionClosedError):
+        return False
     if isinstance(error, jetstream.ServiceUnavailableError):
         return error.err_code != STORE_FAILED and error.err_code not in _NO_ROOM
     return isinstance(error, UNREACHABLE)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
+from nats import errors as library
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as LibrarySubscription
@@ -31,11 +34,23 @@ class Subscription:
         self.subject = subject
         self._queue = queue
         self._take = take
+        self._changing = asyncio.Lock()
+        self._client: Client | None = None
         self._current: LibrarySubscription | None = None
 
     async def begin(self, client: Client) -> None:
-        """Subscribe with a client, in place of the one before."""
-        self._current = await client.subscribe(self.subject, queue=self._queue, cb=self._on_message)
+        """Subscribe with a client, in place of the one before; nothing is missed between them."""
+        async with self._changing:
+            if self._client is client:
+                return
+            before = self._current
+            self._current = await client.subscribe(
+                self.subject, queue=self._queue, cb=self._on_message
+            )
+            self._client = client
+            if before is not None:
+                with suppress(library.Error):  # the client before may be closed
+                    await before.unsubscribe()
 
     async def end(self) -> None:
         """Subscribe no more."""
