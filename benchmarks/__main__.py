@@ -137,7 +137,9 @@ def fairness(
 def cluster_load(
     quick: Quick = False,
     only: Annotated[str, typer.Option(help="Parts whose name contains this.")] = "",
-    write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put the tables of these parts into docs/.")
+    ] = False,
 ) -> None:
     """Nodes over NATS and PostgreSQL beside the single process: rate, CPU per record; sizing."""
     _run("cluster_load.table", quick=quick, only=only, write=write)

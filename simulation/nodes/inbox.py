@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.cluster.messages.inbox import ClusterInbox
+from gradwatch_server.cluster.messages.turns import Turns
 from gradwatch_server.cluster.partitions.host import AnswerPost
 from gradwatch_server.ingest.inbox import WORK_S
 from gradwatch_server.ingest.message import Message
@@ -28,7 +29,7 @@ class PartitionInbox(ClusterInbox):
     def __init__(self, node: Node, waiter: Waiter, invariants: InvariantChecker) -> None:
         connection = cast("Connection", node)
         post = AnswerPost(node.id, NAMES, connection, node.deliver, node.is_live)
-        super().__init__("simulated", BudgetUse(), post)
+        super().__init__("simulated", BudgetUse(), post, Turns())
         self._seconds = lambda: 0.0
         self._waiter = waiter
         self._invariants = invariants
@@ -36,17 +37,14 @@ class PartitionInbox(ClusterInbox):
 
     def receive(
         self,
-        timeout_ms: int,
+        timeout_ms: int,  # noqa: ARG002 - time passes between two batches
         work_s: float = WORK_S,  # noqa: ARG002 - of how long real writes take
     ) -> Iterator[Message]:
         """Yield what has arrived, up to a batch."""
         self._batch_messages = self._cluster.batch
-        for message in super().receive(timeout_ms):
+        for message in super().receive(0):
             yield message
             self._waiter.point("receive")
-
-    def _read(self, timeout_ms: int) -> None:  # noqa: ARG002 - time passes between two batches
-        super()._read(0)
 
     @property
     def has_waiting(self) -> bool:

@@ -19,6 +19,7 @@ from benchmarks.cluster_load.sizing import (
     rows,
     sampled,
 )
+from benchmarks.cluster_load.table import PARTS, SECTIONS
 from benchmarks.cluster_load.targets import Cpu, Target, single
 from tests.support.aggregator import Aggregator
 
@@ -109,6 +110,16 @@ def test_the_table_has_a_column_for_each_fleet() -> None:
     assert lines["into JetStream, 3 copies"] == ["1.2 GB/s", "150.0 MB/s"]
     assert lines["nodes"] == ["29", "4"]
     assert lines["limits first"] == ["NATS: disk 20%", "NATS: disk 2%"]
+
+
+def test_each_part_is_written_into_a_section_of_its_own() -> None:
+    page = SECTIONS["throughput"].read()
+    for part in PARTS:
+        page = SECTIONS[part].filled(page, f"measured: {part}")
+    again = SECTIONS["flatness"].filled(page, "measured again")
+
+    assert [f"measured: {part}" in again for part in PARTS] == [True, False, True]
+    assert again.count("measured again") == 1
 
 
 @pytest.mark.slow

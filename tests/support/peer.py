@@ -168,8 +168,9 @@ class Peer:
         """Wait until all, or all up to a number, is acknowledged."""
         while True:
             answer = self.receive()
-            if isinstance(answer, Welcome):  # to a HELLO that was said again, because it was slow
-                continue
+            if isinstance(answer, Welcome):  # to a HELLO that was said again, because it was slow:
+                # what came in the same batch is acknowledged by it
+                answer = Ack(boot_id=answer.boot_id, acked=answer.acked)
             assert isinstance(answer, Ack), answer
             if answer.acked >= (self.seq if upto is None else upto):
                 return answer

@@ -34,6 +34,7 @@ from gradwatch_server.cluster.http.stream_tokens import shared_stream_tokens
 from gradwatch_server.cluster.http.ticks import ClusterTicks
 from gradwatch_server.cluster.log_watch import LogWatch
 from gradwatch_server.cluster.messages.gateway import Gateway
+from gradwatch_server.cluster.messages.turns import Turns
 from gradwatch_server.cluster.names import Names, host_name
 from gradwatch_server.cluster.ownership.clocks import Clocks
 from gradwatch_server.cluster.ownership.membership import Membership
@@ -244,6 +245,7 @@ class _Node:
             timings=self._timings,
             takeovers=self._takeovers,
             on_alerts=self._tell_alerts,
+            turns=Turns(),
             pool=self.workers.opening,
             stop_pool=self.workers.ending,
         )

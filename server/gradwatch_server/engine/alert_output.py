@@ -49,18 +49,22 @@ class AlertOutput:
         self._waiting.add(alerts)
         while not self._waiting.is_empty:
             if not self._waiting.are_too_many:
-                self.store_waiting(self._clock.now_ns())
+                if self.is_due(now_ns := self._clock.now_ns()):
+                    self.store_waiting(now_ns)
                 return
             if not self._retry(lambda: self._tell(*self._waiting.store())):
                 self._withheld = True
                 return  # the log has what they were derived from: the next start stores them
 
+    def is_due(self, now_ns: int) -> bool:
+        """Tell whether some wait, and it is time to try to store them."""
+        return self._waiting.is_due(now_ns)
+
     def store_waiting(self, now_ns: int) -> None:
-        """Store those that wait if it is time and can be done just now, and tell of them."""
-        if self._waiting.is_due(now_ns):
-            stored = self._waiting.try_to_store(now_ns)
-            if stored is not None:
-                self._tell(*stored)
+        """Store those that wait if that can be done just now, and tell of them."""
+        stored = self._waiting.try_to_store(now_ns)
+        if stored is not None:
+            self._tell(*stored)
 
     def _tell(self, changes: Sequence[AlertChange], cursor: int) -> None:
         self._tell_readers(cursor)

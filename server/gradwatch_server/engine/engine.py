@@ -93,7 +93,7 @@ class Engine(threading.Thread):
             timings: Where it is noted how long things take.
             max_waiting_alert_bytes: Alerts that may wait for a store that is away while the log is
                 not: records are taken in meanwhile.
-            poll_ms: How long a round waits for a message; commands wait as long.
+            poll_ms: How long a round waits for a message where nothing else is due.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -101,7 +101,7 @@ class Engine(threading.Thread):
         super().__init__(name="gradwatch-engine")
         self.clock = clock
         self.published = PublishedState()
-        self.commands = Commands()
+        self.commands = Commands(ingest.wake)
         self.metrics = EngineMetrics(timings)
         self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
@@ -180,10 +180,12 @@ class Engine(threading.Thread):
     def set_rules(self, rules: Rules) -> None:
         """Put other rules in force with the next round; any thread may ask for it."""
         self._new_rules.give(rules)
+        self._ingest.wake()
 
     def stop(self) -> None:
         """End the loop after the batch in hand, and wait for it."""
         self._stopping.set()
+        self._ingest.wake()
         if self.is_alive():
             self.join()
 
@@ -204,6 +206,7 @@ class Engine(threading.Thread):
             self.published.fault = "the engine failed; see the log"
             self._on_failure()
         finally:
+            self._ingest.rest()
             self.commands.close()
             self._publish()
 
@@ -213,8 +216,7 @@ class Engine(threading.Thread):
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        poll_ms = self._poll_ms if self._delivery.is_done else BUSY_POLL_MS
-        for message in self._ingest.receive(poll_ms, self._work.work_s):
+        for message in self._ingest.receive(self._wait_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
         now_ns = self.clock.now_ns()
@@ -231,16 +233,29 @@ class Engine(threading.Thread):
         self._ingest.listen()
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
+        if batch.lines:
+            self._ingest.work()
         self._apply_all(batch.lines)
-        self._alerts.store_waiting(now_ns)
+        if self._alerts.is_due(now_ns):
+            self._ingest.rest()
+            self._alerts.store_waiting(now_ns)
         self._ingest.listen()
         self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
         if self._alerts.is_stored:
+            self._ingest.rest()
             self._checkpointer.work(self.clock.now_ns(), self._state)
             self.series.work(self.clock.now_ns())
             self.deletions.work(self._checkpointer.covered, self.published.cursor)
+
+    @property
+    def _wait_ms(self) -> int:
+        """How long to wait for a message."""
+        if not self._delivery.is_done:
+            return BUSY_POLL_MS
+        is_behind = self._applier.publisher.is_behind
+        return min(POLL_MS, self._poll_ms) if is_behind else self._poll_ms
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -250,6 +265,7 @@ class Engine(threading.Thread):
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""
+        self._ingest.rest()
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
             done = self._retry_write(lambda: self._store.log.append(lines))
@@ -269,9 +285,9 @@ class Engine(threading.Thread):
         costs: list[tuple[Entry, float, int]] = []  # seconds, and how many alerts came of it
         first = self._store.log.last_offset - len(lines) + 1
         for offset, line in enumerate(lines, first):
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             found = self._apply(line.entry, offset)
-            costs.append((line.entry, time.perf_counter() - began_s, len(found)))
+            costs.append((line.entry, time.thread_time() - began_s, len(found)))
             alerts += found
         began_s = time.perf_counter()
         if alerts:
@@ -284,6 +300,7 @@ class Engine(threading.Thread):
         return self._applier.apply(entry, offset)
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
+        self._ingest.rest()
         changes = [AlertChange.of(alert) for alert in alerts]
         self._alert_use.note(change.event for change in changes)
         self._alerts.add(changes)

@@ -54,7 +54,8 @@ class Inbox(ABC):
         limits = budget_use.limits
         self._floods = Floods(limits.queue_bytes_per_peer)
         self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, limits.queue_bytes_per_peer)
-        self._seconds: Callable[[], float] = time.perf_counter
+        # Of work: what this thread waited for others meanwhile is not what a message cost.
+        self._seconds: Callable[[], float] = time.thread_time
         self._batch_messages = BATCH_MESSAGES
 
     def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
@@ -97,6 +98,15 @@ class Inbox(ABC):
     def listen(self) -> None:
         """Read what is there: in a long round too, nothing is to pile up where nobody counts it."""
         self._read(0)
+
+    def work(self) -> None:  # noqa: B027 - an engine that is alone waits for no other
+        """Say that what follows is work; wait for engines that are not to work meanwhile."""
+
+    def rest(self) -> None:  # noqa: B027 - as above
+        """Say that what follows is waiting, for the store above all: others may work."""
+
+    def wake(self) -> None:  # noqa: B027 - who looks often need not be woken
+        """End a wait for messages, or the next one; from any thread."""
 
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""

@@ -15,6 +15,7 @@ from gradwatch_server.cluster.messages import sessions
 from gradwatch_server.cluster.messages.gateway import Gateway
 from gradwatch_server.cluster.messages.inbox import ClusterInbox
 from gradwatch_server.cluster.messages.parcels import Answer, Parcel, pack_parcels, unpack_parcels
+from gradwatch_server.cluster.messages.turns import Turns
 from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine import intake
@@ -46,7 +47,7 @@ class Node:
         self._posted: list[Answer] = []
         use = BudgetUse(Budgets())
         self.gateway = Gateway("tcp://127.0.0.1:0", PARTITIONS, self, keys, use)
-        self.inbox = ClusterInbox(self.gateway.endpoint, use, self)
+        self.inbox = ClusterInbox(self.gateway.endpoint, use, self, Turns())
         self.store = SQLiteStore.open(directory, Clock())
         self.engine = Engine(
             self.store,

@@ -13,6 +13,7 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.messages.parcels import Answer
+from gradwatch_server.cluster.messages.turns import Turns
 from gradwatch_server.cluster.partitions.partition import Partition, Surroundings, retention_in
 from gradwatch_server.cluster.partitions.takeovers import Takeovers
 from gradwatch_server.core.alerting.rules import Rules
@@ -99,6 +100,7 @@ def around(tmp_path: Path, storage: Storage) -> Iterator[Surroundings]:
             timings=Timings(),
             takeovers=Takeovers(),
             on_alerts=lambda: None,
+            turns=Turns(),
             pool=pool,
             stop_pool=stop_pool,
         )

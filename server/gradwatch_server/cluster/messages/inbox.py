@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.cluster.messages.parcels import Answer, Parcel
-from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox, note_dropped
-from gradwatch_server.ingest.message import Dropped, PackedRecord
+from gradwatch_server.cluster.messages.turns import Turn, Turns
+from gradwatch_server.ingest.inbox import MESSAGE_BYTES, WORK_S, Inbox, note_dropped
+from gradwatch_server.ingest.message import Dropped, Message, PackedRecord
 from gradwatch_wire import Ack, Envelope, Record, Welcome, encode
 from gradwatch_wire.codec import join, place_of
 
@@ -44,12 +45,17 @@ class ClusterInbox(Inbox):
         endpoint: Where clients attach to this node.
         budget_use: What peers may use.
         postman: What takes the answers.
+        turns: Those of all engines of the process.
     """
 
-    def __init__(self, endpoint: str, budget_use: BudgetUse, postman: Postman) -> None:
+    def __init__(
+        self, endpoint: str, budget_use: BudgetUse, postman: Postman, turns: Turns
+    ) -> None:
         super().__init__(budget_use)
         self.endpoint = endpoint
         self._postman = postman
+        self._turn = Turn(turns)
+        self._is_woken = False
         self._max_bytes = budget_use.limits.queue_bytes
         self._changed = threading.Condition()
         self._arrived: deque[tuple[bytes, Parcel]] = deque()
@@ -79,11 +85,41 @@ class ClusterInbox(Inbox):
         if seq:
             note_dropped(self._overflowed, session, Dropped(peer, seq))
 
+    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
+        """Wait for messages, and then for the turn: what comes meanwhile is in the same batch."""
+        self.rest()
+        self._postman.flush()
+        if not self._queue:
+            self._wait(timeout_ms)
+        if self._queue or self._arrived:
+            self.work()
+        yield from super().receive(0, work_s)
+
+    def work(self) -> None:
+        """Wait until no other engine of the node works."""
+        self._turn.begin()
+
+    def rest(self) -> None:
+        """Let other engines work."""
+        self._turn.end()
+
+    def wake(self) -> None:
+        """End a wait for messages, or the next one; from any thread."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify()
+
+    def _wait(self, timeout_ms: int) -> None:
+        with self._changed:
+            if not (self._arrived or self._is_woken) and timeout_ms:
+                self._changed.wait(timeout_ms / 1e3)
+            self._is_woken = False
+
     def _read(self, timeout_ms: int) -> None:
         self._postman.flush()
+        if timeout_ms:
+            self._wait(timeout_ms)
         with self._changed:
-            if not self._arrived and timeout_ms:
-                self._changed.wait(timeout_ms / 1e3)
             arrived, self._arrived = self._arrived, deque()
             self._arrived_bytes = 0
             overflowed, self._overflowed = self._overflowed, {}

@@ -18,6 +18,7 @@ from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.cluster.messages.inbox import ClusterInbox, Postman
 from gradwatch_server.cluster.messages.parcels import Parcel
+from gradwatch_server.cluster.messages.turns import Turns
 from gradwatch_server.cluster.partitions.storage import PartitionStore, Storage
 from gradwatch_server.cluster.partitions.takeovers import Takeovers
 from gradwatch_server.cluster.unavailable import tell_storage_errors
@@ -42,7 +43,7 @@ and leases are to find room whatever the log takes."""
 MAX_WAITING_ALERT_BYTES: Final = 8 << 20
 """Alerts of a partition that may wait for a ledger that is away; then its records wait as well."""
 
-POLL_MS: Final = 200
+POLL_MS: Final = 500
 """How long a round of an engine waits for a message: a node has many engines, which cost idle."""
 
 
@@ -71,6 +72,7 @@ class Surroundings:
         timings: Where engines note how long they take.
         takeovers: Counts those that began to run.
         on_alerts: Called after alerts were stored.
+        turns: Those of its engines.
         pool: Runs what takes long.
         stop_pool: Runs the end of partitions, which is not to wait behind all that are opened.
     """
@@ -86,6 +88,7 @@ class Surroundings:
     timings: Timings
     takeovers: Takeovers
     on_alerts: Callable[[], None]
+    turns: Turns
     pool: Executor
     stop_pool: Executor
 
@@ -130,7 +133,9 @@ class Partition:
         self._rules = rules
         self._around = around
         self._budget_use = BudgetUse(around.settings.budgets)
-        self._inbox = ClusterInbox(around.endpoint, self._budget_use, around.postman())
+        self._inbox = ClusterInbox(
+            around.endpoint, self._budget_use, around.postman(), around.turns
+        )
         self._is_ending = False
         self._has_failed = False
         self._turn_lock = threading.Lock()
