@@ -132,6 +132,7 @@ def test_purging_keeps_the_message_that_is_named(stream: JetStreamStream) -> Non
         chain.add(bytes(100), str(number))
         other.add(bytes(100))
     before = stream.used_bytes()
+    stream.purge(f"{stream.name}.nothing", other.sequences[-1])
     stream.purge(chain.subject, chain.sequences[0])
     assert [own.sequence for own in chain.read()] == chain.sequences
     stream.purge(chain.subject, chain.sequences[3])
