@@ -16,7 +16,7 @@ from typing import Final
 
 from gradwatch_server.nats.reach import Leader
 
-TURN_S: Final = 0.75
+TURN_S: Final = 0.2
 """How much longer each node waits than the one before it, so that one of them asks."""
 
 AGAIN_S: Final = 3.0
