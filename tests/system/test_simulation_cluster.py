@@ -53,7 +53,7 @@ QUIET = {
     "points": 0,
     **dict.fromkeys(("leave", "cut", "ledger_cut", "pair_cut", "leader", "buckets", "away"), 0.0),
     **dict.fromkeys(("unanswered", "uncertain", "lose", "repeat", "move", "forget"), 0.0),
-    "lease_s": 5.0,
+    "lease_s": 3.0,
     "nodes": 3,
     "partitions": 4,
 }
