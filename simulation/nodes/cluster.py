@@ -188,7 +188,7 @@ class NodeCluster:
 
     @property
     def _bound_s(self) -> float:
-        """Within which somebody has each partition: who looks may wait for its owner before.
+        """Within which somebody has each partition: who looks may wait for its owner."""
         return 3 * max(self.scenario.lease_s, RETURN_S) + MAX_RETRY_S + 10.0
 
     def _is_owned(self) -> bool:
