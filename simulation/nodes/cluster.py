@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from gradwatch_server.cluster.ownership.absences import RETURN_S
 from gradwatch_server.cluster.ownership.plan import partition_of
 from gradwatch_server.cluster.partitions.partition import MAX_RETRY_S
 from gradwatch_server.core.frames.assembler import LATENESS_NS
@@ -164,8 +165,8 @@ class NodeCluster:
 
     @property
     def _bound_s(self) -> float:
-        """Within which somebody has each partition: a lease ends, and another node looks."""
-        return 3 * self.scenario.lease_s + MAX_RETRY_S + 10.0
+        """Within which somebody has each partition: who looks may wait for its owner."""
+        return 3 * max(self.scenario.lease_s, RETURN_S) + MAX_RETRY_S + 10.0
 
     def _is_owned(self) -> bool:
         live = self.live_nodes()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -19,7 +19,7 @@ from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
 from gradwatch_server.cluster.messages import inbox
-from gradwatch_server.cluster.ownership import absences, lease, membership
+from gradwatch_server.cluster.ownership import absences, lease, membership, renewals
 from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import Chain, sequence_of, stored_of, walk
 from gradwatch_server.nats.connection import CALL_S, Connection
@@ -57,13 +57,14 @@ async def sleep(seconds: float) -> None:
 def simulated_time(clock: Clock) -> Iterator[None]:
     """Give the adapter the simulation's time in place of that of an asyncio loop."""
     loop = SimpleNamespace(time=lambda: clock.now_s)
-    stand_in = SimpleNamespace(sleep=sleep, get_running_loop=lambda: loop)
+    stand_in = SimpleNamespace(sleep=sleep, get_running_loop=lambda: loop, timeout=nullcontext)
     steady = SimpleNamespace(monotonic=lambda: clock.now_s, sleep=Task.sleep)
     with (
         mock.patch.object(appending, "asyncio", stand_in),
         mock.patch.object(membership, "time", steady),
         mock.patch.object(lease, "time", steady),
         mock.patch.object(absences, "time", steady),
+        mock.patch.object(renewals, "time", steady),
         mock.patch.object(inbox, "time", steady),
     ):
         yield

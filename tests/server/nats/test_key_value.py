@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from nats.aio.client import Client
 from nats.js import api
 
+from gradwatch_server.nats import appending, key_value
 from gradwatch_server.nats.chain import AFTER
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
@@ -92,6 +94,55 @@ def test_who_watches_is_told_of_each_write(
     assert found[:2] == [KeyEntry("7", b"a", first), KeyEntry("7", b"c", second)]
     assert (found[2].key, found[2].value) == ("7", None)
     nats_connection.unsubscribe(subscription)
+
+
+def test_keys_are_written_side_by_side(
+    make_bucket: Callable[..., KeyValue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by its own revision; nobody waits for another."""
+    bucket = make_bucket()
+    old = bucket.create("2", b"a") or 0
+    bucket.update("2", b"b", old)
+    writing = most = 0
+    one_by_one = key_value.append
+
+    async def append(*arguments: Any) -> int:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        try:
+            return await one_by_one(*arguments)
+        finally:
+            writing -= 1
+
+    monkeypatch.setattr(key_value, "append", append)
+    written = bucket.update_all({"1": (b"new", 0), "2": (b"late", old), "3": (b"new", 0)})
+    assert written["2"] is None
+    assert {key: own.value for key, own in bucket.entries().items()} == {
+        "1": b"new",
+        "2": b"b",
+        "3": b"new",
+    }
+    assert bucket.update("3", b"newer", written["3"] or 0)
+    assert most == 3
+
+
+def test_a_write_without_an_answer_is_tried_again_soon(
+    make_bucket: Callable[..., KeyValue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease is to outlive a message that was lost."""
+    bucket = make_bucket(timeout_s=1.5, try_s=0.3)
+    publish, left = appending._publish, ["lost", "lost"]
+
+    async def lose_some(*arguments: Any) -> int | None:
+        if left:
+            left.pop()
+            await asyncio.sleep(60.0)
+        return await publish(*arguments)
+
+    monkeypatch.setattr(appending, "_publish", lose_some)
+    assert bucket.update("1", b"a", 0)
+    assert not left
 
 
 def test_a_bucket_of_another_shape_is_refused(nats_connection: Connection) -> None:
