@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js import api
 
-from gradwatch_server.nats import appending, key_value
+from gradwatch_server.nats import appending
 from gradwatch_server.nats.chain import AFTER
 from gradwatch_server.nats.connection import Connection
 from gradwatch_server.nats.errors import NATSError
@@ -104,7 +104,7 @@ def test_keys_are_written_side_by_side(
     old = bucket.create("2", b"a") or 0
     bucket.update("2", b"b", old)
     writing = most = 0
-    one_by_one = key_value.append
+    one_by_one = appending.append
 
     async def append(*arguments: Any) -> int:
         nonlocal writing, most
@@ -115,7 +115,7 @@ def test_keys_are_written_side_by_side(
         finally:
             writing -= 1
 
-    monkeypatch.setattr(key_value, "append", append)
+    monkeypatch.setattr("gradwatch_server.nats.key_value.append", append)
     written = bucket.update_all({"1": (b"new", 0), "2": (b"late", old), "3": (b"new", 0)})
     assert written["2"] is None
     assert {key: own.value for key, own in bucket.entries().items()} == {

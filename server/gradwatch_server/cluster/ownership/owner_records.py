@@ -62,7 +62,8 @@ class OwnerRecords:
     def read(self) -> list[int]:
         """Read all of them; return the partitions whose newer records turn out to be lost.
 
-        A copy may lag behind once; what is older each time is all there is.
+        A copy may lag behind once; what is older each time is all there is. So is another record of
+        the same revision: it was written after an older copy was put in place of the bucket.
 
         Raises:
             NATSError: If they cannot be read.
@@ -73,7 +74,7 @@ class OwnerRecords:
         anew = []
         for partition, owner in self.all().items():
             entry = entries.get(str(partition), KeyEntry(str(partition), None, 0))
-            if entry.revision >= owner.revision:
+            if entry.revision > owner.revision or _owner_of(entry) == owner:
                 self._num_older.pop(partition, None)
                 continue
             self._num_older[partition] = self._num_older.get(partition, 0) + 1
