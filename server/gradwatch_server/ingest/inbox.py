@@ -54,8 +54,7 @@ class Inbox(ABC):
         limits = budget_use.limits
         self._floods = Floods(limits.queue_bytes_per_peer)
         self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, limits.queue_bytes_per_peer)
-        # Of work: what this thread waited for others meanwhile is not what a message cost.
-        self._seconds: Callable[[], float] = time.thread_time
+        self._seconds: Callable[[], float] = time.perf_counter
         self._batch_messages = BATCH_MESSAGES
 
     def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
