@@ -202,7 +202,7 @@ def test_a_clock_that_is_another_one_is_told_and_all_goes_on(
     other, revisions = NodeRecord("other", "1", "http://127.0.0.1:1", ""), [0]
 
     def is_told() -> bool:
-        value = other.encode(time.time_ns() + 3_600 * 10**9)
+        value = other.encode(LEASE_S, time.time_ns() + 3_600 * 10**9)
         written = leases.update("other", value, revisions[-1]) or leases.create("other", value)
         revisions.append(written or 0)
         answer = node.get("/readyz")
