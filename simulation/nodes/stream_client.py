@@ -115,6 +115,11 @@ class SimulatedClient:
         self._waiter = waiter
 
     @property
+    def is_closed(self) -> bool:
+        """Whether another client took its place: a simulated node has one for all servers."""
+        return False
+
+    @property
     def is_connected(self) -> bool:
         """Whether the servers are reached."""
         return self._faults.reaches_nats(self._node)
