@@ -1,5 +1,6 @@
 """The `gradwatch` command, also as `python -m gradwatch_server`."""
 
+import gc
 import sys
 
 WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
@@ -8,6 +9,7 @@ WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
 
 def main() -> None:
     """Run the command line, or exit 1 with the pip line that installs what it needs."""
+    gc.disable()  # what an import makes stays: there is nothing to collect, and much to look through
     try:
         from gradwatch_server.cli.app import app
     except ModuleNotFoundError as error:
@@ -22,6 +24,8 @@ def main() -> None:
             f"gradwatch: the command needs {error.name}, which is not installed; "
             "run: pip install 'gradwatch[server]'"
         )
+    gc.freeze()  # nor is there later
+    gc.enable()
     app()
 
 

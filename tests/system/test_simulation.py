@@ -32,7 +32,7 @@ from simulation.scenario import KINDS
 from simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 300
+SEEDS = 200
 SEEDS_FOR_A_BUG = 150
 LONG_SEEDS = 6
 SEEDS_OF_A_KIND = 20

@@ -23,7 +23,7 @@ NUMBERS = count()
 
 ZOMBIES = {"points": 50, "pauses": 1.0, "pause_s": 15.0, "lease_s": 2.0}
 """Nodes that are paused past their lease, and go on in the midst of something."""
-MANY_SEEDS = 150
+MANY_SEEDS = 100
 
 
 def test_seeds_keep_every_promise() -> None:

@@ -153,7 +153,7 @@ class Story:
 
 @pytest.mark.slow
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_restored_at_every_place_the_future_is_the_same(
     cluster: Any, deeds: list[Any], steps: int
 ) -> None:
