@@ -9,7 +9,7 @@ WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
 
 def main() -> None:
     """Run the command line, or exit 1 with the pip line that installs what it needs."""
-    gc.disable()  # what an import makes stays: there is nothing to collect, and much to look through
+    gc.disable()  # what an import makes stays: nothing to collect, and much to look through
     try:
         from gradwatch_server.cli.app import app
     except ModuleNotFoundError as error:
