@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradwatch._transport.route import SILENT_AFTER_S
+from gradwatch._transport import route
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
 from tests.support.relay import Relay
@@ -75,17 +75,15 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
 
 @pytest.mark.slow
 def test_a_path_that_hangs_is_left_by_the_heartbeat(
-    aggregator: Any, attach: Any, relay: Any, wait_until: Any
+    aggregator: Any, attach: Any, relay: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sooner than by silence: a connection that is not served at all is no busy aggregator."""
+    """Not only by silence: a connection that is not served at all is no busy aggregator."""
+    monkeypatch.setattr(route, "SILENT_AFTER_S", 3_600.0)
     first = relay(aggregator.endpoint)
     watch = attach(model_with_gradients(), endpoint=[first.endpoint, aggregator.endpoint])
     wait_until(lambda: aggregator.hellos, "HELLO")
-    hung_s = time.monotonic()
     first.hang()
     wait_until(lambda: watch.stats()["moves"] == 1, "it has moved")
-
-    assert time.monotonic() - hung_s < SILENT_AFTER_S - 1.0
 
 
 def test_a_connection_that_ends_is_left_although_another_could_be_had_there(
