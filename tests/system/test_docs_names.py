@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -35,13 +34,6 @@ def _anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_the_map_has_every_module_with_the_first_line_of_its_docstring() -> None:
-    """Made from `git ls-files`."""
-    page = runpy.run_path(str(ROOT / "scripts" / "modulemap.py"))["page"]()
-
-    assert (ROOT / "docs" / "map.md").read_text("utf-8") == page, "run scripts/map"
 
 
 @each_page
@@ -114,9 +106,8 @@ def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
 
 @each_page
 def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
-    """In any page but the map, which is made of docstrings."""
-    if page.name != "map.md":
-        # `fold=` is a parameter of /heatmap, where rows are put together.
-        words = "keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
-        old = rf"\b(?:{'|'.join(words.split())})\b(?!=)"
-        assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)
+    """Words that earlier pages had for other things."""
+    # `fold=` is a parameter of /heatmap, where rows are put together.
+    words = "keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
+    old = rf"\b(?:{'|'.join(words.split())})\b(?!=)"
+    assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)
