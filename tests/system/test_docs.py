@@ -153,12 +153,8 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
         return mask.tolist() if rules[rule].watches(run) else []
 
     assert watched("exploding") == [True, True, False]
-    assert watched("head_exploding") == [False, False, True]
     assert watched("vanishing") == [False, False, True]
-    assert [rules[name].watches("scratch-1") for name in ("nonfinite", "scratch_nonfinite")] == [
-        False,
-        True,
-    ]
+    assert not rules["nonfinite"].watches("scratch-1")
     assert not rules["gain"].enabled
     assert "(examples/gradwatch.toml)" in _page("alerts.md")
 

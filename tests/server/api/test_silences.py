@@ -132,17 +132,6 @@ def test_a_silence_that_fits_nothing_is_warned_of(client: TestClient) -> None:
     assert client.delete(f"/silences/{answer.json()['id']}").status_code == 204
 
 
-def test_a_silence_may_be_of_a_copied_rule(serve: Any, tmp_path: Any) -> None:
-    """The rules in force are those that it may fit, under their own names."""
-    (tmp_path / "gradwatch.toml").write_text('[rules.head]\ncopy = "exploding"\nlayers = ["h"]\n')
-    service = serve()
-    known = post(service, "/silences", rule="head", by="ada", for_s=60).json()["warnings"]
-    unknown = post(service, "/silences", rule="heap", by="ada", for_s=60).json()["warnings"]
-
-    assert [text for text in known if text.startswith("rule")] == []
-    assert [text for text in unknown if "no rule fits 'heap'" in text and ", head, " in text]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "says"),
     [

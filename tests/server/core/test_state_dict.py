@@ -113,8 +113,8 @@ class Story:
 
     def __init__(self, cluster: Any, **settings: Any) -> None:
         self.job = cluster(world=3, names=("a", "b"), groups={"g": (1,)}, **settings)
-        head = {"copy": "exploding", "layers": ["b"], "for_steps": 1}
-        self.job.rules(vanishing={"for_steps": 2}, gain={"for_steps": 2}, head=head)
+        exploding = {"layers": ["b"], "for_steps": 1}
+        self.job.rules(vanishing={"for_steps": 2}, gain={"for_steps": 2}, exploding=exploding)
         self.job.start()
         self.next = 0
         self.names = dict.fromkeys(range(3), "ab")

@@ -121,21 +121,13 @@ def test_a_start_after_reading_is_no_start_after_a_crash(
     assert "unclean" not in caplog.text
 
 
-def test_copies_and_limits_are_judged_too(engine: RunningEngine, judge: Any) -> None:
+def test_limits_are_judged_too(engine: RunningEngine, judge: Any) -> None:
     """Patterns that match nothing are told."""
     retrial = judge(
         exploding={"layers": ["x*"]},
-        first={"copy": "exploding", "layers": ["a"]},
-        here={"copy": "exploding", "runs": ["gpt"], "limit": 50, "clear": 50},
-        elsewhere={"copy": "exploding", "runs": ["other"]},
     )
 
-    assert rows(retrial) == [
-        ("only before", "exploding", 1, 2, 6),
-        ("only now", "first", 1, 2, 6),
-        ("only now", "here", 1, 2, 6),
-        ("only now", "here", 1, 7, 11),
-    ]
+    assert rows(retrial) == [("only before", "exploding", 1, 2, 6)]
     assert retrial.warnings == [
         "rule exploding: layers ['x*'] match none of the 2 layers in 0 named groups"
     ]

@@ -63,9 +63,8 @@ def _rules_table(items: list[dict[str, Any]], run: str | None) -> Table:
         table.add_column("watches")
     for item in items:
         own = item["settings"]
-        name = item["rule"] if item["copy"] is None else f"{item['rule']} ({item['copy']})"
         row: list[Text | str] = [
-            plain(name),
+            plain(item["rule"]),
             coloured(own["severity"]) if own["enabled"] else plain("off"),
             str(own["for_steps"]),
             str(own["clear_steps"]),
@@ -121,10 +120,8 @@ def _print_valid(file: Path, rules: Rules, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"file": str(file), "rules": rules.model_dump(mode="json")}))
         return
-    copies = sum(rule.copied is not None for rule in rules.root.values())
-    counted = f"{len(rules.root) - copies} rules, {copies} {'copy' if copies == 1 else 'copies'}"
     changed = ", ".join(rules.differing(Rules())) or "none"
-    print(printable(f"{file}: valid, {counted}; not as by default: {changed}"))
+    print(printable(f"{file}: valid; not as by default: {changed}"))
 
 
 @contextlib.contextmanager

@@ -158,7 +158,7 @@ class ActiveAlerts:
         yield from self._transition(key, rule, evaluation)
         if own.alert.state is not AlertState.FIRING:
             return
-        self._incidents.note(_kind_of(own.alert, rules), own.alert, own.last_step)
+        self._incidents.note(own.alert.rule, own.alert, own.last_step)
         severity_now = by_itself(own.bad_steps)
         if (
             root is not None
@@ -167,7 +167,7 @@ class ActiveAlerts:
         ):
             part, what = Part(name, rule.describe(own.alert.origin)), _describe(root.alert, rules)
             yield telling.escalate(root, severity_now, part, what, evaluation)
-            self._incidents.note(_kind_of(root.alert, rules), root.alert, root.last_step)
+            self._incidents.note(root.alert.rule, root.alert, root.last_step)
 
     def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
         """Return what an alert that is there, or begins, is a consequence of."""
@@ -179,7 +179,7 @@ class ActiveAlerts:
             rule.follows,
             evaluation.step,
             of="" if own is None else own.alert.id,
-            again=(rule.copied or name, group) if rule.recurs else None,
+            again=(name, group) if rule.recurs else None,
         )
 
     def _follow(
@@ -240,10 +240,10 @@ class ActiveAlerts:
                 yield telling.update(own, news, rule, evaluation)
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
-        """End the alerts of rules that are off, not there any more, or of another kind by now."""
+        """End the alerts of rules that are off, or that do not watch the run any more."""
         for key, own in list(self._active.items()):
             rule = rules.root.get(key[0])
-            if rule is not None and rule.enabled and own.alert.copy in (None, rule.copied):
+            if rule is not None and rule.enabled:
                 continue
             if own.alert.state is AlertState.PENDING:
                 del self._active[key]
@@ -272,16 +272,9 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
 
 
 def _describe(alert: Alert, rules: Rules) -> str:
-    """Return what the rule of an alert says of it, its name if it is not there any more."""
+    """Return what the rule of an alert says of it, its name if the rule does not watch the run."""
     rule = rules.root.get(alert.rule)
-    known = rule is not None and alert.copy in (None, rule.copied)
-    return rule.describe(alert.origin) if rule is not None and known else alert.rule
-
-
-def _kind_of(alert: Alert, rules: Rules) -> str:
-    """Return the name of the rule of an alert, or of the one that it is a copy of."""
-    rule = rules.root.get(alert.rule)
-    return alert.rule if rule is None else rule.copied or alert.rule
+    return alert.rule if rule is None else rule.describe(alert.origin)
 
 
 def _age(alert: Alert) -> tuple[int, str]:

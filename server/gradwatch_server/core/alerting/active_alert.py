@@ -98,7 +98,6 @@ class ActiveAlert:
             updated_ns=evaluation.received_ns,
             message="",
             ranks=origin.ranks,
-            copy=rule.copied,
             body_bytes=body_bytes,
         )
         excess = largest_of(evaluation.excess, raised)

@@ -177,7 +177,6 @@ class Alert:
         spread: How it spread over layers and ranks, oldest first, at most 16 steps; of more the
             last is the newest.
         part_of: Id of the alert that it was a consequence of when it began, None if of none.
-        copy: Name of the rule that its rule is a copy of, None if it is none.
         num_flaps: How often it was over and bad again without any event of it, as the run had none
             to spare.
         body_bytes: How large it may be as JSON.
@@ -208,14 +207,8 @@ class Alert:
     silenced: bool = False
     part_of: str | None = None
     spread: tuple[Spread, ...] = ()
-    copy: str | None = None
     num_flaps: int = 0
     body_bytes: int = UNLIMITED
-
-    @property
-    def kind(self) -> str:
-        """Name of the rule that there is in the code: a copy is of that kind under another name."""
-        return self.copy or self.rule
 
     @property
     def change(self) -> str:
@@ -249,7 +242,7 @@ class Alert:
             comment = cut_bytes(self.acknowledged.comment, MAX_TEXT_BYTES)
             at = isotime(self.acknowledged.at_ns)
             plain["acknowledged"] = {"by": self.acknowledged.by, "comment": comment, "at": at}
-        plain["hints"] = list(hints_for(self.kind))
+        plain["hints"] = list(hints_for(self.rule))
         return fitted(plain, self.body_bytes)
 
     def state_dict(self) -> dict[str, Any]:

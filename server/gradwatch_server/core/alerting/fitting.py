@@ -22,7 +22,7 @@ MAX_RANKS: Final = 128
 _SMALLER: Final = (NAMES_BYTES, 1_024, 512, 256, 128, 64)
 """Bytes of one name and of one list, as far as it takes; a message has three times as many."""
 
-_WHOLE: Final = ("id", "run", "rule", "group", "copy", "hints")
+_WHOLE: Final = ("id", "run", "rule", "group", "hints")
 """Keys of what others are found by, or what no peer chose."""
 
 

@@ -71,5 +71,5 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def hints_for(rule: str) -> tuple[str, ...]:
-    """Return the hints for alerts of a rule or its copies, none of one that explains itself."""
+    """Return the hints for alerts of a rule, none of one that explains itself."""
     return HINTS.get(rule, ())

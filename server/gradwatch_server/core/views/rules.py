@@ -39,7 +39,7 @@ def count_watched(rules: Rules, view: RunView) -> dict[str, int]:
 def _describe(rule: Rule) -> dict[str, Any]:
     summary = (rule.__doc__ or "").partition("\n")[0]
     settings = rule.model_dump(mode="json")
-    return {"rule": rule.name, "copy": rule.copied, "summary": summary, "settings": settings}
+    return {"rule": rule.name, "summary": summary, "settings": settings}
 
 
 def _watches(rule: Rule, view: RunView, num_layers: int) -> dict[str, Any]:

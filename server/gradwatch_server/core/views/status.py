@@ -56,7 +56,7 @@ def find_status(
 def _of_alert(alert: Alert) -> Finding:
     if alert.severity is Severity.CRITICAL:
         return Status.CRITICAL, alert.message
-    if alert.kind == RunStalledRule.name:
+    if alert.rule == RunStalledRule.name:
         return Status.STALLED, alert.message
     worth_telling = alert.severity is not Severity.INFO
     return (Status.DEGRADED if worth_telling else Status.HEALTHY), alert.message

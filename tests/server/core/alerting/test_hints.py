@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.hints import HINTS, hints_for
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 
@@ -22,15 +21,3 @@ def test_an_alert_has_those_of_its_rule(cluster: Any) -> None:
     (alert,) = job.step(1, [500.0])
 
     assert alert.to_dict()["hints"] == list(HINTS["exploding"])
-
-
-def test_an_alert_of_a_copy_has_those_of_its_rule(cluster: Any) -> None:
-    """They go by what the rule is, under whatever name."""
-    job = cluster(names=("a",)).start()
-    job.rules(exploding={"enabled": False}, loud={"copy": "exploding", "limit": 5, "clear": 5})
-    job.step(0, [1.0])
-    (alert,) = job.step(1, [500.0])
-
-    assert (alert.rule, alert.copy) == ("loud", "exploding")
-    assert alert.to_dict()["hints"] == list(HINTS["exploding"])
-    assert Alert.from_state_dict(alert.state_dict()) == alert

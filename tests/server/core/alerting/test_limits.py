@@ -1,4 +1,4 @@
-"""Rules that are limited to runs, layers or groups, and copies: what they judge, and what not."""
+"""Rules that are limited to runs, layers or groups judge those alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from gradwatch_server.core.alerting.limits import LimitedRules, watched_layers
 from gradwatch_server.core.alerting.rules import Rules
-from tests.server.core.test_state_dict import restored
 
 LOUD = [500.0, 500.0, 500.0]
 ONCE = {"for_steps": 1}
@@ -71,65 +70,6 @@ def test_layers_that_come_later_are_watched(cluster: Any) -> None:
     job.step(1, [500.0, 500.0])
 
     assert told(job) == [("exploding", "firing", "all", ("head.w",))]
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_copy_has_alerts_of_its_own(cluster: Any, restart: bool) -> None:
-    """Beside those of its rule, with their own ids; over a restart they go on."""
-    job = cluster(names=("h.0", "head")).start()
-    job.rules(
-        exploding=ONCE | {"layers": ["!head"]},
-        head_exploding={"copy": "exploding", "limit": 5, "clear": 5, "layers": ["head"]} | ONCE,
-    )
-    job.step(0, [1.0, 9.0])
-    if restart:
-        job.state = restored(job.state)
-    job.step(1, [500.0, 1.0])
-    job.step(2, [500.0, 1.0])
-    job.step(3, [500.0, 1.0])
-
-    assert told(job) == [
-        ("head_exploding", "firing", "all", ("head",)),
-        ("exploding", "firing", "all", ("h.0",)),
-        ("head_exploding", "resolved", "all", ("head",)),
-    ]
-    assert len({alert.id for alert in job.alerts}) == 2
-    assert job.alerts[0].id == job.alerts[2].id
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_name_that_is_a_copy_of_another_rule_now_ends_its_alerts(
-    cluster: Any, restart: bool
-) -> None:
-    """The other rule knows nothing of them: they would fire for ever."""
-    job = cluster(names=("a",)).start()
-    job.rules(exploding={"enabled": False}, own={"copy": "exploding"})
-    job.step(0, [1.0])
-    job.step(1, [500.0])
-    if restart:
-        job.state = restored(job.state)
-    job.rules(exploding={"enabled": False}, own={"copy": "skipped_steps"})
-    job.step(2, [500.0])
-
-    assert [(a.rule, a.copy, str(a.state), a.resolved_by) for a in job.alerts] == [
-        ("own", "exploding", "firing", None),
-        ("own", "exploding", "resolved", "rule_off"),
-    ]
-
-
-def test_a_copy_counts_in_health_as_its_rule_does(cluster: Any) -> None:
-    """Each layer once, under either name."""
-    job = cluster(names=("a", "b")).start()
-    job.rules(strict={"copy": "exploding", "limit": 5, "clear": 5})
-    job.step(0, [9.0, 500.0])
-    report = job.health()
-
-    assert (report["layers"]["exploding"], report["layers"]["strict"]) == (1, 2)
-    assert report["score"]["last"] == pytest.approx(0.2)
-    assert [(own["name"], own["why"]) for own in report["worst_layers"]] == [
-        ("b", "exploding"),
-        *(("b", "strict"), ("a", "strict")),
-    ]
 
 
 def test_masks_are_made_once_for_the_same_layers(cluster: Any) -> None:

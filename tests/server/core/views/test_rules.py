@@ -10,19 +10,15 @@ from gradwatch_wire.jsonable import jsonable
 
 
 def test_each_rule_has_its_settings_in_the_order_of_evaluation(cluster: Any) -> None:
-    """A copy says of what."""
     job = cluster()
-    job.rules(head={"copy": "exploding", "limit": 7, "clear": 7, "layers": ["head"]})
+    job.rules(exploding={"limit": 7, "clear": 7, "layers": ["head"]})
     described: Any = jsonable(describe_rules(job.state.rules))
 
-    assert [own["rule"] for own in described][:4] == ["nonfinite", "exploding", "head", "spike"]
-    head = described[2]
-    assert (head["copy"], head["settings"]["limit"], head["settings"]["layers"]) == (
-        *("exploding", 7.0),
-        ["head"],
-    )
-    assert head["summary"] == described[1]["summary"] != ""
-    assert "watches" not in head
+    assert [own["rule"] for own in described][:3] == ["nonfinite", "exploding", "spike"]
+    exploding = described[1]
+    assert (exploding["settings"]["limit"], exploding["settings"]["layers"]) == (7.0, ["head"])
+    assert exploding["summary"] != ""
+    assert "watches" not in exploding
 
 
 def test_each_rule_says_what_it_watches_of_a_run(cluster: Any) -> None:

@@ -55,7 +55,6 @@ class Rule(BaseModel, ABC):
         formula: When it raises, in the names of its settings, as Markdown.
         tuning: Which settings to change when it says too much or too little, as Markdown.
         source: Where the rule and its defaults come from, as Markdown.
-        copied: Name of the rule that it is a copy of, None if it is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,7 +68,6 @@ class Rule(BaseModel, ABC):
     formula: ClassVar[str] = ""
     tuning: ClassVar[str] = ""
     source: ClassVar[str] = ""
-    copied: ClassVar[str | None] = None
 
     enabled: bool = Field(True, description="Whether the rule is evaluated at all.")
     for_steps: Steps = Field(1, description=FOR_STEPS)

@@ -113,8 +113,7 @@ class ExplodingRule(RisingRule):
     tuning = """
         A loss that is summed over the batch needs no other `limit`: only a jump past it counts.
         Try one on a run that went well: `gradwatch rules check`. If one part of the model is louder
-        than the rest, leave it out with `layers = ["!head.*"]` and give it a copy with a limit of
-        its own.
+        than the rest, leave it out with `layers = ["!head.*"]`: `spike` still judges it.
     """
     source = """
         The limit of 100 is that of the documents that gradwatch was made from. That it takes a jump

@@ -40,9 +40,8 @@ class GroupRatioRule(Rule):
         held while it is `< clear`.
     """
     tuning = """
-        Set `seed` and `host` to the names of your groups, and give further pairs copies of the
-        rule. Raise `for_steps` for a seed that is blended in slowly. Lower `limit` and `clear`
-        together for a seed that is to learn slowly.
+        Set `seed` and `host` to the names of your groups. Raise `for_steps` for a seed that is
+        blended in slowly. Lower `limit` and `clear` together for a seed that is to learn slowly.
     """
     source = """
         The ratio and 0.01 are those of the documents that gradwatch was made from; a heuristic, not

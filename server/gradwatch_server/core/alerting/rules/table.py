@@ -1,12 +1,11 @@
-"""The `[rules]` table of `gradwatch.toml`: all rules and their copies, with their settings."""
+"""The `[rules]` table of `gradwatch.toml`: all rules with their settings."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any
 
 from pydantic import (
     BaseModel,
@@ -14,11 +13,9 @@ from pydantic import (
     Field,
     RootModel,
     SerializeAsAny,
-    SerializerFunctionWrapHandler,
     ValidationError,
     create_model,
     field_validator,
-    model_serializer,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -26,17 +23,9 @@ from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY, UnknownRuleError
 
-COPY: Final = "copy"
-"""The key of the rule that another one is a copy of."""
-
-MAX_COPIES: Final = 64
-"""Copies of rules: each is evaluated at each step."""
-
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-
 
 class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
-    """All rules by name; one that is not set has its defaults, and a copy follows its rule."""
+    """All rules by name; one that is not set has its defaults."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -121,23 +110,9 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
     def _with_defaults(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given  # what comes next says that it must be a table
-        copied = {name: own[COPY] for name, own in given.items() if _is_copy(own)}
-        if errors := list(_wrong_names(given, copied)):
+        if errors := list(_unknown(given)):
             raise ValidationError.from_exception_data("Rules", errors)
-        rules = tuple(_in_order(copied))
-        tables = {name: _without_copy(own) for name, own in given.items()}
-        if errors := list(_wrong_keys(tables, rules)):
-            raise ValidationError.from_exception_data("Rules", errors)
-        return dict(_settings_model(rules).model_validate(tables))
-
-    @model_serializer(mode="wrap")
-    def _with_copied(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Say of each copy what it is one of."""
-        plain: dict[str, Any] = handler(self)
-        return {
-            name: own if (of := self.root[name].copied) is None else {COPY: of, **own}
-            for name, own in plain.items()
-        }
+        return dict(_settings_model(tuple(REGISTRY)).model_validate(given))
 
 
 def _still_valid(
@@ -145,41 +120,15 @@ def _still_valid(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     known = {rule.name: rule for rule in REGISTRY}
     for name, table in plain.items():
-        rule = known.get(table.get(COPY, name))
+        rule = known.get(name)
         if rule is None:
             continue
-        own = {key: table[key] for key in table if key == COPY or key in rule.model_fields}
+        own = {key: table[key] for key in table if key in rule.model_fields}
         try:
             rules.model_validate({name: own})
         except ValidationError:
             continue
         yield name, own
-
-
-def _is_copy(table: Any) -> bool:
-    return isinstance(table, Mapping) and COPY in table
-
-
-def _without_copy(table: Any) -> Any:
-    return {k: v for k, v in table.items() if k != COPY} if _is_copy(table) else table
-
-
-def _in_order(copied: Mapping[str, str]) -> Iterator[type[Rule]]:
-    """Yield the registered rules, and after each its copies by name."""
-    for rule in REGISTRY:
-        yield rule
-        for name in sorted(name for name, of in copied.items() if of == rule.name):
-            yield _copy(rule, name)
-
-
-@lru_cache(maxsize=1_024)
-def _copy(rule: type[Rule], name: str) -> type[Rule]:
-    """Return the class of a copy: it is the rule under another name."""
-    made = create_model(
-        rule.__name__, __base__=rule, __doc__=rule.__doc__, __module__=rule.__module__
-    )
-    made.name, made.copied = name, rule.name
-    return made
 
 
 @lru_cache
@@ -189,39 +138,17 @@ def _settings_model(rules: tuple[type[Rule], ...]) -> type[BaseModel]:
     return create_model("Rules", __config__=ConfigDict(frozen=True), **fields)
 
 
-def _wrong_names(given: Mapping[str, Any], copied: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
-    known = [rule.name for rule in REGISTRY]
-    listed = ", ".join(known)
+def _unknown(given: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+    known = {rule.name: rule for rule in REGISTRY}
     for name, table in given.items():
-        if name not in copied:
-            if name not in known:
-                yield _error("unknown_rule", (name,), table, f"the rules are {listed}")
-        elif name in known:
-            says = f"{name} is a rule itself; give the copy a name of its own"
-            yield _error("copy_name", (name, COPY), copied[name], says)
-        elif not _NAME.fullmatch(name):
-            says = "the name of a copy is up to 64 of a-z, 0-9 and _, and begins with a letter"
-            yield _error("copy_name", (name,), name, says)
-        elif copied[name] not in known:
-            says = f"Input should be the name of a rule: {listed}"
-            yield _error("copy_of", (name, COPY), copied[name], says)
-    if len(copied) > MAX_COPIES:
-        says = f"there should be at most {MAX_COPIES} copies"
-        yield _error("too_many_copies", (), len(copied), says)
-
-
-def _wrong_keys(
-    tables: Mapping[str, Any], rules: Sequence[type[Rule]]
-) -> Iterator[InitErrorDetails]:
-    for rule in rules:
-        table = tables.get(rule.name)
-        if not isinstance(table, Mapping):
+        rule = known.get(name)
+        if rule is None:
+            yield _error("unknown_rule", (name,), table, f"the rules are {', '.join(known)}")
             continue
-        for key in table:
+        for key in table if isinstance(table, Mapping) else ():
             if key not in rule.model_fields:
-                keys = ", ".join(rule.model_fields)
-                says = f"the keys of {rule.copied or rule.name} are {keys}"
-                yield _error("unknown_key", (rule.name, key), table[key], says)
+                says = f"the keys of {name} are {', '.join(rule.model_fields)}"
+                yield _error("unknown_key", (name, key), table[key], says)
 
 
 def _error(kind: Any, where: tuple[str, ...], given: Any, says: str) -> InitErrorDetails:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.rules.exploding import ExplodingRule
 from gradwatch_server.core.alerting.rules.patterns import matches
 from gradwatch_server.core.alerting.rules.registry import UnknownRuleError
 from gradwatch_server.core.frames.frame import Frame
@@ -121,14 +119,6 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"nonfinite": {"groups": [5]}}, "nonfinite.groups.0", "valid string"),
         ({"nonfinite": {"layers": ["a"] * 65}}, "nonfinite.layers", "at most 64 items"),
         ({"nonfinite": 5}, "nonfinite", "valid dictionary or instance of NonfiniteRule"),
-        ({"head": {"copy": "explodng"}}, "head.copy", "the name of a rule: nonfinite, expl"),
-        ({"head": {"copy": ["exploding"]}}, "head.copy", "the name of a rule: nonfinite, expl"),
-        ({"gain": {"copy": "exploding"}}, "gain.copy", "gain is a rule itself; give the copy a n"),
-        ({"Head": {"copy": "exploding"}}, "Head", "up to 64 of a-z, 0-9 and _, and begins with"),
-        ({"head": {"copy": "exploding", "low": 1}}, "head.low", "the keys of exploding are"),
-        ({"head": {"copy": "exploding", "limit": -5}}, "head.limit", "greater than 0"),
-        ({"head": {"limit": 5}}, "head", "the rules are nonfinite, exploding"),
-        ({f"a{i}": {"copy": "gain"} for i in range(65)}, "", "at most 64 copies"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(rules: dict[str, Any], key: str, says: str) -> None:
@@ -183,45 +173,6 @@ def test_observations_that_no_rule_takes_have_none() -> None:
     assert list(Rules().taking(str)) == []
 
 
-def test_a_copy_is_the_rule_under_another_name() -> None:
-    """It has the rule's defaults, not what else is set of the rule."""
-    rules = Rules.model_validate(
-        {"exploding": {"limit": 7, "clear": 7}, "head": {"copy": "exploding", "layers": ["head.*"]}}
-    )
-    head = rules["head"]
-
-    assert isinstance(head, ExplodingRule)
-    assert (head.name, head.copied, head.limit, head.layers) == (
-        *("head", "exploding"),
-        *(100.0, ("head.*",)),
-    )
-    assert (rules["exploding"].name, rules["exploding"].copied) == ("exploding", None)
-
-
-def test_copies_follow_their_rule_by_name() -> None:
-    """In whatever order they are written."""
-    names = ("z", "c", "m")
-    rules = Rules.model_validate({name: {"copy": "exploding"} for name in names} | {"gain": {}})
-
-    assert list(rules.root) == [
-        *("nonfinite", "exploding", "c", "m", "z"),
-        *list(Rules().root)[2:],
-    ]
-    counted = ["nonfinite", "exploding", "c", "m", "z", "vanishing"]
-    assert [rule.name for rule in rules.counted] == counted
-
-
-def test_copies_survive_the_log() -> None:
-    """As plain data and back they are the same rules, in the same order."""
-    given = {"b": {"copy": "gain", "high": 3}, "a": {"copy": "gain", "runs": ["x-*", "!x-1"]}}
-    rules = Rules.model_validate(given)
-    again = Rules.model_validate(json.loads(json.dumps(rules.model_dump(mode="json"))))
-
-    assert again == rules
-    assert list(again.root) == list(rules.root)
-    assert again != Rules.model_validate({**given, "b": {"copy": "vanishing"}})
-
-
 @pytest.mark.parametrize(
     ("patterns", "matching"),
     [
@@ -247,13 +198,8 @@ def test_rules_of_an_earlier_version_are_read_as_far_as_they_are_rules(cluster: 
         "exploding": {"limit": 7, "clear": 7, "patience": 3},
         "vanishing": {"limit": 5, "clear": 4},
         "sparse": {"limit": 9},
-        "head": {"copy": "exploding", "limit": 8, "clear": 8, "gone": 1},
-        "rest": {"copy": "sparse"},
     }
-    expected = {
-        "exploding": {"limit": 7, "clear": 7},
-        "head": {"copy": "exploding", "limit": 8, "clear": 8},
-    }
+    expected = {"exploding": {"limit": 7, "clear": 7}}
     job = cluster()
     job.rules(**plain)
 
