@@ -24,7 +24,6 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 IMPORTS: Final = {
     "cluster": "alembic, nats, psycopg",
     "notify": "apprise",
-    "otlp": "opentelemetry.sdk.metrics, opentelemetry.exporter.otlp.proto.http",
     "parquet": "pyarrow.parquet",
     "tensorboard": "tensorboardX",
     "wandb": "wandb",

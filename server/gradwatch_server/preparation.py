@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradwatch_server.api.metrics.push import MetricsPush, make_push
 from gradwatch_server.api.tls import check_tls
 from gradwatch_server.keys import Keys, read_keys
 from gradwatch_server.notify.notifications import make_notifiers
@@ -19,12 +18,10 @@ class Preparation:
 
     Args:
         keys: Who gets in, None for everybody.
-        push: What sends metrics to a collector, None without one.
         notifiers: What sends to each target of notifications, by its name.
     """
 
     keys: Keys | None
-    push: MetricsPush | None
     notifiers: Mapping[str, Notifier]
 
 
@@ -36,8 +33,4 @@ def prepare(settings: Settings) -> Preparation:
     """
     keys = None if settings.keys_dir is None else read_keys(settings.keys_dir)
     check_tls(settings.http_tls_cert, settings.http_tls_key)
-    return Preparation(
-        keys=keys,
-        push=make_push(settings.otlp_endpoint, settings.otlp_interval_s, settings.data),
-        notifiers=make_notifiers(settings.notify),
-    )
+    return Preparation(keys=keys, notifiers=make_notifiers(settings.notify))

@@ -145,7 +145,6 @@ class _Aggregator:
             connection_limits=self._limits,
             notifications=self._notifications,
             data=settings.data,
-            push=self._made.push,
             open_history=lambda: read_store(settings.data),
         )
         app = make_app(self._engine, self._store.alert_events, self._alert_stream, parts)

@@ -17,7 +17,6 @@ from pydantic_settings import (
 )
 
 from gradwatch_server.addresses import (
-    check_collector,
     check_http_address,
     endpoint_host,
     is_loopback,
@@ -157,14 +156,6 @@ class Settings(BaseSettings):
         le=3_600.0,
         description="How often what changed is saved for a quick restart, at the latest.",
     )
-    otlp_endpoint: str | None = Field(
-        None,
-        description="Address of an OpenTelemetry collector that metrics are sent to, such as "
-        "http://127.0.0.1:4318; the headers it asks for stand in OTEL_EXPORTER_OTLP_HEADERS.",
-    )
-    otlp_interval_s: float = Field(
-        15.0, ge=1.0, le=3_600.0, description="How often they are sent to it."
-    )
     budgets: Budgets = Field(
         default_factory=Budgets, description="What peers may use; see docs/operations.md."
     )
@@ -183,11 +174,6 @@ class Settings(BaseSettings):
             msg = f"must not be below log_max_age_s ({least:g})"
             raise ValueError(msg)
         return value
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _base_address(cls, value: str | None) -> str | None:
-        return None if value is None else check_collector(value)
 
     @field_validator("advertise")
     @classmethod
@@ -250,7 +236,7 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")
 
-_NEVER_SHOWN: Final = ("cluster", "ledger", "otlp_endpoint")
+_NEVER_SHOWN: Final = ("cluster", "ledger")
 """Settings that a secret may stand in."""
 
 

@@ -48,8 +48,8 @@ def extras() -> list[str]:
 
 
 def test_what_is_installed_is_what_an_operator_wants_and_no_torch() -> None:
-    """Aggregator, notifications, OpenTelemetry."""
-    assert extras() == ["server", "cluster", "notify", "otlp"]
+    """Aggregator, notifications."""
+    assert extras() == ["server", "cluster", "notify"]
     assert {"fastapi", "zmq", "apprise"} <= files_of(extras())
     assert not {"torch", "pytest", "pyarrow"} & files_of(extras())
 

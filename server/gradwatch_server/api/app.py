@@ -15,9 +15,7 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import exposition
-from gradwatch_server.api.metrics.push import MetricsPush
-from gradwatch_server.api.metrics.snapshot import NodeNumbers
-from gradwatch_server.api.metrics.source import Source
+from gradwatch_server.api.metrics.snapshot import NodeNumbers, take_snapshot
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.run_rows import Listed
@@ -44,7 +42,6 @@ class ApiParts:
         connection_limits: Those of the connections that it is served on.
         notifications: What tells the targets of alerts.
         data: The data directory, whose disk `/metrics` tells of.
-        push: Sends the metrics on by itself.
         open_history: Opens the store beside the engine.
         list_runs: As in `ApiState`.
         all_ticks: Likewise.
@@ -55,7 +52,6 @@ class ApiParts:
     connection_limits: ConnectionLimits | None = None
     notifications: Notifications = field(default_factory=Notifications)
     data: Path | None = None
-    push: MetricsPush | None = None
     open_history: Callable[[], History] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
     all_ticks: Callable[[], TickSource] | None = None
@@ -77,19 +73,20 @@ def make_app(
         parts: What it uses beside these.
     """
     parts = parts or ApiParts()
-    limits, push = parts.connection_limits, parts.push
+    limits = parts.connection_limits
     summaries = Summaries(engine)
     refused = limits.refused if limits is not None else {}
-    source = Source(engine, summaries, refused, parts.data, parts.notifications, parts.node)
+
+    async def metrics() -> bytes:
+        snapshot = await take_snapshot(
+            engine, summaries, refused, parts.data, parts.notifications, parts.node
+        )
+        return await run_in_threadpool(exposition.render, snapshot)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         alert_stream.start()
-        if push is not None:
-            push.start(source)
         yield
-        if push is not None:
-            await run_in_threadpool(push.stop)
 
     app = FastAPI(
         title="gradwatch",
@@ -108,7 +105,7 @@ def make_app(
         alert_events=alert_events,
         alert_stream=alert_stream,
         summaries=summaries,
-        metrics=share_metrics(source, engine),
+        metrics=SharedAnswer(metrics, lambda: engine.budget_use.limits.answers_share),
         notifications=parts.notifications,
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=parts.stream_tokens,
@@ -122,12 +119,3 @@ def make_app(
         app.include_router(router)
     app.router.routes.extend(make_routes())
     return app
-
-
-def share_metrics(source: Source, engine: EngineView) -> SharedAnswer[bytes]:
-    """Return what renders `/metrics`, once for all who ask meanwhile."""
-
-    async def render() -> bytes:
-        return await run_in_threadpool(exposition.render, await source.look())
-
-    return SharedAnswer(render, lambda: engine.budget_use.limits.answers_share)

@@ -265,7 +265,6 @@ class _Node:
         )
         parts = replace(
             self._parts,
-            push=self._made.push,
             list_runs=listings.list_runs,
             all_ticks=self._ticks.reader,
             node=self._numbers,

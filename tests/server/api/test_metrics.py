@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from hashlib import blake2s
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gradwatch_server.api.metrics import cluster, notifications
-from gradwatch_server.api.metrics.metric import Metric, Type
 from gradwatch_server.api.metrics.table import METRICS
 from gradwatch_server.budgets import BUDGETS
 from gradwatch_wire import Bye, Event
 from tests.support.programs import program
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def event(step: int) -> Event:
@@ -202,13 +205,13 @@ def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None
     peer.acked()
     service.shows(peer)
     text = service.get("/metrics").text
-    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
-    helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    types = dict(re.findall(r"^# TYPE (gradwatch_\S+) (\w+)$", text, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (gradwatch_\S+) (.+)$", text, re.MULTILINE))
     samples = {
         (s.name.removesuffix("_bucket"), frozenset(s.labels) - {"le"})
         for family in text_string_to_metric_families(text)
         for s in family.samples
-        if not s.name.endswith(("_count", "_sum"))
+        if s.name.startswith("gradwatch_") and not s.name.endswith(("_count", "_sum"))
     }
 
     assert types == {own.name: own.type for own in METRICS}
@@ -218,15 +221,12 @@ def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None
     assert samples == {(own.name, frozenset(own.labels)) for own in there}
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_a_metric_says_its_unit_in_its_name(metric: Metric) -> None:
-    """And that it is a counter."""
-    stem = metric.name.removesuffix("_total")
-    unit = next((unit for unit in ("seconds", "bytes") if stem.endswith(f"_{unit}")), "")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
+def test_the_process_has_the_metrics_of_every_client(metrics: Any) -> None:
+    """As the documentation names them, each once."""
+    named = re.findall(r"`(process_\w+)`", (DOCS / "metrics.md").read_text("utf-8"))
 
-    assert metric.unit == unit
-    assert (metric.type is Type.COUNTER) == metric.name.endswith("_total")
-    assert re.fullmatch(r"(gradwatch|process)_[a-z_]+", metric.name)
+    assert sorted(name for name, _ in metrics() if name.startswith("process_")) == sorted(named)
 
 
 @pytest.mark.slow

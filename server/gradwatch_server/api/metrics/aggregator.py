@@ -6,9 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from prometheus_client import Histogram
-
-from gradwatch_server.api.metrics.metric import Buckets, Metric, Type, Value, one
+from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import Snapshot
 from gradwatch_server.budget_use import BudgetUse, Use
 from gradwatch_server.engine.metrics import INGEST_LAG, LOG_WRITE
@@ -67,37 +65,25 @@ def _disk(number: int) -> Callable[[Snapshot], Iterable[Value]]:
     return values
 
 
-def _buckets(own: Histogram) -> Buckets:
-    (family,) = own.collect()
-    counts = [(s.labels["le"], s.value) for s in family.samples if s.name.endswith("_bucket")]
-    total = next(s.value for s in family.samples if s.name.endswith("_sum"))
-    return Buckets(tuple(counts), total)
-
-
 METRICS: Final = (
     Metric(
         "gradwatch_build_info",
-        Type.GAUGE,
         "1, with the version that runs.",
         lambda _: [((__version__,), 1)],
         ("version",),
     ),
     Metric(
         "gradwatch_ready",
-        Type.GAUGE,
         "1 if records are taken in and stored, as /readyz says, else 0.",
         _is_ready,
     ),
     Metric(
         "gradwatch_start_time_seconds",
-        Type.GAUGE,
         "When this start had read the log, since the epoch.",
         lambda snapshot: one(snapshot.engine.published.started_ns / 1e9),
-        unit="seconds",
     ),
     Metric(
         "gradwatch_records_total",
-        Type.COUNTER,
         "Records since the start, by what became of them: stored, lost on the way (their numbers "
         "are missing for good), or duplicate (stored before).",
         _records,
@@ -105,62 +91,46 @@ METRICS: Final = (
     ),
     Metric(
         "gradwatch_stored_bytes_total",
-        Type.COUNTER,
         "Bytes of the records stored since the start.",
         lambda snapshot: one(snapshot.engine.metrics.stored_bytes),
-        unit="bytes",
     ),
     Metric(
         "gradwatch_refused_total",
-        Type.COUNTER,
         "Messages and requests not taken since the start, by the kind of fault.",
         _refused,
         ("kind",),
     ),
     Metric(
         "gradwatch_entries_missing",
-        Type.GAUGE,
         "Entries of the log that this start found missing, at the least.",
         _missing,
     ),
     Metric(
-        LOG_WRITE[0],
-        Type.HISTOGRAM,
-        LOG_WRITE[1],
-        unit="seconds",
-        buckets=lambda snapshot: _buckets(snapshot.engine.metrics.log_write),
+        *LOG_WRITE,
+        histogram=lambda snapshot: snapshot.engine.metrics.log_write,
     ),
     Metric(
-        INGEST_LAG[0],
-        Type.HISTOGRAM,
-        INGEST_LAG[1],
-        unit="seconds",
-        buckets=lambda snapshot: _buckets(snapshot.engine.metrics.lag),
+        *INGEST_LAG,
+        histogram=lambda snapshot: snapshot.engine.metrics.lag,
     ),
     Metric(
         "gradwatch_disk_size_bytes",
-        Type.GAUGE,
         "Size of the file system that the data directory is on.",
         _disk(0),
-        unit="bytes",
     ),
     Metric(
         "gradwatch_disk_free_bytes",
-        Type.GAUGE,
         "What is free of it.",
         _disk(2),
-        unit="bytes",
     ),
     Metric(
         "gradwatch_budget_limit",
-        Type.GAUGE,
         "What each budget is set to.",
         _limits,
         ("budget",),
     ),
     Metric(
         "gradwatch_budget_used",
-        Type.GAUGE,
         "What is used of it; where each has his own, what the one uses that uses most; absent "
         "where it is a time.",
         _use(lambda own: own.used),
@@ -168,14 +138,12 @@ METRICS: Final = (
     ),
     Metric(
         "gradwatch_budget_evicted_total",
-        Type.COUNTER,
         "What went to make room, since the start.",
         _use(lambda own: own.num_evicted),
         ("budget",),
     ),
     Metric(
         "gradwatch_budget_refused_total",
-        Type.COUNTER,
         "What was not taken, or had to wait, since the start.",
         _use(lambda own: own.num_refused),
         ("budget",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gradwatch_server.api.metrics.metric import Metric, Type, Value, one
+from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import NodeNumbers, Snapshot
 
 
@@ -28,45 +28,37 @@ def _forwarded(snapshot: Snapshot) -> Iterable[Value]:
 METRICS: Final = (
     Metric(
         "gradwatch_cluster_nodes",
-        Type.GAUGE,
         "Nodes of the cluster that have a lease, as this one knows it.",
         _number(lambda node: node.num_nodes),
     ),
     Metric(
         "gradwatch_partitions_without_owner",
-        Type.GAUGE,
         "Partitions of the cluster that no node owns, as this one knows it.",
         _number(lambda node: node.num_without_owner),
     ),
     Metric(
         "gradwatch_partition_epoch",
-        Type.GAUGE,
         "Epoch of each partition that this node owns: it grows whenever one is taken.",
         _epochs,
         ("partition",),
     ),
     Metric(
         "gradwatch_partition_engines",
-        Type.GAUGE,
         "Partitions of this node on which an engine runs: those with runs.",
         _number(lambda node: node.num_engines),
     ),
     Metric(
         "gradwatch_takeovers_total",
-        Type.COUNTER,
         "Engines that began to run on a partition that this node acquired.",
         _number(lambda node: node.num_takeovers),
     ),
     Metric(
         "gradwatch_takeover_seconds_total",
-        Type.COUNTER,
         "Time that these took, from the acquisition, or the first message, until they ran.",
         _number(lambda node: node.takeovers_s),
-        unit="seconds",
     ),
     Metric(
         "gradwatch_forwarded_messages_total",
-        Type.COUNTER,
         "Messages of clients for a partition of another node: sent to it, or dropped as they "
         "could not be, which clients send again.",
         _forwarded,
@@ -74,16 +66,12 @@ METRICS: Final = (
     ),
     Metric(
         "gradwatch_waiting_bytes",
-        Type.GAUGE,
         "Messages that wait for the engine of a partition of this node.",
         _number(lambda node: node.waiting_bytes),
-        unit="bytes",
     ),
     Metric(
         "gradwatch_clock_difference_seconds",
-        Type.GAUGE,
         "How far the clock of that node is off which is furthest from the one of this node.",
         _number(lambda node: node.clock_difference_s),
-        unit="seconds",
     ),
 )

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gradwatch_server.api.metrics.metric import Metric, Type
+from gradwatch_server.api.metrics.metric import Metric
 from gradwatch_server.api.metrics.snapshot import Snapshot
 from gradwatch_server.api.metrics.table import METRICS
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+_PROCESS: Final = ProcessCollector(registry=None)
+"""Memory, processor time and open files, under the names that Prometheus' clients share."""
 
 
 class _Families(Collector):
@@ -27,6 +30,7 @@ class _Families(Collector):
     def collect(self) -> Iterator[Family]:
         for metric in METRICS:
             yield _family(metric, self._snapshot)
+        yield from _PROCESS.collect()
 
 
 def render(snapshot: Snapshot) -> bytes:
@@ -35,13 +39,17 @@ def render(snapshot: Snapshot) -> bytes:
 
 
 def _family(metric: Metric, snapshot: Snapshot) -> Family:
-    if metric.buckets is not None:
-        buckets = metric.buckets(snapshot)
-        histogram = HistogramMetricFamily(metric.name, metric.what)
-        histogram.add_metric((), list(buckets.counts), buckets.total)
-        return histogram
-    kind = CounterMetricFamily if metric.type is Type.COUNTER else GaugeMetricFamily
+    if metric.histogram is not None:
+        return _without_created(metric.histogram(snapshot))
+    kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.what, labels=metric.labels)
     for labels, value in metric.read(snapshot):
         family.add_metric(labels, value)
+    return family
+
+
+def _without_created(histogram: Histogram) -> Family:
+    """Return the family of a histogram without the time of its making, a metric of its own."""
+    (family,) = histogram.collect()
+    family.samples = [own for own in family.samples if not own.name.endswith("_created")]
     return family

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from gradwatch_server.api.metrics.metric import Metric, Type, Value
+from gradwatch_server.api.metrics.metric import Metric, Value
 from gradwatch_server.api.metrics.snapshot import Snapshot
 from gradwatch_server.notify.worker import Outcome
 
@@ -31,24 +31,20 @@ def _age(snapshot: Snapshot) -> Iterable[Value]:
 METRICS: Final = (
     Metric(
         "gradwatch_notifications_total",
-        Type.COUNTER,
         "Messages to targets since the start, by what became of each attempt.",
         _messages,
         ("target", "result"),
     ),
     Metric(
         "gradwatch_notifications_pending",
-        Type.GAUGE,
         "Alerts that a target is still to be told of.",
         _pending,
         ("target",),
     ),
     Metric(
         "gradwatch_notifications_last_success_age_seconds",
-        Type.GAUGE,
         "Time since a message was delivered to a target that ever had one.",
         _age,
         ("target",),
-        unit="seconds",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from gradwatch_server.api.metrics.metric import Metric, Type, Value, one
+from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import Snapshot
 from gradwatch_server.api.summaries import Summary
 from gradwatch_wire.health import Phase, RankState, Severity, Status
@@ -76,93 +76,77 @@ def _rules(snapshot: Snapshot) -> Iterable[Value]:
 METRICS: Final = (
     Metric(
         "gradwatch_runs",
-        Type.GAUGE,
         "Runs in memory by status.",
         _counts(lambda snapshot: Counter(own.status for own in snapshot.runs), Status),
         ("status",),
     ),
     Metric(
         "gradwatch_runs_in_phase",
-        Type.GAUGE,
         "Runs in memory by phase.",
         _counts(lambda snapshot: Counter(own.phase for own in snapshot.runs), Phase),
         ("phase",),
     ),
     Metric(
         "gradwatch_runs_left_out",
-        Type.GAUGE,
         "Runs without numbers of their own, beyond the budget `metric_runs`.",
         lambda snapshot: one(len(snapshot.runs) - len(snapshot.labelled)),
     ),
     Metric(
         "gradwatch_ranks",
-        Type.GAUGE,
         "Ranks of the current attempts of all runs by state.",
         _counts(_ranks, RankState),
         ("state",),
     ),
     Metric(
         "gradwatch_alerts_firing",
-        Type.GAUGE,
         "Firing alerts by severity, of all runs that have not ended.",
         _counts(_firing, Severity),
         ("severity",),
     ),
     Metric(
         "gradwatch_run_status",
-        Type.GAUGE,
         "1 for the status that the run has, 0 for the others.",
         _each_by(lambda own: {own.status: 1}, Status),
         ("run", "status"),
     ),
     Metric(
         "gradwatch_run_phase",
-        Type.GAUGE,
         "1 for the phase that the run is in, 0 for the others.",
         _each_by(lambda own: {own.phase: 1}, Phase),
         ("run", "phase"),
     ),
     Metric(
         "gradwatch_run_attempt",
-        Type.GAUGE,
         "Number of the current attempt, from 1: it rises when a job is started again.",
         _each(lambda own: own.view.attempt),
         ("run",),
     ),
     Metric(
         "gradwatch_run_step",
-        Type.GAUGE,
         "The last step that is complete, or was closed without ranks that are missing.",
         _each(_frame("step")),
         ("run",),
     ),
     Metric(
         "gradwatch_run_step_time_seconds",
-        Type.GAUGE,
         "Time from the step before to the last one, by the slowest rank.",
         _each(_frame("step_time_s")),
         ("run",),
-        "seconds",
     ),
     Metric(
         "gradwatch_run_usual_step_time_seconds",
-        Type.GAUGE,
         "Median of the newest gaps between steps; absent while they are too few.",
         _each(lambda own: own.usual_step_time_s),
         ("run",),
-        "seconds",
     ),
     Metric(
         "gradwatch_run_last_record_timestamp_seconds",
-        Type.GAUGE,
         "When the run was last heard of, since the epoch.",
         _each(lambda own: own.view.updated_ns / 1e9),
         ("run",),
-        "seconds",
     ),
     Metric(
         "gradwatch_run_gradient_norm",
-        Type.GAUGE,
         "L2 norm of the whole gradient at the last step, over all layers and ranks; NaN or Inf "
         "where it was; absent where it is not known.",
         _each(lambda own: own.norm),
@@ -170,63 +154,54 @@ METRICS: Final = (
     ),
     Metric(
         "gradwatch_run_nonfinite_steps",
-        Type.GAUGE,
         "Steps of the rolling window whose gradient norm was NaN or Inf.",
         _each(lambda own: own.nonfinite_steps),
         ("run",),
     ),
     Metric(
         "gradwatch_run_loss",
-        Type.GAUGE,
         "Loss at the last step: the mean over the ranks that gave one.",
         _each(_frame("loss")),
         ("run",),
     ),
     Metric(
         "gradwatch_run_learning_rate",
-        Type.GAUGE,
         "Learning rate at the last step, the largest that any rank gave.",
         _each(_frame("lr")),
         ("run",),
     ),
     Metric(
         "gradwatch_run_score",
-        Type.GAUGE,
         "Health score of the last step, from 0 to 1.",
         _each(lambda own: own.score),
         ("run",),
     ),
     Metric(
         "gradwatch_run_lowest_score",
-        Type.GAUGE,
         "The lowest health score of the rolling window.",
         _each(lambda own: own.lowest_score),
         ("run",),
     ),
     Metric(
         "gradwatch_run_ranks",
-        Type.GAUGE,
         "Ranks of the current attempt by state.",
         _each_by(lambda own: own.ranks, RankState),
         ("run", "state"),
     ),
     Metric(
         "gradwatch_run_alerts_firing",
-        Type.GAUGE,
         "Firing alerts of the current attempt by severity.",
         _each_by(lambda own: own.firing, Severity),
         ("run", "severity"),
     ),
     Metric(
         "gradwatch_run_rule_alerts_firing",
-        Type.GAUGE,
         "The same by rule; only of rules that have one.",
         _rules,
         ("run", "rule", "severity"),
     ),
     Metric(
         "gradwatch_run_records_total",
-        Type.COUNTER,
         "Records of the run, also of before a restart, by what became of them: stored, or lost.",
         _each_by(
             lambda own: {"stored": own.view.stored, "lost": own.view.lost}, ("stored", "lost")

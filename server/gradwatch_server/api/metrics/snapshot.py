@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradwatch_server.api.summaries import Summary
+from gradwatch_server.api.summaries import Summaries, Summary
 from gradwatch_server.engine.view import EngineView
+from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.status import TargetStatus
 
 
@@ -61,6 +62,32 @@ class Snapshot:
     labelled: Sequence[Summary]
     targets: Sequence[TargetStatus]
     node: NodeNumbers | None = None
+
+
+async def take_snapshot(
+    engine: EngineView,
+    summaries: Summaries,
+    refused: Mapping[str, int],
+    data: Path | None,
+    notifications: Notifications,
+    node: Callable[[], NodeNumbers] | None,
+) -> Snapshot:
+    """Return how all is, in the event loop of the summaries.
+
+    Args:
+        engine: Publishes what metrics are made of.
+        summaries: Its runs in short.
+        refused: Kind to the number of requests that were none.
+        data: The data directory, None where there is none.
+        notifications: What tells the targets of alerts.
+        node: Returns what is counted of a node of a cluster; None for a single process.
+    """
+    runs = await summaries.all()
+    use = engine.budget_use
+    labelled = choose_labelled(runs, use.limits.metric_runs)
+    use["metric_runs"].used = len(labelled)
+    numbers = None if node is None else node()
+    return Snapshot(engine, refused, data, runs, labelled, notifications.statuses(), numbers)
 
 
 def choose_labelled(runs: Sequence[Summary], most: int) -> Sequence[Summary]:

@@ -1,19 +1,18 @@
-"""The table of all metrics, and how it stands in docs/metrics.md."""
+"""The table of all metrics, and its form in docs/metrics.md."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.api.metrics import aggregator, cluster, notifications, process, runs
+from gradwatch_server.api.metrics import aggregator, cluster, notifications, runs
 
 METRICS: Final = (
     *aggregator.METRICS,
     *runs.METRICS,
     *notifications.METRICS,
     *cluster.METRICS,
-    *process.METRICS,
 )
-"""Every metric, in the order of the documentation."""
+"""Every metric of gradwatch, in the order of the documentation."""
 
 TABLE: Final = "<!-- The table of metrics, written by scripts/docs. -->\n"
 """Where the table stands in docs/metrics.md."""
@@ -21,8 +20,8 @@ TABLE: Final = "<!-- The table of metrics, written by scripts/docs. -->\n"
 
 def table() -> str:
     """Return all metrics as a table in Markdown."""
-    rows = ["| metric | type | unit | labels | what it is |", "|---|---|---|---|---|"]
+    rows = ["| metric | type | labels | what it is |", "|---|---|---|---|"]
     for own in METRICS:
         labels = ", ".join(f"`{label}`" for label in own.labels)
-        rows.append(f"| `{own.name}` | {own.type} | {own.unit} | {labels} | {own.what} |")
+        rows.append(f"| `{own.name}` | {own.type} | {labels} | {own.what} |")
     return "\n".join(rows) + "\n"

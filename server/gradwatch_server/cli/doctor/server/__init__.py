@@ -78,8 +78,7 @@ SERVER_CHECKS: Final[tuple[Check[ServerSide], ...]] = (
     ),
     Check(
         "preparation",
-        "what `serve` makes of the settings before it opens anything: targets of notifications, "
-        "the collector of metrics",
+        "what `serve` makes of the settings before it opens anything: targets of notifications",
         "a URL or a variable is missing or malformed, or a library cannot be used",
         "",
         configuration.look_at_preparation,

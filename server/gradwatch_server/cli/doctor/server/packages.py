@@ -15,13 +15,12 @@ from gradwatch_server.settings import Settings
 from gradwatch_server.stores import store_library
 from gradwatch_wire import __version__
 
-EXTRAS: Final = ("cluster", "notify", "otlp", "parquet", "tensorboard", "wandb", "mlflow")
+EXTRAS: Final = ("cluster", "notify", "parquet", "tensorboard", "wandb", "mlflow")
 """Extras of which the aggregator's settings, or commands beside it, may need one."""
 
 NEEDED: Final[Mapping[str, tuple[str, Callable[[Settings], bool]]]] = {
     "cluster": ("cluster", lambda own: own.cluster is not None),
     "notify": ("notify", lambda own: any(o.type == "apprise" for o in own.notify.root.values())),
-    "otlp": ("otlp_endpoint", lambda own: own.otlp_endpoint is not None),
 }
 """Extra to the setting that may need it, and whether it does."""
 
