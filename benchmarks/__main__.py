@@ -109,12 +109,6 @@ def gpu(context: typer.Context) -> None:
 
 
 @app.command()
-def kernel(quick: Quick = False, rounds: Rounds = 300) -> None:
-    """Without a GPU: what the CUDA kernels compile to, their driver calls and host time."""
-    _run("kernel", quick=quick, rounds=rounds)
-
-
-@app.command()
 def reliability(
     quick: Quick = False,
     records: Annotated[int, typer.Option(min=1000, help="For the memory of both.")] = 1_000_000,
@@ -179,16 +173,6 @@ def recovery(
 
 
 @app.command()
-def curves(
-    quick: Quick = False,
-    steps: Annotated[int, typer.Option(min=10_000, help="Steps of the run.")] = 1_000_000,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of it.")] = 10,
-) -> None:
-    """Curves of a run of a million steps: bytes on disk, and time to read them over HTTP."""
-    _run("curves", quick=quick, steps=steps, layers=layers)
-
-
-@app.command()
 def export(
     quick: Quick = False,
     steps: Annotated[int, typer.Option(min=64, help="Steps of the run.")] = 10_000,
@@ -228,12 +212,6 @@ def alerts(
     judge_only: Annotated[
         bool, typer.Option("--judge-only", help="Make no runs: judge those that are there.")
     ] = False,
-    false_alarms: Annotated[
-        bool, typer.Option("--false-alarms", help="List those on the runs to tune on.")
-    ] = False,
-    missed: Annotated[
-        bool, typer.Option("--missed", help="List the faults that were missed there.")
-    ] = False,
     write: Annotated[bool, typer.Option("--write", help="Put the tables into docs/.")] = False,
 ) -> None:
     """Rules beside those that people use today, over labelled trainings, which it makes first."""
@@ -244,16 +222,7 @@ def alerts(
         quick=quick,
         judge_only=judge_only,
         write=write,
-        list_false=false_alarms,
-        list_missed=missed,
     )
-
-
-@app.command(name="all")
-def all_(quick: Quick = False) -> None:
-    """All of them, one after the other, with their defaults."""
-    for name in ("ingest", "latency", "step", "footprint", "client"):
-        _run(name, quick=quick)
 
 
 def _run(name: str, **options: float | str | Path | None) -> None:

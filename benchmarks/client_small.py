@@ -3,23 +3,19 @@
 `collect()` is compared with one fused norm in float64 of the same gradients, which is what the
 client enqueues for them. Between the calls some matrices are multiplied, as a training step would:
 the background thread has time to send, and the caches are not left as the call wants them.
-
-Besides: what a watched step adds to a training step, and one that is not due (`every=`).
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-import gradwatch
 from benchmarks.client_cases import Case, gradients_of
 from benchmarks.client_peers import COLLECT, VARIANTS
 from benchmarks.harness import Pipe, workers
@@ -35,18 +31,6 @@ CASES: Final = (
     (Case("tiny", ((16,),) * NUM_TINY, calls=5), 15_000),
 )
 """Models, and at most so many microseconds for one call."""
-
-NUM_BLOCKS: Final = 74
-BLOCK_WIDTH: Final = 16
-STEPS: Final = 20
-NEVER_DUE: Final = 1 << 30
-UNDUE_ROUNDS: Final = 5
-WATCHES: Final[dict[str, dict[str, Any]]] = {
-    "gradients": {},
-    "and local=True": {"local": True},
-    "and blocks=, activations=": {"local": True, "blocks": True, "activations": True},
-}
-"""What is watched: arguments of `attach`; `blocks` stands for those of the model."""
 
 STEP_WIDTH: Final = 160
 STEP_US_PER_TENSOR: Final = 10
@@ -75,67 +59,6 @@ def run(*, quick: bool = False) -> None:
         "Medians (range) over the rounds of the p50 of each, on 1 thread. fused norm: "
         "torch._foreach_norm in float64 of the same gradients.",
     )
-    _show_undue(1 if quick else UNDUE_ROUNDS)
-
-
-def _show_undue(rounds: int) -> None:
-    rows = []
-    for name in WATCHES:
-        with workers(take_step_times, [(name, rounds)]) as (worker,):
-            without, due, undue = worker.receive()
-        added = [
-            [own - base for own, base in zip(times, without, strict=True)] for times in (due, undue)
-        ]
-        rows.append(
-            [
-                name,
-                with_range(without, ".0f"),
-                *(with_range(own, ".0f") for own in added),
-                f"{median(added[1]) / median(added[0]):.2f}",
-                f"{median(added[1]) / median(without):.1%}",
-            ]
-        )
-    show(
-        "steps that are not due",
-        ("watched", "step us", "due adds us", "not due adds us", "not due / due", "of step"),
-        rows,
-        f"A step of {NUM_BLOCKS} layers of {BLOCK_WIDTH} x {BLOCK_WIDTH}, SGD, on 1 thread: CPU "
-        "time of the process with its background thread, medians (range) over the rounds.",
-    )
-
-
-def take_step_times(job: tuple[str, int], pipe: Pipe) -> None:
-    """Send the CPU time of a step in microseconds for each round: unwatched, due, not due."""
-    name, rounds = job
-    logging.getLogger("gradwatch").setLevel(logging.ERROR)  # nobody takes the records
-    torch.set_num_threads(1)
-    times: tuple[list[float], list[float], list[float]] = ([], [], [])
-    for turn in range(rounds + 1):  # the first warms up
-        for own, every in zip(times, (0, 1, NEVER_DUE), strict=True):
-            found = _step_us(every, WATCHES[name])
-            if turn:
-                own.append(found)
-    pipe.send(times)
-
-
-def _step_us(every: int, settings: dict[str, Any]) -> float:
-    model = nn.Sequential(*(nn.Linear(BLOCK_WIDTH, BLOCK_WIDTH) for _ in range(NUM_BLOCKS)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.ones(8, BLOCK_WIDTH)
-    with ExitStack() as stack:
-        if every:
-            blocks = {"blocks": model} if "blocks" in settings else {}
-            watch = gradwatch.attach(
-                model, optimizer, run="bench-small", every=every, **(settings | blocks)
-            )
-            stack.callback(watch.close)
-        for number in range(1 + 2 * STEPS):  # the first is due whatever `every` is
-            if number == 1 + STEPS:
-                began = time.process_time()
-            model(batch).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return 1e6 * (time.process_time() - began) / STEPS
 
 
 def take_times(job: tuple[Case, int], pipe: Pipe) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks import fold
 from benchmarks.bare import run_bare
 from benchmarks.harness import Aggregator, Worker, aggregator, cpu_seconds, wait_until, workers
 from benchmarks.report import show, with_range
@@ -80,7 +79,6 @@ def run(*, quick: bool = False, records: int = 24_000, rounds: int = 5) -> None:
         "receiver). With few cores the senders, too, bound what the bare loop reaches.",
         "resent: asked for again by the receiver. late: stored, but after their frame had closed.",
     )
-    fold.run(quick=quick)
 
 
 def _rows(senders: int, pairs: Sequence[tuple[Pass, Pass]]) -> list[list[str]]:

@@ -40,16 +40,12 @@ class Made:
         steps: Steps of the run, a multiple of the rows of a chunk.
         every_step_bytes: What all rows take.
         with_buckets_bytes: What they take with all buckets.
-        file_bytes: The whole file.
-        slices_s: Seconds of each slice of the work that makes buckets.
     """
 
     names: tuple[str, ...]
     steps: int
     every_step_bytes: int
     with_buckets_bytes: int
-    file_bytes: int
-    slices_s: list[float]
 
 
 def make(service: Aggregator, steps: int, layers: int) -> Made:
@@ -95,14 +91,11 @@ def _fill(directory: Path, names: tuple[str, ...], steps: int) -> Made:
         for chunk in _chunks(len(names), steps):
             store.series.save(RUN, 1, [encode_chunk(chunk, is_closed=True)])
         before = store.series.sizes()[0].num_bytes
-        compactor, slices_s = Compactor(store.series), []
+        compactor = Compactor(store.series)
         compactor.note(RUN, 1)
         while compactor.is_busy:
-            began_s = time.perf_counter()
             compactor.step()
-            slices_s.append(time.perf_counter() - began_s)
-        after = store.series.sizes()[0].num_bytes
-        return Made(names, steps, before, after, store.used_bytes(), slices_s)
+        return Made(names, steps, before, store.series.sizes()[0].num_bytes)
     finally:
         store.close()
 

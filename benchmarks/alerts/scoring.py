@@ -261,19 +261,17 @@ def _at_most(count: int, mean: float) -> float:
     return math.fsum(map(math.exp, logs)) if mean > 0 else 1.0
 
 
-def false_alarms(runs: Iterable[Healthy], *, rule: str | None = None, info: bool = False) -> Rate:
+def false_alarms(runs: Iterable[Healthy], *, info: bool = False) -> Rate:
     """Return how often there was an incident in healthy runs.
 
     Args:
         runs: The runs.
-        rule: Only what this rule said.
         info: Count what was told as info instead of warnings.
     """
     count = steps = 0
     for run in runs:
         steps += run.steps
-        some = (each for each in run.findings if each.is_warning != info)
-        count += len(incidents(each for each in some if rule in (None, each.rule)))
+        count += len(incidents(each for each in run.findings if each.is_warning != info))
     return Rate(count=count, steps=steps)
 
 

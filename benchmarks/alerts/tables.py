@@ -146,39 +146,6 @@ def by_kind(
     return rows
 
 
-RULE_COLUMNS: Final = ("rule", "false", "info", "first", "right", "misled", "others", "late")
-RULE_NOTES: Final = (
-    "false, info: incidents per 100,000 healthy steps, of this rule alone",
-    "first: faults whose first warning was by it; right: and by a rule of the label",
-    "misled: another module was named; others: warnings of the rule about a fault told already",
-    "late: first warnings more than 10 steps after a fault that is not gradual",
-)
-
-
-def by_rule(results: Results) -> list[Row]:
-    """Return a row for each rule that said anything."""
-    everything = [each for run in results.healthy for each in run.findings]
-    everything += [each for fault in results.faults for each in fault.findings]
-    rows: list[Row] = []
-    for rule in sorted({each.rule for each in everything}):
-        first = [each for each in results.faults if each.found and each.first[0].rule == rule]
-        more = sum(each.rule == rule for fault in results.faults for each in fault.warnings[1:])
-        late = [each for each in first if (each.delay or 0) > 10 and not each.fault.is_gradual]
-        rows.append(
-            (
-                rule,
-                _rate(false_alarms(results.healthy, rule=rule)),
-                _rate(false_alarms(results.healthy, rule=rule, info=True)),
-                str(len(first)),
-                str(sum(rule in each.fault.rules for each in first)),
-                str(sum(each.is_misled for each in first)),
-                str(more),
-                str(len(late)),
-            )
-        )
-    return rows
-
-
 def delays(faults: Iterable[Judged]) -> str:
     """Return median and nine tenths of the steps until the first warning."""
     steps = [float(each.delay) for each in faults if each.delay is not None]
