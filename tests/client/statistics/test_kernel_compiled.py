@@ -47,10 +47,10 @@ MOST_REGISTERS = {"cuda": 102, "amd": 128}
 
 
 def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, Any]]:
-    """The lines that a module of the benchmarks prints, in a process that compiles."""
+    """The lines that a module beside the tests prints, in a process that compiles."""
     path = [triton, str(ROOT), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
+        [sys.executable, "-m", f"tests.support.{module}", *arguments],
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
         | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
         capture_output=True,
@@ -95,7 +95,7 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
 @each_triton
 def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: str) -> None:
     """Whatever the set of layers is, and before the first step (G16, G17, G18, G19)."""
-    (found,) = output_of("kernel_launches", "1", triton=triton)
+    (found,) = output_of("kernel_launches", triton=triton)
 
     # The first of them compiles the kernel that combines as well.
     assert found["variants"] == {

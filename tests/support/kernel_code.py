@@ -1,10 +1,10 @@
 """What the kernels compile to, for architectures that need not be here. Prints JSON.
 
-`python -m benchmarks.kernel_code ARCH...` with ARCH like `sm_90` or `gfx942`, in a process without
+`python -m tests.support.kernel_code ARCH...` with ARCH like `sm_90` or `gfx942`, in a process without
 `TRITON_INTERPRET`. Another Triton is looked at by putting it before the installed one:
 
-    pip install --no-deps --target /tmp/triton-3.0 triton==3.0.0
-    PYTHONPATH=/tmp/triton-3.0 python -m benchmarks.kernel_code sm_90
+    pip install --no-deps --target /tmp/triton-3.5 triton==3.5.0
+    PYTHONPATH=/tmp/triton-3.5 python -m tests.support.kernel_code sm_90
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class Code:
     """One kernel for one architecture.
 
     Args:
-        triton: Its version.
         arch: As in `sm_90` and `gfx942`.
         kernel: Name of the function.
         format: Of the elements, empty where there is none.
@@ -90,7 +89,6 @@ class Code:
         spilled: Bytes of local memory of a thread.
     """
 
-    triton: str
     arch: str
     kernel: str
     format: str
@@ -131,7 +129,6 @@ def compiled(arch: str, kernel: str, element: str) -> Code:
     if not is_amd and element:
         assert re.search(WIDE_PTX, made.asm["ptx"]), "PTX without loads of 16 bytes"
     return Code(
-        triton=triton.__version__,
         arch=arch,
         kernel=kernel,
         format=element,
@@ -147,14 +144,11 @@ def _source(function: Any, constants: dict[str, str]) -> ASTSource:
     names: Sequence[str] = function.arg_names
     number = "i64" if function.fn.__module__ == norm_kernel.__name__ else "i32"
     signature = {name: POINTERS.get(name, number) for name in names if name not in constants}
-    try:
-        return ASTSource(
-            fn=function,
-            signature={name: signature.get(name, "constexpr") for name in names},
-            constexprs={(names.index(name),): value for name, value in constants.items()},
-        )
-    except TypeError:  # before Triton 3.3
-        return ASTSource(fn=function, signature=signature, constants=constants)
+    return ASTSource(
+        fn=function,
+        signature={name: signature.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+    )
 
 
 def _tool(name: str, cubin: bytes, *options: str) -> str:

@@ -1,4 +1,4 @@
-"""What a call of the CUDA path costs the host, and what it asks of the driver. Needs no GPU.
+"""Calls that the CUDA path makes of the driver, and kernels that it compiles. Needs no GPU.
 
 All is real but the device: Triton binds, compiles for sm_90 and looks up its kernels as it does on
 one, tensors lie on the CPU, and launches and events are counted in place of being made. Operations
@@ -9,15 +9,11 @@ or a fill. Run in a process of its own without `TRITON_INTERPRET`.
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import logging
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from statistics import median
 from typing import Any, Final
 
 import torch
@@ -37,7 +33,6 @@ from gradwatch._statistics.statistics import cuda_statistics
 from gradwatch._statistics.triton import addresses, norms
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
-CAPTURE_QUERY: Final = "capture query"
 NOWHERE: Final = "tcp://127.0.0.1:9"
 WARM_STEPS: Final = 4
 STEPS: Final = 2 * addresses.MAX_UPLOADS
@@ -152,7 +147,7 @@ def _always(device: torch.device) -> bool:
 
 
 def _is_capturing() -> bool:
-    calls[CAPTURE_QUERY] += 1
+    calls["capture query"] += 1
     return False
 
 
@@ -187,27 +182,11 @@ def renew(some: Sequence[nn.Parameter]) -> None:
     del old
 
 
-def bare(some: Sequence[nn.Parameter]) -> list[int]:
-    """Read what has to be read of each."""
-    return [parameter.grad.data_ptr() for parameter in some]  # type: ignore[union-attr]
-
-
 def measure(some: Sequence[nn.Parameter]) -> None:
     """Enqueue all six statistics."""
     gradients: list[Any] = [parameter.grad for parameter in some]
     found = cuda_statistics(gradients, MEASURED_COLUMNS)
     assert (found.path, found.declined) == ("triton", ""), found.declined
-
-
-def microseconds(call: Callable[[], Any], rounds: int, prepare: Callable[[], Any]) -> float:
-    """Return the median time of a call, after `prepare` each time."""
-    times = []
-    for _ in range(rounds):
-        prepare()
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return 1e6 * median(times)
 
 
 def driver_calls(*dtypes: torch.dtype) -> list[dict[str, int]]:
@@ -302,20 +281,10 @@ def norm_variants() -> dict[str, list[int]]:
     return found
 
 
-def host_times(some: Sequence[nn.Parameter], rounds: int) -> dict[str, float]:
-    """Return microseconds of a call, the addresses being those of the last one, and new."""
-    return {
-        "bare": microseconds(lambda: bare(some), rounds, lambda: None),
-        "same": microseconds(lambda: measure(some), rounds, lambda: None),
-        "bare_new": microseconds(lambda: bare(some), rounds, lambda: renew(some)),
-        "new": microseconds(lambda: measure(some), rounds, lambda: renew(some)),
-    }
-
-
-def main(rounds: int) -> dict[str, Any]:
+def main() -> dict[str, Any]:
     """Return all figures."""
     count()
-    result: dict[str, Any] = {
+    return {
         "variants": variants(60),
         "one": driver_calls(torch.float32),
         "two": driver_calls(torch.float32, torch.bfloat16),
@@ -323,17 +292,9 @@ def main(rounds: int) -> dict[str, Any]:
         "local": hook_calls(148),
         "local, two passes": hook_calls(148, 2),
         "blocks": hook_calls(48),
-        "host": {},
     }
-    gc.disable()
-    for number in (148, 2_000, 10_000):
-        some = parameters(number, 16, torch.float32)
-        measure(some)
-        times = max(rounds * 148 // number, 9)
-        result["host"][number] = host_times(some, times)
-    return result
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)))
+    print(json.dumps(main()))
