@@ -7,17 +7,12 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from benchmarks.harness import Aggregator, aggregator
 from benchmarks.long_run import RUN, make
 from benchmarks.report import show
-from gradwatch_server.cli.export.archive import NAME as ARCHIVE
 from gradwatch_server.cli.export.formats import FORMATS
 from tests.support.aggregator import GRADWATCH
-
-_CONFIG: Final = "checkpoint_s = 1.0\n"
-"""An archive waits until the run is saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +34,8 @@ def run(*, quick: bool = False, steps: int = 10_000, layers: int = 1_000, only: 
     """Measure and print."""
     if quick:
         steps, layers = 640, 20
-    names = [name for name in (*FORMATS, ARCHIVE) if only in name]
-    with aggregator(_CONFIG) as service, tempfile.TemporaryDirectory() as scratch:
+    names = [name for name in FORMATS if only in name]
+    with aggregator() as service, tempfile.TemporaryDirectory() as scratch:
         made = make(service, steps, layers)
         rows = made.steps * layers
         costs = {name: _export(service, name, Path(scratch)) for name in names}

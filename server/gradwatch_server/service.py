@@ -38,7 +38,7 @@ from gradwatch_server.preparation import Preparation, prepare
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
-from gradwatch_server.stores import open_delivery_log, open_store, read_store
+from gradwatch_server.stores import open_delivery_log, open_store
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,6 @@ class _Aggregator:
             connection_limits=self._limits,
             notifications=self._notifications,
             data=settings.data,
-            open_history=lambda: read_store(settings.data),
         )
         app = make_app(self._engine, self._store.alert_events, self._alert_stream, parts)
         policy = AccessPolicy(

@@ -28,7 +28,6 @@ from gradwatch_server.api.ticks import TickSource
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
-from gradwatch_server.storage.history import History
 from gradwatch_server.storage.store import AlertEventReader
 from gradwatch_wire import __version__
 
@@ -42,7 +41,6 @@ class ApiParts:
         connection_limits: Those of the connections that it is served on.
         notifications: What tells the targets of alerts.
         data: The data directory, whose disk `/metrics` tells of.
-        open_history: Opens the store beside the engine.
         list_runs: As in `ApiState`.
         all_ticks: Likewise.
         node: What `/metrics` tells of a node of a cluster.
@@ -52,7 +50,6 @@ class ApiParts:
     connection_limits: ConnectionLimits | None = None
     notifications: Notifications = field(default_factory=Notifications)
     data: Path | None = None
-    open_history: Callable[[], History] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
     all_ticks: Callable[[], TickSource] | None = None
     node: Callable[[], NodeNumbers] | None = None
@@ -110,7 +107,6 @@ def make_app(
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=parts.stream_tokens,
         stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
-        open_history=parts.open_history,
         list_runs=parts.list_runs,
         all_ticks=parts.all_ticks,
     )

@@ -30,7 +30,6 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.series.history import History
-from gradwatch_server.storage.history import History as StoredHistory
 from gradwatch_server.storage.store import AlertEventReader
 
 MAX_NAMES: Final = 5
@@ -54,7 +53,6 @@ class ApiState:
         curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
-        open_history: Opens the store beside the engine, None where that cannot be.
         list_runs: Lists all runs, those of other nodes too, with curves of so many values; None
             where there are no others.
         all_ticks: Makes what tells which runs move, those of other nodes too; likewise.
@@ -69,7 +67,6 @@ class ApiState:
     curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
-    open_history: Callable[[], StoredHistory] | None = None
     list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
     all_ticks: Callable[[], TickSource] | None = None
     _earlier_attempts: EarlierAttempts = field(init=False)

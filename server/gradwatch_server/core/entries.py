@@ -107,13 +107,6 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """All that the log and the saved state have of a run up to here came from an archive."""
-
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
 class FramesClosed:
     """All that waits for other ranks takes too much: the oldest steps of one attempt close.
 
@@ -183,7 +176,6 @@ Body: TypeAlias = (
     | RulesSet
     | BudgetsSet
     | Forgotten
-    | Imported
     | FramesClosed
     | ManifestsDropped
     | Request

@@ -35,8 +35,6 @@ class Run:
     attempts: list[Attempt] = field(default_factory=list)
     num_stored: int = 0
     num_lost: int = 0
-    imported_ns: int = 0
-    """When it came from an archive, 0 if it did not: its age counts from then on."""
     alert_budget: AlertBudget = field(default_factory=AlertBudget)
     _judged: list[Attempt] = field(default_factory=list)
     _num_known: int = 0  # attempts that there were when these were found
@@ -173,7 +171,6 @@ class Run:
             "num_stored": pack_integer(self.num_stored),
             "num_lost": pack_integer(self.num_lost),
             "alert_budget": self.alert_budget.state_dict(),
-            **({"imported_ns": self.imported_ns} if self.imported_ns else {}),
         }
 
     @classmethod
@@ -184,7 +181,6 @@ class Run:
             state["created_ns"],
             num_stored=int(state["num_stored"]),
             num_lost=int(state["num_lost"]),
-            imported_ns=state.get("imported_ns", 0),
             alert_budget=AlertBudget.from_state_dict(state.get("alert_budget", {})),
         )
 

@@ -18,7 +18,6 @@ from gradwatch_server.core.entries import (
     Forgotten,
     FramesClosed,
     Gap,
-    Imported,
     Lost,
     ManifestsDropped,
     Opened,
@@ -106,8 +105,6 @@ class State:
                 return [(run, attempts)]
             case Acknowledged(run, attempt) | FramesClosed(run, attempt) if run in self.runs:
                 return [(run, attempt)]
-            case Imported(run) if run in self.runs:
-                return [(run, self.runs[run].attempts[-1].number)]
             case SilenceAdded() | SilenceRemoved():
                 return [(own.run, own.number) for own in self._alerting()]
         return []
@@ -137,17 +134,15 @@ class State:
                     attempt.resume(now_ns)
             case RulesSet() | BudgetsSet() as body:
                 self._put_in_force(body)
-            case Imported() | Forgotten() | FramesClosed() | ManifestsDropped() as body:
+            case Forgotten() | FramesClosed() | ManifestsDropped() as body:
                 yield from self._change_runs(body, now_ns)
             case Opened() | Gap() | Lost() as body:
                 yield from self._change_session(body, now_ns)
 
     def _change_runs(
-        self, body: Imported | Forgotten | FramesClosed | ManifestsDropped, now_ns: int
+        self, body: Forgotten | FramesClosed | ManifestsDropped, now_ns: int
     ) -> Iterator[Alert]:
         match body:
-            case Imported(name) if name in self.runs:
-                self.runs[name].imported_ns = now_ns
             case Forgotten(name, attempts):
                 self._forget(self.runs[name], attempts)
             case FramesClosed(name, number, most_bytes) if name in self.runs:

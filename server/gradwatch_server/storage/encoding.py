@@ -22,7 +22,6 @@ from gradwatch_server.core.entries import (
     Forgotten,
     FramesClosed,
     Gap,
-    Imported,
     Lost,
     ManifestsDropped,
     Opened,
@@ -55,7 +54,6 @@ from gradwatch_wire import (
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
 _ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED = 121, 122, 123
 _BEATS, _RESUMED, _BUDGETS, _FRAMES_CLOSED, _MANIFESTS_DROPPED = 106, 107, 108, 109, 110
-_IMPORTED: Final = 111
 
 SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
 """What the records of a session cannot be read without."""
@@ -119,9 +117,7 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _encode_notice(notice)
 
 
-Notice: TypeAlias = (
-    Beats | Resumed | Tick | RulesSet | BudgetsSet | Forgotten | FramesClosed | Imported
-)
+Notice: TypeAlias = Beats | Resumed | Tick | RulesSet | BudgetsSet | Forgotten | FramesClosed
 """What is of no session, and was asked for by nobody."""
 
 
@@ -143,8 +139,6 @@ def _encode_notice(
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
         case FramesClosed(run, attempt, most_bytes):
             return _FRAMES_CLOSED, None, msgpack.packb((run, attempt, most_bytes))
-        case Imported(run):
-            return _IMPORTED, None, msgpack.packb(run)
 
 
 def _encode_request(request: Request) -> tuple[int, bytes]:
@@ -209,8 +203,6 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
         return Forgotten(run, attempts)
     if kind == _FRAMES_CLOSED:
         return FramesClosed(*msgpack.unpackb(payload))
-    if kind == _IMPORTED:
-        return Imported(msgpack.unpackb(payload))
     msg = f"kind {kind} is not known to this version"
     raise ValueError(msg)
 

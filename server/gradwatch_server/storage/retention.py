@@ -254,14 +254,9 @@ def _run_of(entry: EntrySize, state: State) -> str:
 def long_ended(
     state: State, last_seen: Mapping[bytes, int], now_ns: int, age_s: float
 ) -> Iterator[Forgotten]:
-    """Say which attempts ended so long ago that they are to leave memory.
-
-    Those of a run that was imported count from then on.
-    """
+    """Say which attempts ended so long ago that they are to leave memory."""
     too_old_ns = now_ns - round(age_s * 1e9)
     for run in state.runs.values():
-        if run.imported_ns >= too_old_ns:
-            continue
         ended = 0
         for attempt in run.attempts:
             if not all(

@@ -18,7 +18,6 @@ from gradwatch_server.core.entries import (
     Forgotten,
     FramesClosed,
     Gap,
-    Imported,
     Lost,
     ManifestsDropped,
     Opened,
@@ -124,7 +123,6 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store, make_stats: An
         Line(Entry(11, Forgotten("gpt", 3))),
         Line(Entry(12, FramesClosed("gpt", 3, 1 << 40))),
         Line(Entry(13, ManifestsDropped(SESSION, 1 << 40))),
-        Line(Entry(14, Imported("gpt"))),
     ]
     store.log.append(lines)
 

@@ -6,7 +6,6 @@ Routes return `Json` themselves: what FastAPI makes of a returned dict has null 
 from gradwatch_server.api.routes import (
     alert,
     alerts,
-    archive,
     frames,
     heatmap,
     layers,
@@ -29,7 +28,6 @@ ROUTERS = (
     heatmap.router,
     frames.router,
     rows.router,
-    archive.router,
     rules.router,
     alerts.router,
     silences.router,

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.progress import TaskID
 
 from gradwatch_server.cli.client import get, query_of, run_path
 from gradwatch_server.cli.export.about import Choice
-from gradwatch_server.cli.export.archive import ENDING, fetch_archive
-from gradwatch_server.cli.export.archive import NAME as ARCHIVE
 from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
@@ -30,12 +27,10 @@ from gradwatch_wire.limits import MAX_STEP
 
 NO_LAYERS: Final = "none"
 
-_NAMES: Final = (*FORMATS, ARCHIVE)
-
 
 def export(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
-    to: Annotated[str, typer.Option(metavar="|".join(_NAMES), help="What to write.")],
+    to: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write.")],
     url: Url = DEFAULT_URL,
     out: Annotated[
         Path | None,
@@ -61,16 +56,11 @@ def export(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write what is kept of a run into files that others read, or into one to import elsewhere."""
+    """Write what is kept of a run into files that others read."""
     check_name(out, "--out")
-    if to == ARCHIVE:
-        given = {"--attempt": attempt, "--to-step": to_step, "--layers": layers}
-        _refuse({"--from": from_ or None, "--column": column, **given})
-        _export_archive(url, run, out, resume=resume, as_json=as_json)
-        return
     own = FORMATS.get(to)
     if own is None:
-        raise typer.BadParameter(f"one of {', '.join(_NAMES)}", param_hint="--to")
+        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--to")
     choice = _choice(own, from_, to_step, layers, column)
     own.check()
     place = out or Path(default_name(run, attempt, to))
@@ -84,13 +74,6 @@ def export(
         print(printable(_said(place, metadata)))
 
 
-def _refuse(given: Mapping[str, object]) -> None:
-    """Refuse what says which part of a run is wanted: an archive has all of it."""
-    for name, value in given.items():
-        if value is not None:
-            raise typer.BadParameter("an archive has all of a run", param_hint=name)
-
-
 def _choice(
     own: Format, first: int, last: int | None, layers: str | None, column: list[str] | None
 ) -> Choice:
@@ -102,18 +85,6 @@ def _choice(
     pattern = own.layers if layers is None else layers
     wanted = None if pattern == NO_LAYERS else pattern
     return Choice(first=first, last=last, layers=wanted, columns=columns)
-
-
-def _export_archive(url: str, run: str, out: Path | None, *, resume: bool, as_json: bool) -> None:
-    place = out or Path(default_name(run, None, "")[:-1] + ENDING)
-    with _bar() as (bar, task):
-        size = fetch_archive(
-            url, run, place, lambda done: bar.update(task, completed=done), resume=resume
-        )
-    if as_json:
-        print(json.dumps({"path": str(place), "run": run, "bytes": size}))
-    else:
-        print(printable(f"{place}: run {run}, all attempts, {size:,} bytes"))
 
 
 def default_name(run: str, attempt: int | None, ending: str) -> str:
@@ -140,12 +111,7 @@ def _said(place: Path, metadata: dict[str, Any]) -> str:
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
     """Show how far it is, where somebody looks."""
-    with _bar() as (bar, task):
-        yield lambda own: bar.update(task, completed=own.step, total=own.last)
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[tuple[Bar, TaskID]]:
     errors = Console(stderr=True)
     with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        yield bar, bar.add_task("exporting", total=None)
+        task = bar.add_task("exporting", total=None)
+        yield lambda own: bar.update(task, completed=own.step, total=own.last)

@@ -92,8 +92,8 @@ class Job:
             choice=self.choice,
             facts=manifest.facts,
         )
-        telling = telling_what_is_kept(part, lambda: _kept(part))
-        with held(part), telling if self.format.resumable else leaving_nothing(part):
+        at_an_error = telling_what_is_kept if self.format.resumable else leaving_nothing
+        with held(part), at_an_error(part):
             manifest.write(part)
             self._write(manifest, about, part)
             metadata = _metadata(manifest, about)
@@ -197,19 +197,15 @@ class Job:
 
 
 @contextlib.contextmanager
-def telling_what_is_kept(part: Path, kept: Callable[[], str]) -> Iterator[None]:
-    """Say of whatever ends an export early what is kept, and how to go on.
-
-    Args:
-        part: Where it is as long as it is not complete.
-        kept: Returns how much there is, in words.
-    """
+def telling_what_is_kept(part: Path) -> Iterator[None]:
+    """Say of whatever ends an export early what is kept, and how to go on."""
     try:
         yield
     except (GradwatchError, OSError, KeyboardInterrupt) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         what = "stopped" if isinstance(error, KeyboardInterrupt) else why
-        msg = f"not complete: {what}; {part} keeps what there is ({kept()}): go on with --resume"
+        kept = f"{part} keeps what there is ({_kept(part)})"
+        msg = f"not complete: {what}; {kept}: go on with --resume"
         raise InterruptedExportError(msg) from error
 
 

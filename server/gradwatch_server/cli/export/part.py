@@ -153,12 +153,7 @@ def finish(part: Path, out: Path, metadata: Mapping[str, Any]) -> None:
     write_json(part / METADATA, metadata)
     (part / MANIFEST).unlink()
     part.rename(out)
-    sync_directory(out.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring to the disk which names a directory has."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(out.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -37,7 +37,7 @@ BUSY_ROUNDS: Final = 60
 _PAGE_LAYERS: Final = 10_000
 
 
-class Pages:
+class _Pages:
     """Asks for pages over one connection.
 
     Args:
@@ -52,8 +52,8 @@ class Pages:
         """Let the connection go."""
         self._client.close()
 
-    def get(self, path: str, media_type: str) -> httpx.Response:
-        """Return an answer of a media type; where the aggregator is busy, once it is not.
+    def get(self, path: str) -> bytes:
+        """Return the body of a page; where the aggregator is busy, once it is not.
 
         Raises:
             GradwatchError: If there is none, or it answers with an error.
@@ -66,9 +66,9 @@ class Pages:
                 print(f"waiting: {printable(_detail(answer))}", file=sys.stderr)
             time.sleep(float(answer.headers.get("Retry-After", "1")))
         check(answer)
-        if answer.headers.get("content-type", "") != media_type:
+        if answer.headers.get("content-type", "") != MEDIA_TYPE:
             raise not_an_aggregator(self._url)
-        return answer
+        return answer.content
 
     def _ask(self, path: str) -> httpx.Response:
         extensions = {"trace": IngestPortCheck(self._url)}
@@ -98,7 +98,7 @@ class Source:
     def __init__(self, url: str, run: str, attempt: int, page_steps: int | None = None) -> None:
         self.url, self.run, self.attempt = url, run, attempt
         self._limit = "limit", page_steps
-        self._pages = Pages(url)
+        self._pages = _Pages(url)
 
     def close(self) -> None:
         """Let the connection go."""
@@ -138,7 +138,7 @@ class Source:
         return self._page(layer, *steps, self._limit, *columns)
 
     def _page(self, *parameters: tuple[str, object]) -> Page:
-        return Page.decode(self._pages.get(self._path("rows", *parameters), MEDIA_TYPE).content)
+        return Page.decode(self._pages.get(self._path("rows", *parameters)))
 
     def alerts(self) -> Iterator[dict[str, Any]]:
         """Yield the alerts of the attempt as they stand, oldest first."""

@@ -13,7 +13,7 @@ class Links:
     """What ranks told, bounded and checked: of a name the newest URL.
 
     Args:
-        links: Those that were saved, perhaps in the archive of somebody else.
+        links: Those that were saved.
     """
 
     def __init__(self, links: Iterable[Link] = ()) -> None:

@@ -38,7 +38,6 @@ def describe_run(view: RunView) -> dict[str, Any]:
     """Return what `/runs/{id}` adds to the summary: attempts, layers and totals."""
     return {
         "created_at": isotime(view.created_ns),
-        "imported_at": isotime(view.imported_ns) if view.imported_ns else None,
         "frames": view.frames,
         "events": dict(view.events),
         "skipped_steps": view.skipped_steps,

@@ -86,7 +86,6 @@ class RunView:
 
     name: str
     created_ns: int
-    imported_ns: int
     updated_ns: int
     attempt: int
     attempts: tuple[AttemptView, ...]
@@ -245,7 +244,6 @@ def _view_attempt(
     return RunView(
         name=run.name,
         created_ns=run.created_ns,
-        imported_ns=run.imported_ns,
         updated_ns=attempt.updated_ns,
         attempt=attempt.number,
         attempts=of_run.attempts,
