@@ -11,22 +11,23 @@ import pytest
 from tests.support.machine import REPOSITORY, run_in_machine
 from tests.support.programs import program
 
-UNITS = REPOSITORY / "deploy" / "systemd"
+UNIT = REPOSITORY / "deploy" / "systemd" / "gradwatch.service"
+PAGE = (REPOSITORY / "docs" / "deployment.md").read_text("utf-8")
+(DROP_IN,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
 MOST_EXPOSED = 1.5
 """Of 10, as systemd-analyze judges; a service without any of it has 9.6."""
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "with keys"])
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The unit, whose program is one that is there; also with the file for keys beside it."""
-    text = (UNITS / "gradwatch.service").read_text("utf-8")
+    """The unit, whose program is one that is there; also with the drop-in for keys beside it."""
+    text = UNIT.read_text("utf-8")
     assert "ExecStart=/opt/gradwatch/bin/gradwatch serve" in text
     path = tmp_path / "gradwatch.service"
     path.write_text(text.replace("/opt/gradwatch/bin/gradwatch", "/bin/true"))
     if request.param:
         (tmp_path / "gradwatch.service.d").mkdir()
-        keys = (UNITS / "gradwatch-keys.conf").read_text("utf-8")
-        (tmp_path / "gradwatch.service.d" / "keys.conf").write_text(keys)
+        (tmp_path / "gradwatch.service.d" / "override.conf").write_text(DROP_IN)
     return path
 
 
@@ -91,8 +92,9 @@ def test_systemd_runs_the_service(tmp_path: Path) -> None:
         show ActiveState
         inside gradwatch keys --dir /etc/gradwatch/keys >/dev/null
         inside mkdir /etc/systemd/system/gradwatch.service.d
-        inside cp /opt/gradwatch/source/deploy/systemd/gradwatch-keys.conf \\
-            /etc/systemd/system/gradwatch.service.d/
+        cat >/etc/systemd/system/gradwatch.service.d/override.conf <<'END'
+{DROP_IN}
+END
         inside systemctl daemon-reload
         inside systemctl restart gradwatch
         inside curl --silent --output /dev/null --write-out '%{{http_code}}\\n' \\

@@ -1,8 +1,9 @@
-"""deploy/torchrun/train.sh: two nodes on this machine, each started by its own call of it."""
+"""docs/torchrun.md: the command that starts a node, run as two nodes on this machine."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,19 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
 from tests.support.machine import REPOSITORY
 from tests.support.ports import ReservedPort
 from tests.support.waiting import PATIENCE_S
 
-SCRIPT = REPOSITORY / "deploy" / "torchrun" / "train.sh"
+PAGE = (REPOSITORY / "docs" / "torchrun.md").read_text("utf-8")
 EXAMPLE = REPOSITORY / "docs" / "examples" / "train_ddp.py"
 
 
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[Aggregator]:
-    """It stands by itself, as on a machine of its own."""
-    made = Aggregator(tmp_path / "data")
+    """It stands by itself and asks for keys, as on a machine of its own."""
+    keys = tmp_path / "keys"
+    make_keys(keys)
+    made = Aggregator(tmp_path / "data", "--keys-dir", str(keys))
+    made.headers["Authorization"] = f"Bearer {read_keys(keys).tokens.read}"
     made.start()
     yield made
     made.close()
@@ -38,19 +43,23 @@ def meeting() -> str:
 
 
 @pytest.mark.slow
-def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str) -> None:
+def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str, tmp_path: Path) -> None:
     """Its ranks are of one attempt; `gradwatch health` finds nothing to complain of."""
-    environ = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "GRADWATCH_ENDPOINT": aggregator.ingest,
-        "GRADWATCH_RUN": "two-nodes",
-        "NPROC": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    (command,) = re.findall(r"```bash\n(export .*?)```", PAGE, re.DOTALL)
+    for shown, here in {
+        "tcp://node-1:5555": aggregator.ingest,
+        "~/client.key": str(tmp_path / "keys" / "client.key"),
+        "--nproc-per-node gpu": "--nproc-per-node 1",
+        "node-1:29500": meeting,
+        "train.py --lr 3e-4": f"{EXAMPLE} --steps 4",
+    }.items():
+        assert shown in command
+        command = command.replace(shown, here)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     nodes = [
         subprocess.Popen(
-            [SCRIPT, "2", meeting, EXAMPLE, "--steps", "4"],
-            env=environ,
+            ["bash", "-euc", command],
+            env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -65,20 +74,6 @@ def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str) -> None:
 
     assert [node.returncode for node in nodes] == [0, 0], printed
     assert sum("step    3  loss " in text for text in printed) == 1  # rank 0 prints
-    report = aggregator.health_of_ended("two-nodes")
+    report = aggregator.health_of_ended("gpt2-small")
     assert (report["world"], report["attempt"], report["step"]) == (2, 1, 3)
     assert [rank["state"] for rank in report["ranks"]] == ["ended", "ended"]
-
-
-def test_what_is_missing_is_named() -> None:
-    """One line, and exit code 2 for the arguments."""
-    environ = {"PATH": os.environ["PATH"]}
-    short = subprocess.run([SCRIPT, "2"], env=environ, capture_output=True, text=True, check=False)
-    unnamed = subprocess.run(
-        [SCRIPT, "2", "node", "x.py"], env=environ, capture_output=True, text=True, check=False
-    )
-
-    assert (short.returncode, short.stdout) == (2, "")
-    assert "usage: " in short.stderr
-    assert unnamed.returncode == 1
-    assert "GRADWATCH_RUN: is the name of the run, the same on all nodes" in unnamed.stderr
