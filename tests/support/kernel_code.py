@@ -1,7 +1,7 @@
 """What the kernels compile to, for architectures that need not be here. Prints JSON.
 
-`python -m tests.support.kernel_code ARCH...` with ARCH like `sm_90` or `gfx942`, in a process without
-`TRITON_INTERPRET`. Another Triton is looked at by putting it before the installed one:
+`python -m tests.support.kernel_code ARCH...` with ARCH like `sm_90` or `gfx942`, in a process
+without `TRITON_INTERPRET`. Another Triton is looked at by putting it before the installed one:
 
     pip install --no-deps --target /tmp/triton-3.5 triton==3.5.0
     PYTHONPATH=/tmp/triton-3.5 python -m tests.support.kernel_code sm_90
