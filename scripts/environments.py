@@ -134,7 +134,7 @@ def use(environment: Environment, extra: str) -> str:
         return environment.run("python", "-c", SERVE)
     needs = environment.run("gradwatch", "runs", code=1)
     assert_says(needs, "run: pip install 'gradwatch[server]'")
-    assert_says(environment.run("gradwatch", "doctor", "--json", code=1), '"connection"')
+    assert_says(environment.run("gradwatch", "doctor", "--json", code=1), '"endpoint"')
     if extra == "client":
         return environment.run("python", "-c", TRAIN)
     if extra:

@@ -26,7 +26,7 @@ class Preparation:
 
 
 def prepare(settings: Settings) -> Preparation:
-    """Read and check all that the settings name: `serve` begins with it, and `doctor` ends there.
+    """Read and check all that the settings name: `serve` begins with it.
 
     Raises:
         GradwatchError: If a file, a variable or a library is missing, or something is malformed.

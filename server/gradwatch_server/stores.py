@@ -9,11 +9,11 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.history import History
-from gradwatch_server.storage.inspection import Inspection, Library
+from gradwatch_server.storage.inspection import Inspection
 from gradwatch_server.storage.ledger import Ledger
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.history import SQLiteHistory
-from gradwatch_server.storage.sqlite.inspection import inspect, library
+from gradwatch_server.storage.sqlite.inspection import inspect
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
 
@@ -135,8 +135,3 @@ def inspect_store(directory: Path) -> Inspection:
         OSError: If it may not be looked at.
     """
     return inspect(directory)
-
-
-def store_library() -> Library:
-    """Return the version of what stores the data, and what is known of it."""
-    return library()

@@ -146,7 +146,7 @@ def test_the_way_to_the_aggregator_is_looked_at_without_the_server(service: Aggr
     asked = ("doctor", "--endpoint", service.ingest, "--url", service.url)
     result = _run(SERVER_EXTRA, PACKAGE.parent, *asked)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "ok       answer      the aggregator answers" in result.stdout
+    assert "ok       protocol  the aggregator answers" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("nothing is wrong")
 
     nowhere = ("doctor", "--endpoint", "ipc:///nowhere", "--json")

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gradwatch_server.cli.doctor.check import run_checks
-from gradwatch_server.cli.doctor.client import CLIENT_CHECKS
-from gradwatch_server.cli.doctor.client.subject import ClientSide
-from gradwatch_server.cli.doctor.report import document, exit_code, lines, summary
+from gradwatch_server.cli.doctor.client import CLIENT_CHECKS, ClientSide
+from gradwatch_server.cli.doctor.report import document, exit_code, lines, run_checks
 from gradwatch_server.cli.replay import find_key, replay_files, sent_line
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
@@ -50,10 +48,7 @@ def _replay(given: argparse.Namespace) -> None:
 def _doctor(given: argparse.Namespace) -> None:
     side = ClientSide(given.endpoint, given.url, given.keys)
     sides = {"client": list(run_checks(CLIENT_CHECKS, side))}
-    if given.json:
-        print(json.dumps(document(sides)))
-    else:
-        print(*lines(sides["client"]), summary(sides), sep="\n")
+    print(*([json.dumps(document(sides))] if given.json else lines(sides)), sep="\n")
     sys.exit(exit_code(sides))
 
 

@@ -1,6 +1,5 @@
-"""`gradwatch doctor`: what keeps gradwatch from working here, and what to do.
+"""`gradwatch doctor`: the checks that find what keeps gradwatch from working here.
 
-Checks of the machine that an aggregator runs on are in `server`, those of one that trains in
-`client`, which needs no more than the client does. Each check is a function, and its line in the
-table of its side.
+Checks of the machine of an aggregator are in `server`, checks of the way from a training in
+`client`, which needs no more than the client does.
 """

@@ -1,22 +1,136 @@
-"""What the checks found, as JSON and as lines of text, and the exit code."""
+"""A check and its finding; the run of all checks; findings as JSON and as lines of text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
 
-from gradwatch_server.cli.doctor.check import Result
-from gradwatch_server.cli.doctor.finding import Level, worst
 from gradwatch_server.core.printable import printable
+from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import __version__
 
-Sides = dict[str, list[Result]]
-"""Side of the connection (`server`, `client`) to what was found there."""
+DEADLINE_S: Final = 20.0
+"""Longest time of a check: a name server or a network file system may hang for ever."""
+
+Subject = TypeVar("Subject")
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # gradwatch works, or may; somebody should look
+    ERROR = "error"  # gradwatch does not work
+    SKIPPED = "skipped"  # there is nothing to look at
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Args:
+        level: How bad it is.
+        detail: What was found; of a skipped check, why.
+        advice: What to do, empty if nothing is to be done.
+        blocks_others: Whether checks that need this one have nothing to look at.
+    """
+
+    level: Level
+    detail: str
+    advice: str = ""
+    blocks_others: bool = False
+
+
+def ok(detail: str) -> Finding:
+    """Return a finding of something that is as it should be."""
+    return Finding(Level.OK, detail)
+
+
+def warning(detail: str, advice: str, *, blocks_others: bool = False) -> Finding:
+    """Return a finding that somebody should look at."""
+    return Finding(Level.WARNING, detail, advice, blocks_others)
+
+
+def error(detail: str, advice: str, *, blocks_others: bool = True) -> Finding:
+    """Return a finding that keeps gradwatch from working."""
+    return Finding(Level.ERROR, detail, advice, blocks_others)
+
+
+def skipped(why: str) -> Finding:
+    """Return the finding of a check that had nothing to look at."""
+    return Finding(Level.SKIPPED, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Subject]):
+    """One thing to look at, as docs/doctor.md lists it.
+
+    Args:
+        name: The name of the check, also in JSON.
+        looks_at: What the check looks at.
+        look: The check itself.
+        needs: Checks without which there is nothing to look at.
+    """
+
+    name: str
+    looks_at: str
+    look: Callable[[Subject], Finding]
+    needs: tuple[str, ...] = ()
+
+
+Sides = dict[str, list[tuple[Check[Any], Finding]]]
+"""Side of the connection (`server`, `client`) to what its checks found."""
+
+
+def run_checks(
+    checks: Iterable[Check[Subject]], subject: Subject, deadline_s: float = DEADLINE_S
+) -> Iterator[tuple[Check[Subject], Finding]]:
+    """Run checks in order; yield each with what it found. Nothing is raised."""
+    failed: set[str] = set()
+    for check in checks:
+        missing = [name for name in check.needs if name in failed]
+        if missing:
+            finding = skipped(f"needs what {missing[0]!r} looks at")
+        else:
+            finding = _look(check, subject, deadline_s)
+        if finding.blocks_others or missing:
+            failed.add(check.name)
+        yield check, finding
+
+
+def _look(check: Check[Subject], subject: Subject, deadline_s: float) -> Finding:
+    """Run one check in a thread, which is left behind if it hangs."""
+    found: list[Finding] = []
+
+    def run() -> None:
+        try:
+            found.append(check.look(subject))
+        except (GradwatchError, OSError) as fault:
+            what, _, advice = str(fault).partition("; ")
+            found.append(error(what, advice or "see what it says"))
+        except Exception as fault:  # noqa: BLE001 - one that fails must not end the others
+            says = f"the check itself failed: {type(fault).__name__}: {fault}"
+            found.append(error(says, "tell its authors, with this line"))
+
+    thread = threading.Thread(target=run, name=f"gradwatch-doctor-{check.name}", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if found:
+        return found[0]
+    return error(f"no answer from the system within {deadline_s:g} s", "look after what hangs")
+
+
+def _levels(sides: Sides) -> list[Level]:
+    return [finding.level for found in sides.values() for _, finding in found]
 
 
 def status_of(sides: Sides) -> Level:
-    """Return the worst that was found: `ok`, `warning` or `error`."""
-    return worst([result.finding.level for found in sides.values() for result in found])
+    """Return the worst level: `ok`, `warning` or `error`."""
+    levels = _levels(sides)
+    return next((each for each in (Level.ERROR, Level.WARNING) if each in levels), Level.OK)
 
 
 def exit_code(sides: Sides) -> int:
@@ -25,44 +139,38 @@ def exit_code(sides: Sides) -> int:
 
 
 def document(sides: Sides) -> dict[str, Any]:
-    """Return all of it as plain data, whose keys stay as they are."""
+    """Return all results as plain data, whose keys stay as they are."""
     return {
         "version": __version__,
         "status": status_of(sides),
         "checks": [
             {
                 "side": side,
-                "name": result.check.name,
-                "looks_at": result.check.looks_at,
-                "finding": result.finding.level,
-                "detail": result.finding.detail,
-                "advice": result.finding.advice,
+                "name": check.name,
+                "looks_at": check.looks_at,
+                "finding": finding.level,
+                "detail": finding.detail,
+                "advice": finding.advice,
             }
             for side, found in sides.items()
-            for result in found
+            for check, finding in found
         ],
     }
 
 
-def lines(results: Sequence[Result]) -> list[str]:
-    """Return a line for each check, and one for what to do."""
-    width = max((len(result.check.name) for result in results), default=0)
+def lines(sides: Sides) -> list[str]:
+    """Return a line for each check, one for what to do about it, and one for the whole."""
+    results = [result for found in sides.values() for result in found]
+    width = max(len(check.name) for check, _ in results)
     said: list[str] = []
-    for result in results:
-        name, finding = result.check.name.ljust(width), result.finding
-        said.append(f"{finding.level:<7}  {name}  {printable(finding.detail)}")
+    for check, finding in results:
+        said.append(f"{finding.level:<7}  {check.name:<{width}}  {printable(finding.detail)}")
         if finding.advice:
             said.append(f"{'':<7}  {'':<{width}}  -> {printable(finding.advice)}")
-    return said
-
-
-def summary(sides: Sides) -> str:
-    """Return the last line: how many checks found what."""
-    levels = [result.finding.level for found in sides.values() for result in found]
-    counts = ", ".join(f"{levels.count(level)} {level}" for level in Level)
     verdict = {
         Level.OK: "nothing is wrong",
         Level.WARNING: "nothing is wrong, but see the warnings",
         Level.ERROR: "something is wrong",
     }
-    return f"{verdict[status_of(sides)]} ({counts})"
+    counts = ", ".join(f"{_levels(sides).count(level)} {level}" for level in Level)
+    return [*said, f"{verdict[status_of(sides)]} ({counts})"]

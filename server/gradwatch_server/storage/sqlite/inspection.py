@@ -8,34 +8,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sqlite3
 from pathlib import Path
-from typing import Final
 
-from gradwatch_server.storage.inspection import Inspection, Library
+from gradwatch_server.storage.inspection import Inspection
 from gradwatch_server.storage.sqlite.files import has_our_header, num_bytes_of, side_of
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME, READ_BYTES, holder_in
 from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
-
-_OLDEST: Final = (3, 24, 0)
-"""The first SQLite that has what is asked of it: `ON CONFLICT DO UPDATE`."""
-
-_WITHOUT_WAL_RESET: Final = (3, 51, 3)
-"""From here on two that write one file at once cannot damage it (sqlite.org/wal.html)."""
-
-
-def library() -> Library:
-    """Return which SQLite is in use."""
-    own = sqlite3.sqlite_version_info
-    return Library(
-        version=sqlite3.sqlite_version,
-        oldest=".".join(map(str, _OLDEST)),
-        will_do=own >= _OLDEST,
-        has_wal_reset_fault=own < _WITHOUT_WAL_RESET,
-    )
 
 
 def inspect(directory: Path) -> Inspection:
@@ -52,9 +33,7 @@ def inspect(directory: Path) -> Inspection:
         network_type=network_type(directory),
         holder=(owner or "unknown") if is_held else None,
         boot=(boot or None) if is_held else None,
-        last_holder=owner or None,
         used_bytes=num_bytes_of(path) + wal_bytes,
-        is_unclean=not is_held and wal_bytes > 0,
         schema=_schema_of(path) if is_there else None,
         newest_schema=SCHEMA_VERSION,
         is_ours=wal_bytes > 0 or has_our_header(path),  # the head of a new one is in the WAL
