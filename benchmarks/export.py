@@ -46,35 +46,28 @@ def run(*, quick: bool = False, steps: int = 10_000, layers: int = 1_000, only: 
             [
                 name,
                 f"{own.seconds:.1f}",
-                *_of_rows(name, rows, own),
+                f"{rows / own.seconds:,.0f}",
+                f"{own.num_bytes / rows:.1f}",
                 f"{own.num_bytes / 1e6:,.1f}",
                 f"{own.peak_bytes / 1e6:,.0f}",
             ]
             for name, own in costs.items()
         ],
         f"{made.steps:,} steps x {layers:,} layers: {rows:,} rows, each with what a format writes "
-        "if nothing is said; for wandb and mlflow that is the numbers of the run, and no layers.",
+        "if nothing is said.",
         "The whole command, with the start of its process; memory is that of the command alone.",
     )
-
-
-def _of_rows(name: str, rows: int, cost: Cost) -> tuple[str, str]:
-    """Return rows a second and bytes a row, of a format that writes rows of layers."""
-    if name in FORMATS and FORMATS[name].layers == "none":
-        return "", ""
-    return f"{rows / cost.seconds:,.0f}", f"{cost.num_bytes / rows:.1f}"
 
 
 def _export(service: Aggregator, name: str, directory: Path) -> Cost:
     out = directory / name
     command = [str(GRADWATCH), "export", RUN, "--to", name, "--url", service.url, "--out", str(out)]
-    environ = os.environ | {"WANDB_MODE": "offline"}
     began_s = time.perf_counter()
-    pid = os.posix_spawn(command[0], command, environ)
+    pid = os.posix_spawn(command[0], command, os.environ)
     _, status, usage = os.wait4(pid, 0)
     seconds = time.perf_counter() - began_s
     if status != 0:
         msg = f"{name} ended with {os.waitstatus_to_exitcode(status)}"
         raise RuntimeError(msg)
-    files = [out] if out.is_file() else [own for own in out.rglob("*") if own.is_file()]
+    files = [own for own in out.rglob("*") if own.is_file()]
     return Cost(seconds, usage.ru_maxrss * 1024, sum(own.stat().st_size for own in files))

@@ -26,8 +26,6 @@ IMPORTS: Final = {
     "notify": "apprise",
     "parquet": "pyarrow.parquet",
     "tensorboard": "tensorboardX",
-    "wandb": "wandb",
-    "mlflow": "mlflow",
 }
 """Extra to what it has to bring."""
 

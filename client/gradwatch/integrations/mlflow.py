@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
     if error.name != "mlflow":
         raise
     raise ModuleNotFoundError(
-        "this mirror needs MLflow; run: pip install 'gradwatch[mlflow]'", name="mlflow"
+        "this mirror needs MLflow; run: pip install mlflow-skinny", name="mlflow"
     ) from None
 
 from gradwatch.integrations._mirror import Mirror, title_of

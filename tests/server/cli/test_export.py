@@ -29,12 +29,9 @@ from gradwatch_wire import Bye, Column, Stats
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
 from tests.support.peer import Peer
 from tests.support.records import stats_of
-from tests.support.waiting import wait_until
 
 RUN = "sent-away"
 INF_STEP = STEPS
-LEVELDB_BLOCK_BYTES = 32_768
-WANDB_HEADER_BYTES = 7
 
 
 @pytest.fixture(scope="module")
@@ -118,22 +115,6 @@ def export_in_parts(
             on_progress=on_progress,
             seal_rows=200,
         ).run(resume=resume)
-
-
-def leveldb_records(body: bytes, begin: int) -> Iterator[bytes]:
-    """Yield the records of a log as LevelDB writes it: wandb's file is one, after its header."""
-    found, at = b"", 0
-    while at + 7 <= len(body):
-        left = LEVELDB_BLOCK_BYTES - (begin + at) % LEVELDB_BLOCK_BYTES
-        if left < 7:
-            at += left
-            continue
-        length, kind = int.from_bytes(body[at + 4 : at + 6], "little"), body[at + 6]
-        found += body[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # a whole one, or the last piece of one
-            yield found
-            found = b""
 
 
 def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
@@ -242,68 +223,6 @@ def test_only_what_is_asked_for_is_written(export: Any) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_reads_the_numbers_of_the_run_and_its_alerts(
-    export: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From a store of files, by its own client; of layers only what was asked for."""
-    tracking = pytest.importorskip("mlflow.tracking")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    place = done(export(RUN, "--to", "mlflow", "--json", "--layers", POISONED))
-
-    metadata = json.loads((place / "metadata.json").read_text())
-    client = tracking.MlflowClient((place / "mlruns").resolve().as_uri())
-    found = client.get_run(metadata["mlflow"]["run"])
-    norms = client.get_metric_history(found.info.run_id, f"gradwatch/layer/{POISONED}/l2")
-    assert [own.step for own in norms] == [*range(STEPS + 1)]
-    assert math.isnan(norms[POISON_STEP].value)
-    assert found.info.status == "FINISHED"
-    assert found.data.tags["gradwatch.page"] == metadata["url"]
-    assert any(POISONED in text for key, text in found.data.tags.items() if ".alert." in key)
-    assert len([key for key in found.data.metrics if "/layer/" in key]) == 1
-
-
-def test_a_tracker_that_cannot_be_used_is_told_in_one_line(
-    export: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is left behind: the next export begins anew."""
-    pytest.importorskip("mlflow.tracking")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://user:secret@nowhere")
-    line = told(export(RUN, "--to", "mlflow"))
-    assert "not complete: MLflow cannot begin a run" in line
-    assert "secret" not in line
-    assert list(Path().iterdir()) == []
-
-
-@pytest.mark.slow
-def test_wandb_keeps_it_offline_when_told_to(export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read back from its own file: every step, NaN, and the alerts as a table."""
-    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    place = done(export(RUN, "--to", "wandb", "--json"))
-
-    (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
-
-    def read() -> list[dict[str, str]]:
-        rows = []
-        for data in leveldb_records(file.read_bytes()[WANDB_HEADER_BYTES:], WANDB_HEADER_BYTES):
-            record = records.Record.FromString(data)
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                rows.append({"/".join(own.nested_key) or own.key: own.value_json for own in items})
-        return rows
-
-    wait_until(lambda: sum("gradwatch/norm" in row for row in read()) > STEPS)  # another writes it
-    rows = read()
-    with_norm = [row for row in rows if "gradwatch/norm" in row]
-    norms = {int(row["gradwatch/step"]): row["gradwatch/norm"] for row in with_norm}
-    assert sorted(norms) == [*range(STEPS + 1)]
-    assert norms[POISON_STEP] == "NaN"
-    assert not [key for row in rows for key in row if "/layer/" in key]
-    assert list(place.rglob("*.table.json"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
 def test_one_that_was_killed_goes_on_to_the_same_end(
     export: Any, fed: Any, tmp_path: Path, form: str
@@ -376,8 +295,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 ) -> None:
     """Before anything is asked or made."""
     for name in ("pyarrow", "pyarrow.parquet", "tensorboardX", "tensorboardX.record_writer"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for name in ("wandb", "mlflow", "mlflow.tracking"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
 

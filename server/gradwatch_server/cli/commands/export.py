@@ -82,8 +82,7 @@ def _choice(
         raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
     if last is not None and last < first:
         raise typer.BadParameter(f"{first} or a later step", param_hint="--to-step")
-    pattern = own.layers if layers is None else layers
-    wanted = None if pattern == NO_LAYERS else pattern
+    wanted = None if layers == NO_LAYERS else layers or "*"
     return Choice(first=first, last=last, layers=wanted, columns=columns)
 
 

@@ -22,9 +22,7 @@ class CSV:
     """Texts in UTF-8 with a line of names, RFC 4180."""
 
     name: Final = "csv"
-    layers: Final = "*"
     columns: Final = FRAME_COLUMNS
-    resumable: Final = True
 
     def check(self) -> None:
         """Nothing is needed but Python."""

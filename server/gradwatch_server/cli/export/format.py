@@ -40,16 +40,8 @@ class Format(Protocol):
         """What `--to` calls it, and the ending of the directory's name."""
 
     @property
-    def layers(self) -> str:
-        """Pattern of the layers that it writes if nothing is said, or `none`."""
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the layers that it writes if nothing is said."""
-
-    @property
-    def resumable(self) -> bool:
-        """Whether an export can go on after an interruption; else it is sealed at its end only."""
 
     def check(self) -> None:
         """Make sure that its library is there.

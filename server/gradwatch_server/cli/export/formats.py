@@ -7,12 +7,10 @@ from typing import Final
 
 from gradwatch_server.cli.export.csv_files import CSV
 from gradwatch_server.cli.export.format import Format
-from gradwatch_server.cli.export.mlflow import MLflow
 from gradwatch_server.cli.export.parquet import Parquet
 from gradwatch_server.cli.export.tensorboard import TensorBoard
-from gradwatch_server.cli.export.wandb import WandB
 
-_ALL: Final[tuple[Format, ...]] = (Parquet(), CSV(), TensorBoard(), WandB(), MLflow())
+_ALL: Final[tuple[Format, ...]] = (Parquet(), CSV(), TensorBoard())
 
 FORMATS: Final[Mapping[str, Format]] = {own.name: own for own in _ALL}
 """Name to format."""

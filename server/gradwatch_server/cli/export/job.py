@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,10 +26,6 @@ from gradwatch_wire import __version__
 
 SEAL_ROWS: Final = 1_000_000
 """Rows of layers after which what is written is sealed: an interruption costs no more."""
-
-
-_SECRETS: Final = re.compile(r"//[^/@\s]*@")
-"""Who somebody is, and the password, in an address."""
 
 
 class InterruptedExportError(GradwatchError):
@@ -92,8 +86,7 @@ class Job:
             choice=self.choice,
             facts=manifest.facts,
         )
-        at_an_error = telling_what_is_kept if self.format.resumable else leaving_nothing
-        with held(part), at_an_error(part):
+        with held(part), _telling_what_is_kept(part):
             manifest.write(part)
             self._write(manifest, about, part)
             metadata = _metadata(manifest, about)
@@ -187,9 +180,8 @@ class Job:
             manifest.epochs.pop(0)
         else:
             manifest.epochs[0] = [epoch, step, last]
-        if self.format.resumable:
-            manifest.sealed = writer.seal()
-            manifest.write(part)
+        manifest.sealed = writer.seal()
+        manifest.write(part)
 
     def _is_wanted(self, alert: dict[str, Any]) -> bool:
         begins_late = self.choice.last is not None and alert["first_step"] > self.choice.last
@@ -197,7 +189,7 @@ class Job:
 
 
 @contextlib.contextmanager
-def telling_what_is_kept(part: Path) -> Iterator[None]:
+def _telling_what_is_kept(part: Path) -> Iterator[None]:
     """Say of whatever ends an export early what is kept, and how to go on."""
     try:
         yield
@@ -206,19 +198,6 @@ def telling_what_is_kept(part: Path) -> Iterator[None]:
         what = "stopped" if isinstance(error, KeyboardInterrupt) else why
         kept = f"{part} keeps what there is ({_kept(part)})"
         msg = f"not complete: {what}; {kept}: go on with --resume"
-        raise InterruptedExportError(msg) from error
-
-
-@contextlib.contextmanager
-def leaving_nothing(part: Path) -> Iterator[None]:
-    """Delete what an export has that ends early and cannot go on, and say so."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:  # a tracker raises what it likes
-        shutil.rmtree(part, ignore_errors=True)
-        text = _SECRETS.sub("//", " ".join(str(error).split()))
-        what = "stopped" if isinstance(error, KeyboardInterrupt) else text
-        msg = f"not complete: {what}; this format cannot go on: export again"
         raise InterruptedExportError(msg) from error
 
 
@@ -237,5 +216,4 @@ def _metadata(manifest: Manifest, about: About) -> dict[str, Any]:
         for epoch, first, last, width in manifest.kept
     ]
     layers = [dict(own.described) for own in about.layers]
-    links = manifest.sealed.get("links", {})
-    return {**manifest.facts, "kept": kept, "layers": layers, **links}
+    return {**manifest.facts, "kept": kept, "layers": layers}

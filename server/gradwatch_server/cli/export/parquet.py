@@ -24,9 +24,7 @@ class Parquet:
     """Files with their schema, compressed."""
 
     name: Final = "parquet"
-    layers: Final = "*"
     columns: Final = FRAME_COLUMNS
-    resumable: Final = True
 
     def check(self) -> None:
         """Make sure that pyarrow is there."""

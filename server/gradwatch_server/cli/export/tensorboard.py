@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from gradwatch_server.cli.export.about import About
+import numpy as np
+
+from gradwatch_server.cli.export.about import RUN_NAMES, About
 from gradwatch_server.cli.export.format import Sealed, library
-from gradwatch_server.cli.export.page import Page
-from gradwatch_server.cli.export.tags import PREFIX, epoch_folder, tagged
+from gradwatch_server.cli.export.page import RUN, Numbers, Page
+from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.series.buckets import STATS
 from gradwatch_wire.columns import L2
+
+PREFIX: Final = "gradwatch"
+"""Beginning of the tags of all series."""
 
 
 class TensorBoard:
     """Event files, a series per number of the run and per column of a layer."""
 
     name: Final = "tensorboard"
-    layers: Final = "*"
     columns: Final = (L2,)
-    resumable: Final = True
 
     def check(self) -> None:
         """Make sure that tensorboardX is there."""
@@ -46,7 +51,7 @@ class TensorBoardWriter:
     def add(self, page: Page) -> None:
         """Write a page, an event for each step."""
         summary = _library("proto.summary_pb2").Summary
-        series = tagged(page, self._about)
+        series = list(_all_series(page, self._about))
         times_s = (page.times_ns / 1e9).tolist()
         for row, step in enumerate(page.steps.tolist()):
             found = [
@@ -75,7 +80,7 @@ class TensorBoardWriter:
 
     def _file(self, epoch: int) -> Any:
         """Return the file of an epoch: its steps went back, so that it is a run of its own."""
-        folder = epoch_folder(self._about, epoch)
+        folder = f"epoch-{epoch}" if len(self._about.facts["epochs"]) > 1 else ""
         if folder not in self._open:
             path = self._directory / folder / f"events.out.tfevents.0.gradwatch.{self._parts:05}"
             path.parent.mkdir(exist_ok=True)
@@ -98,6 +103,50 @@ class TensorBoardWriter:
         for file in self._open.values():
             file.close()
         self._open = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Series:
+    """Series over the steps of a page.
+
+    Args:
+        tags: (series,) their tags.
+        numbers: (steps, series) their numbers.
+    """
+
+    tags: Sequence[str]
+    numbers: Numbers
+
+    def at(self, row: int) -> list[tuple[str, float]]:
+        """Return the tags and numbers of a step, of the series that have one."""
+        there = np.flatnonzero(self.numbers.known[row]).tolist()
+        values = self.numbers.values[row].tolist()
+        return [(self.tags[at], values[at]) for at in there]
+
+
+def _all_series(page: Page, about: About) -> Iterator[_Series]:
+    """Yield the series of a page; of buckets min, max and mean, each under a tag of its own."""
+    tags = [f"{PREFIX}/{name}" for name in RUN_NAMES]
+    yield from _of_table(page, RUN, tags, slice(None))
+    if about.choice.layers is None:
+        return
+    names = [own.name for own in about.layers]
+    items = np.flatnonzero(page.places < len(names))  # later ones joined after the export began
+    for column in about.choice.columns:
+        tags = [f"{PREFIX}/layer/{names[place]}/{column}" for place in page.places[items]]
+        yield from _of_table(page, column, tags, items)
+
+
+def _of_table(
+    page: Page, table: str, tags: Sequence[str], items: slice | IndexArray
+) -> Iterator[_Series]:
+    if table in page.rows:
+        own = page.rows[table]
+        yield _Series(tags, Numbers(own.values[:, items], own.known[:, items]))
+    elif table in page.buckets:
+        for stat in STATS[:-1]:
+            values = page.buckets[table][stat].astype(np.float64)[:, items]
+            yield _Series([f"{tag}/{stat}" for tag in tags], Numbers(values, ~np.isnan(values)))
 
 
 def _library(module: str) -> ModuleType:
