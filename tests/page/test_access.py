@@ -9,7 +9,7 @@ import pytest
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, feed
 from tests.support.aggregator import Aggregator
 
-PAGES = ["/", "/?run=gpt", "/?page=rules", "/?page=silences", "/?run=gpt&run=mlp"]
+PAGES = ["/", "/?run=gpt", "/?page=rules", "/?page=silences"]
 
 
 @pytest.fixture

@@ -90,7 +90,6 @@ def test_views_that_were_left_keep_nothing(tab: Any, aggregator: Aggregator, pee
         f"/?run=gpt&layer={POISONED}&step={POISON_STEP}",
         "/",
         f"/?run=gpt&alert={alert['id']}",
-        "/?run=gpt&run=gpt",
         "/?page=rules",
     ]
     shown = tab("/")

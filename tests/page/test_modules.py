@@ -53,8 +53,8 @@ def test_numbers_are_as_people_compare_them(shown: Any, value: object, text: str
 def test_addresses_survive(shown: Any) -> None:
     """A state goes into the address and comes back, whatever the names are."""
     state = {
-        "runs": ["a&b=c d", "__proto__"],
-        "attempts": [2, 1],
+        "run": "a&b=c d",
+        "attempt": 2,
         "open": ["h.1", "x,y"],
         "from": 3,
         "to": 90,
@@ -69,7 +69,23 @@ def test_addresses_survive(shown: Any) -> None:
 def test_addresses_that_are_wrong_are_read_as_far_as_they_go(shown: Any) -> None:
     found = shown.module("address", "return m.parseAddress(a)", "?run=x&from=-1&to=1e9&step=abc")
 
-    assert found == {"runs": ["x"], "attempts": []}
+    assert found == {"run": "x"}
+
+
+def test_parts_of_an_address_that_the_page_leaves_out_are_told(shown: Any) -> None:
+    """Others, numbers that are none, and what stands twice; modules may be several."""
+    search = "?run=x&run=y&step=abc&open=a&open=b&beside=z"
+
+    found = shown.module("address", "return m.unknownParts(a)", search)
+
+    assert found == ["run=y", "step=abc", "beside=z"]
+
+
+def test_names_of_several_lines_have_room(shown: Any) -> None:
+    written = shown.module("charts/marks", "return m.roomForNames(a)", [{"label": "one"}] * 2)
+    plain = shown.module("charts/marks", "return m.roomForNames(a)", [{"label": "one"}])
+
+    assert written > plain
 
 
 def test_what_cannot_be_seen_is_written_out(shown: Any) -> None:

@@ -250,19 +250,3 @@ def test_a_range_is_dragged_in_a_curve_and_is_in_the_address(
     mouse.up()
     shown.page.wait_for_url("**from=14&to=30**")
     shown.page.locator(".surface[aria-label*='17 steps']").wait_for()
-
-
-def test_lines_of_one_chart_have_names_and_dashes(
-    tab: Any, aggregator: Aggregator, peers: Any
-) -> None:
-    feed(aggregator, peers, "one")
-    feed(aggregator, peers, "two")
-    shown = tab("/?run=one&run=two")
-    shown.page.locator(".u-over").first.wait_for(state="attached")
-    keys = shown.page.locator("main svg line")
-    keys.nth(1).wait_for(state="attached")
-    dashes = [key.get_attribute("stroke-dasharray") for key in keys.all()]
-    assert len(dashes) == len(set(dashes)) == 2
-    written = shown.module("charts/marks", "return m.roomForNames(a)", [{"label": "one"}] * 2)
-    plain = shown.module("charts/marks", "return m.roomForNames(a)", [{"label": "one"}])
-    assert written > plain

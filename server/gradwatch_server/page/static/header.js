@@ -59,21 +59,9 @@ export class Header {
     const add = (part) =>
       parts.push(element("span", { class: "separator", "aria-hidden": "true" }, "▸"), part);
     if (state.page) add(element("span", {}, state.page));
-    state.runs.forEach((run, at) => {
-      const attempt = state.attempts[at] === undefined ? [] : [state.attempts[at]];
-      add(
-        element(
-          "a",
-          {
-            href: formatAddress({
-              runs: [run],
-              attempts: state.runs.length > 1 ? attempt : state.attempts.slice(0, 1),
-            }),
-          },
-          nameOf(run, 60),
-        ),
-      );
-    });
+    const { run, attempt } = state;
+    if (run !== undefined)
+      add(element("a", { href: formatAddress({ run, attempt }) }, nameOf(run, 60)));
     if (state.alert) add(element("span", {}, "alert"));
     fill(this.where, parts);
     fill(this.controls, view?.controls ?? []);

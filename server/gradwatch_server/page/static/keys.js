@@ -50,7 +50,7 @@ function act(page, key) {
 function up(page) {
   const { state } = page;
   if (state.layer || state.step !== undefined) page.go({ layer: "", step: undefined });
-  else if (state.alert && state.runs.length) page.go({ alert: "" });
+  else if (state.alert && state.run !== undefined) page.go({ alert: "" });
   else page.go("/");
 }
 

@@ -4,7 +4,6 @@ import "./data/early.js"; // before anything is asked for here
 import { formatAddress, parseAddress, unknownParts, viewOf } from "./address.js";
 import { alertPage } from "./views/alert.js";
 import { dropAhead, getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
-import { comparePage } from "./views/compare.js";
 import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
@@ -24,7 +23,6 @@ const HIDDEN_MS = 60000;
 const OVER_MS = 60000; // nothing comes but another attempt
 const VIEWS = {
   alert: alertPage,
-  compare: comparePage,
   rules: rulesPage,
   run: runPage,
   runs: runsPage,
@@ -122,7 +120,7 @@ class Page {
 
   /** Open the stream that a view needs, unless it is open. */
   follow(state) {
-    const run = state.runs.length === 1 ? state.runs[0] : null;
+    const run = state.run ?? null;
     if (this.stream && this.stream.run === run) return;
     this.stream?.close();
     this.stream = new Stream({
@@ -237,7 +235,7 @@ class Page {
 
 // What makes another view of it; all else a view shows by itself.
 function identity(state) {
-  return JSON.stringify([state.page, state.alert, state.runs, state.attempts]);
+  return JSON.stringify([state.page, state.alert, state.run, state.attempt]);
 }
 
 globalThis.gradwatchPage = new Page();

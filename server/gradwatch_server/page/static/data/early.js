@@ -7,8 +7,7 @@ import { healthQuestion, heatQuestion, RUN_CURVES, seriesQuestion } from "./ques
 const state = parseAddress(location.search);
 
 if (viewOf(state) === "run") {
-  const [run] = state.runs;
-  const [attempt] = state.attempts;
+  const { run, attempt } = state;
   askAhead(pathOf(...healthQuestion(run, attempt)));
   askAhead(tensorsPath(...heatQuestion(run, attempt, state)));
   askAhead(tensorsPath(...seriesQuestion(run, attempt, state, { columns: RUN_CURVES })));

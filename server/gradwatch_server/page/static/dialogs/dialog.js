@@ -1,6 +1,6 @@
 // A dialog over the page, which is gone when it is closed.
 
-import { button, element } from "../element.js";
+import { element } from "../element.js";
 
 /** Open a dialog. */
 export function openDialog(title, ...content) {
@@ -9,10 +9,4 @@ export function openDialog(title, ...content) {
   document.body.append(shown);
   shown.showModal();
   return shown;
-}
-
-/** Return the head of a dialog that only shows something: its title, and a button that closes it. */
-export function dialogHead(title) {
-  const close = button("Close", () => close.closest("dialog").close(), { class: "push" });
-  return element("div", { class: "row" }, element("h2", {}, title), close);
 }

@@ -1,8 +1,8 @@
 // The list of all keys, and the switch that turns them off.
 
 import { keep, recall } from "../choices.js";
-import { element } from "../element.js";
-import { dialogHead, openDialog } from "./dialog.js";
+import { button, element } from "../element.js";
+import { openDialog } from "./dialog.js";
 
 const CHOICE = "keys";
 const HELP = [
@@ -12,7 +12,6 @@ const HELP = [
   ["[ ]", "previous and next alert"],
   ["l", "follow the newest steps"],
   ["p", "pause, go on"],
-  ["c", "compare with another run"],
   ["u", "UTC or local time"],
   ["y", "copy the address"],
   ["Esc", "one level up"],
@@ -47,9 +46,10 @@ export function showKeys() {
     ),
     element("dd", {}, what),
   ]);
-  openDialog(
+  const close = button("Close", () => shown.close(), { class: "push" });
+  const shown = openDialog(
     "Keys",
-    dialogHead("Keys"),
+    element("div", { class: "row" }, element("h2", {}, "Keys"), close),
     element("dl", { class: "keys" }, rows),
     element("p", {}, element("label", {}, switched, " keys are on")),
   );

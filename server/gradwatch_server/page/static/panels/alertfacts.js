@@ -160,8 +160,8 @@ export function layers(alert) {
             "a",
             {
               href: formatAddress({
-                runs: [alert.run],
-                attempts: [alert.attempt],
+                run: alert.run,
+                attempt: alert.attempt,
                 layer: each.name ?? each,
                 step: alert.origin.step,
               }),

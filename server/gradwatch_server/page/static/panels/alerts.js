@@ -21,7 +21,7 @@ export function inOrder(alerts) {
 
 /** Return where an alert's own page is. */
 export function alertAddress(alert) {
-  return formatAddress({ runs: [alert.run], alert: alert.id });
+  return formatAddress({ run: alert.run, alert: alert.id });
 }
 
 /** Return what is said of how it stands: `firing · 31 s ago · acknowledged by ada`. */

@@ -1,11 +1,11 @@
 // Curves of what is neither a layer nor the run: gains of blocks, ratios of groups.
 
 import { Chart } from "../charts/chart.js";
-import { DASHES } from "../charts/linekey.js";
 import { SeriesSource } from "../data/rundata.js";
 import { element, printable } from "../element.js";
 
-const MOST = 4; // lines that can be told apart
+// Lines of one chart, in their order: colour alone tells nobody apart.
+const DASHES = [undefined, [6, 3], [2, 3], [8, 3, 2, 3]];
 
 /** One chart of them. */
 export class ItemCurves {
@@ -27,7 +27,7 @@ export class ItemCurves {
     this.element.hidden = !names.length;
     if (!names.length) return;
     if (!this.names.length || !this.names.every((name) => names.includes(name))) {
-      this.names = names.slice(0, MOST);
+      this.names = names.slice(0, DASHES.length);
       const { kind, names: layers } = this;
       this.source = new SeriesSource(this.run, this.attempt, {
         columns: [this.column],

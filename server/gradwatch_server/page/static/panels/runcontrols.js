@@ -1,7 +1,6 @@
-// The choices in the head of a run's page: which attempt, which steps, compared with what.
+// The choices in the head of a run's page: which attempt, which steps.
 
 import { isFollowing } from "../data/rundata.js";
-import { askToCompare } from "../dialogs/choosing.js";
 import { button, element, fill } from "../element.js";
 import { whole } from "../numbers.js";
 
@@ -10,8 +9,8 @@ const USUAL = 512;
 
 /** The controls of one run. */
 export class RunControls {
-  constructor(page, run, attempt) {
-    Object.assign(this, { page, run, attempt, facts: null });
+  constructor(page, attempt) {
+    Object.assign(this, { page, attempt });
     this.range = element("select", {
       "aria-label": "Steps shown",
       onchange: () => this.chooseRange(),
@@ -19,24 +18,19 @@ export class RunControls {
     this.attempts = element("select", {
       "aria-label": "Attempt",
       hidden: true,
-      onchange: () => page.go({ attempts: [Number(this.attempts.value)] }),
+      onchange: () => page.go({ attempt: Number(this.attempts.value) }),
     });
     this.follow = button("Follow", () => this.followNewest(page.state.last), {
       hidden: true,
       title: "Follow the newest steps (l)",
     });
-    const compare = button("Compare…", () => this.compare(), {
-      class: "wide",
-      title: "Put another run over this one (c)",
-    });
-    this.elements = [this.attempts, this.range, this.follow, compare];
+    this.elements = [this.attempts, this.range, this.follow];
   }
 
   /** Show the attempts of a run; @param {any} facts as `/runs/{run}` gives them */
   showAttempts(facts) {
     const all = facts?.attempts ?? [];
     const key = JSON.stringify(all.map((each) => each.attempt));
-    this.facts = facts;
     this.attempts.hidden = all.length < 2;
     if (this.attempts.dataset.key === key) return;
     this.attempts.dataset.key = key;
@@ -86,10 +80,6 @@ export class RunControls {
 
   showAll() {
     this.page.go({ from: 0, to: undefined, last: undefined });
-  }
-
-  compare() {
-    return askToCompare(this.page, this.run, this.attempt, this.facts);
   }
 }
 

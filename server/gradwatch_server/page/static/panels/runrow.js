@@ -1,7 +1,7 @@
 // A run as a row of the list. Its link stays the same element as long as the run is there, so that
 // neither the keyboard nor a click loses it.
 
-import { runAddress } from "../address.js";
+import { formatAddress } from "../address.js";
 import { drawSparkline, sparkline } from "../charts/sparkline.js";
 import { element, fill, nameOf, setText } from "../element.js";
 import { count, scoreText, seconds, short, whole } from "../numbers.js";
@@ -36,7 +36,7 @@ export class RunRow {
     this.norm = element("span");
     fill(
       this.cells[1],
-      element("a", { class: "whole", href: runAddress(run) }, nameOf(run, 80)),
+      element("a", { class: "whole", href: formatAddress({ run }) }, nameOf(run, 80)),
       this.attempt,
     );
     fill(this.cells[4], element("span", { class: "sparkcell" }, this.spark, this.norm));

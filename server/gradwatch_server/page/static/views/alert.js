@@ -55,7 +55,7 @@ export function alertPage(page, state) {
           found ? "This alert is not there any more" : "There is no such alert, or not any more",
         ),
         element("p", {}, printable(error.message)),
-        element("p", {}, element("a", { href: formatAddress({ runs: state.runs }) }, "To the run")),
+        element("p", {}, element("a", { href: formatAddress({ run: state.run }) }, "To the run")),
       );
       return;
     }
@@ -72,8 +72,8 @@ export function alertPage(page, state) {
     curves ??= new CurvesAround(alert.run, alert.attempt, origin.step, layer);
     setIcon(ICONS[alert.severity] ?? "unknown");
     const show = formatAddress({
-      runs: [alert.run],
-      attempts: [alert.attempt],
+      run: alert.run,
+      attempt: alert.attempt,
       step: origin.step,
       layer: layer ?? alert.layers?.[0],
       from: Math.max(0, origin.step - AROUND),
@@ -92,7 +92,7 @@ export function alertPage(page, state) {
         "p",
         { class: "soft" },
         "run ",
-        element("a", { href: formatAddress({ runs: [alert.run] }) }, nameOf(alert.run)),
+        element("a", { href: formatAddress({ run: alert.run }) }, nameOf(alert.run)),
         ` · attempt ${alert.attempt} · `,
         agoOf(alert.updated_at),
         `, ${clock(alert.updated_at)}`,

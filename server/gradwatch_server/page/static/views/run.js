@@ -25,8 +25,7 @@ const AROUND = 64; // steps
 
 /** @returns the view of one run at one attempt */
 export function runPage(page, state) {
-  const [run] = state.runs;
-  const [attempt] = state.attempts;
+  const { run, attempt } = state;
   const parameters = { attempt };
   const heat = new HeatSource(run, attempt);
   const series = new SeriesSource(run, attempt, { columns: RUN_CURVES });
@@ -59,7 +58,7 @@ export function runPage(page, state) {
   const drawer = new LayerPanel(page, run, attempt);
   const alerts = new Panel("Alerts");
   alerts.element.id = "alerts";
-  const controls = new RunControls(page, run, attempt);
+  const controls = new RunControls(page, attempt);
   const beside = new Beside(page, run, attempt);
   const parts = [lines.element, cells.element, beside.element, alerts.element];
   const removal = element(
@@ -260,7 +259,6 @@ export function runPage(page, state) {
   function key(name) {
     if (name === "l") return (controls.followNewest(page.state.last), true);
     if (name === "0") return (controls.showAll(), true);
-    if (name === "c") return (controls.compare(), true);
     if (name === "[" || name === "]") return (nextAlert(name === "]" ? 1 : -1), true);
     if (name === "t") charts.forEach((chart) => chart.toggleTable());
     return picture.keys.key(name);
