@@ -1,30 +1,31 @@
-"""The HTTP server: uvicorn, with our acceptor and our limits."""
+"""The HTTP server: uvicorn, with our limits of connections."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
-from typing import Final, cast
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from gradwatch_server.addresses import is_wildcard, split_address
-from gradwatch_server.api.acceptor import Acceptor
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.garbage import GarbageCollector
-from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.settings import Settings
 
 LATER_S: Final = 5
-"""uvicorn ends what is idle so much later than the limits do, which count it."""
+"""uvicorn ends an idle connection so much later than `Connection`, which counts it."""
+
+ACCEPTS: Final = 2
+"""Connections that are accepted at once: they take files until those above the limit are closed."""
 
 GRACE_S: Final = 1
 """How long open requests may take to end at shutdown; the streams end by themselves."""
@@ -34,44 +35,35 @@ class HttpServer(uvicorn.Server):
     """Ends the alert streams first: uvicorn waits for open responses before anything else."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        alert_stream: AlertStream,
-        limits: ConnectionLimits,
-        log_limits: LogLimits,
-        collector: GarbageCollector,
+        self, config: uvicorn.Config, alert_stream: AlertStream, limits: ConnectionLimits
     ) -> None:
         super().__init__(config)
-        self._acceptors: list[Acceptor] = []
-        self._collector = collector
         self._alert_stream = alert_stream
         self._limits = limits
-        self._log_limits = log_limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections as the limits allow."""
-        await super().startup(sockets=[])  # it would accept all that wait at once
-        self._acceptors = [
-            Acceptor(listening, self._limits, self._connection, self.config.ssl)
-            for listening in sockets or ()
-        ]
-        self._limits.start(self._look)
+        """Accept connections; a TLS handshake has the time that a header has.
 
-    def _connection(self) -> Connection:
-        made = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
+        uvicorn can set neither that nor how many asyncio accepts before it looks at one of them.
+        """
+        await super().startup(sockets=[])
+        config = self.config
+        handshake_s = self._limits.use.limits.header_s if config.ssl is not None else None
+        for listening in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=listening,
+                ssl=config.ssl,
+                backlog=ACCEPTS,
+                ssl_handshake_timeout=handshake_s,
+            )
+            listening.listen(config.backlog)
+            self.servers.append(server)
+
+    def _connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return cast("Connection", made)
-
-    def _look(self) -> None:
-        self._log_limits.tell()
-        self._collector.look()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, then end what is open."""
-        for acceptor in self._acceptors:
-            acceptor.close()
-        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End the streams, and then the rest."""
@@ -104,14 +96,21 @@ class Ending:
             raise GradwatchError(why)
 
 
-def http_config(settings: Settings, app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
-    """Return how an app is served on limited connections."""
+def http_config(
+    settings: Settings,
+    app: ASGIApp,
+    limits: ConnectionLimits,
+    every_second: Callable[[], Awaitable[None]],
+) -> uvicorn.Config:
+    """Return how an app is served on limited connections, and what is done once a second."""
     return uvicorn.Config(
         app,
         loop="asyncio",
         http=Connection.under(limits),
         ws="none",
-        timeout_keep_alive=math.ceil(limits.idle_s) + LATER_S,
+        timeout_keep_alive=math.ceil(limits.use.limits.idle_s) + LATER_S,
+        callback_notify=every_second,
+        timeout_notify=0,
         ssl_certfile=settings.http_tls_cert,
         ssl_keyfile=settings.http_tls_key,
         log_config=None,
@@ -144,7 +143,7 @@ def bind(address: str) -> socket.socket:
     host, port = split_address(address)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like that
         why = getattr(error, "strerror", None) or error
         msg = f"cannot bind the HTTP address {address}: {why}; give a free one with --http"

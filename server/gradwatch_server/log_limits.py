@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 GUARDED: Final = (
     "asyncio",
     "uvicorn.error",
-    "gradwatch_server.api.connection_limits",
     "gradwatch_server.api.event_stream",
 )
 """Loggers whose lines peers can cause."""

@@ -123,8 +123,13 @@ class _Aggregator:
     def run(self, announce: Callable[[str, str], None], reloading: RulesReload) -> None:
         """Run until told to stop."""
         stack, engine, collector = self._stack, self._engine, GarbageCollector()
-        config = http_config(self._settings, self._secured_app(), self._limits)
-        server = HttpServer(config, self._alert_stream, self._limits, self._log_limits, collector)
+
+        async def every_second() -> None:
+            self._log_limits.tell()
+            collector.look()
+
+        config = http_config(self._settings, self._secured_app(), self._limits, every_second)
+        server = HttpServer(config, self._alert_stream, self._limits)
         self._ending.server = server
         stack.enter_context(quiet_signals(server))
         stack.enter_context(collector.pausing_briefly())

@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's own, which send at once and keep to the limits of connections."""
+"""HTTP connections: uvicorn's own, with deadlines and a limit; their answers leave at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gradwatch_server.api.connection_limits import ConnectionLimits, Held, Phase, untaken
+from gradwatch_server.api.connection_limits import ConnectionLimits, untaken
 from gradwatch_server.api.problems import Problem
 
 CONNECTION: Final = "gradwatch.connection"
@@ -22,39 +22,38 @@ CONNECTION: Final = "gradwatch.connection"
 MALFORMED: Final = "http"
 """Kind under which requests that are no HTTP are counted."""
 
+HEADER: Final = "header_s"
+BODY: Final = "body_s"
+IDLE: Final = "idle_s"
+WRITE: Final = "write_s"
+"""Budgets with the deadline of what a connection waits for."""
+
 _TOO_LATE: Final = {
-    Phase.HEADER: "the header of the request did not come in time",
-    Phase.BODY: "the body of the request did not come in time",
+    HEADER: "the header of the request did not come in time",
+    BODY: "the body of the request did not come in time",
 }
 
 
 class Connection(H11Protocol):
-    """A connection that keeps to limits, and whose requests know it: only it can end at once.
+    """A connection with a deadline for each thing that its caller can keep waiting.
 
     Small answers leave at once. asyncio sees to that itself only for sockets that name TCP as their
     protocol, which those of `socket.create_server` do not: an answer in two writes then waits 40 ms
     for the reader's delayed acknowledgement.
     """
 
-    limits: ClassVar[ConnectionLimits | None] = None
-    _held: Held | None = None
+    limits: ClassVar[ConnectionLimits]
+    _waiting_for: str | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _unsent = 0  # bytes that the caller had not taken at the last look
 
     @classmethod
     def under(cls, limits: ConnectionLimits) -> type[Connection]:
         """Return the class of connections that keep to limits."""
         return type("LimitedConnection", (cls,), {"limits": limits})
 
-    def count_as(self, held: Held) -> None:
-        """Say before it begins what is noted of it."""
-        self._held = held
-
-    @property
-    def phase(self) -> Phase:
-        """What the connection waits for, as far as that is noted."""
-        return self._held.phase if self._held is not None else Phase.ANSWER
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
-        """Begin."""
+        """Begin; refuse a connection above the limit, so that those below it are served."""
         super().connection_made(transport)
         connected: socket.socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):  # the other end is gone already
@@ -62,70 +61,102 @@ class Connection(H11Protocol):
         self.app_state = {**self.app_state, CONNECTION: self}
         address = self.client[0] if self.client else "an unknown address"
         self.logger = _PeerLogger(self.logger, {"peer": address})  # type: ignore[assignment]
-        if self._held is not None:
-            self._held.connection = self
+        if len(self.connections) > self.limits.most:
+            self.logger.warning("All HTTP connections are taken: a further one is refused")
+            self.limits.use["http_connections"].num_refused += 1
+            self._refuse(503, f"all {self.limits.most} HTTP connections are taken; try again soon")
+        self._note_number()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         super().connection_lost(exc)
-        if self._held is not None and self.limits is not None:
-            self.limits.lost(self._held)
-        # Else it is freed only when garbage is collected.
+        self._note_number()
+        self._wait_for(None)
+        # Else the connection is freed only when garbage is collected.
         self.app_state = {}
         self.cycle = None  # type: ignore[assignment]  # as at its beginning
 
+    def _note_number(self) -> None:
+        self.limits.use["http_connections"].used = len(self.connections)
+
     def data_received(self, data: bytes) -> None:
         """Take what came."""
-        if self.phase is Phase.IDLE:
-            self._enter(Phase.HEADER)
         super().data_received(data)
-        self._enter(self._find_phase())
+        self._wait()
 
     def on_response_complete(self) -> None:
         """Note that a request was answered."""
-        self._enter(Phase.IDLE)
-        super().on_response_complete()  # which goes on with a request that waits
-        self._enter(self._find_phase())
+        super().on_response_complete()  # begins with a request that waits
+        self._wait()
 
-    def begin_stream(self) -> None:
-        """Note that the answer has no end."""
-        self._enter(Phase.STREAM)
+    def pause_writing(self) -> None:
+        """Note that the caller does not take what is sent."""
+        super().pause_writing()
+        self._wait()
 
-    def _find_phase(self) -> Phase:
+    def resume_writing(self) -> None:
+        """Note that the caller took it."""
+        super().resume_writing()
+        self._wait()
+
+    # Deadlines
+
+    def _wait(self) -> None:
+        """Keep the deadline of what the connection waits for now."""
+        self._wait_for(self._find_wait())
+
+    def _find_wait(self) -> str | None:
+        """Return the budget of what the connection waits for, None for an answer of ours."""
+        is_flushing = self.transport.is_closing() and self.transport.get_write_buffer_size()
+        if self.flow.write_paused or is_flushing:
+            return WRITE
         if self._has_body():
-            return Phase.BODY
-        if self.conn.their_state is h11.IDLE:
-            is_begun = self.phase is Phase.HEADER or self.conn.trailing_data[0]
-            return Phase.HEADER if is_begun else Phase.IDLE
-        return Phase.STREAM if self.phase is Phase.STREAM else Phase.ANSWER
+            return BODY
+        if self.conn.their_state is not h11.IDLE:
+            return None
+        return HEADER if self.cycle is None or self.conn.trailing_data[0] else IDLE
 
-    def _enter(self, phase: Phase) -> None:
-        if self._held is not None and self.limits is not None and phase is not self._held.phase:
-            self._held.enter(phase, self.limits.now_s())
+    def _wait_for(self, budget: str | None) -> None:
+        """Begin to wait for something else; a wait that goes on keeps its deadline."""
+        if budget == self._waiting_for:
+            return
+        self._waiting_for = budget
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if budget is not None:
+            self._unsent = untaken(self.transport)
+            self._deadline = self.loop.call_later(self.limits.use.limit(budget), self._expire)
 
-    def unsent(self) -> int:
-        """Return bytes of answers that the caller has not taken yet."""
-        return untaken(self.transport)
-
-    def expire(self) -> None:
-        """End the connection, for the caller took too long; say so if it asked for something."""
-        why = _TOO_LATE.get(self.phase)
-        if why is not None and (self._has_body() or self.conn.trailing_data[0]):
-            self._refuse(408, why)
+    def _expire(self) -> None:
+        """End the connection, unless the caller of a long answer took some of it meanwhile."""
+        budget, before = self._waiting_for, self._unsent
+        unsent = untaken(self.transport)
+        self._waiting_for = None
+        if budget in (WRITE, IDLE) and 0 < unsent < before:
+            self._wait_for(budget)
+            return
+        if budget is None:
+            return
+        self.limits.use[budget].num_refused += 1
+        is_begun = self._has_body() or self.conn.trailing_data[0]
+        if unsent or budget == WRITE:
+            self.logger.warning("The caller does not take its answer")
+            self.transport.abort()  # a close would wait until the caller has read all
+        elif budget in _TOO_LATE and is_begun:
+            self._refuse(408, _TOO_LATE[budget])
         else:
             self.transport.close()
 
     def _has_body(self) -> bool:
         return self.conn.their_state is h11.SEND_BODY
 
-    def abort(self) -> None:
-        """End the connection at once: a close would wait until the caller has read all."""
-        self.transport.abort()
+    # Answers in place of the app
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""
-        if self.limits is not None:
-            self.limits.refused[MALFORMED] += 1
+        self.limits.refused[MALFORMED] += 1
         self._refuse(400, msg)
 
     def _refuse(self, status: int, detail: str) -> None:

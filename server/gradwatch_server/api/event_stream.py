@@ -1,9 +1,8 @@
-"""Server-sent events: the response, which gives up on readers who do not read."""
+"""Server-sent events: the response, which keeps its place among the streams."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -35,15 +34,10 @@ class EventStream(StreamingResponse):
 
     # FastAPI reads the status off the signature when it describes the API.
     def __init__(
-        self,
-        events: AsyncIterator[bytes],
-        limit: StreamLimit,
-        write_s: float,
-        status_code: int = 200,
+        self, events: AsyncIterator[bytes], limit: StreamLimit, status_code: int = 200
     ) -> None:
         super().__init__(events, status_code, headers=UNBUFFERED)
         self._limit = limit
-        self._write_s = write_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream, until the end or until the place is given to another one."""
@@ -53,68 +47,43 @@ class EventStream(StreamingResponse):
             return
         connection: Connection | None = scope.get("state", {}).get(CONNECTION)
         transport = None if connection is None else connection.transport
-        if connection is not None:
-            connection.begin_stream()
-        caller = (scope.get("client") or ("",))[0]
-        place = self._limit.acquire(caller, transport)
-        reader = _Impatient(place, transport, self._write_s, send)
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        place = self._limit.acquire((scope.get("client") or ("",))[0], transport)
+        has_begun = False
+
+        async def look_and_send(message: Message) -> None:
+            nonlocal has_begun
+            place.look()
+            has_begun = True
+            await send(message)
+
         try:
             async with place.hold():
-                await super().__call__(scope, receive, reader.send)
+                await super().__call__(scope, receive, look_and_send)
         except TimeoutError:
             if not place.evicted:
                 raise
-            await reader.tell_evicted()
+            await _tell_evicted(place, transport, send, has_begun=has_begun)
         finally:
             self._limit.release(place)
 
 
-class _Impatient:
-    """Sends to one reader, and ends the connection when it does not read."""
-
-    def __init__(
-        self, place: Place, transport: asyncio.Transport | None, write_s: float, send: Send
-    ) -> None:
-        self._place = place
-        self._send = send
-        self._write_s = write_s
-        self._transport = transport
-        self._has_begun = False
-        if transport is not None:
-            sock = transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-
-    async def send(self, message: Message) -> None:
-        self._place.look()
-        self._has_begun = True
-        try:
-            async with asyncio.timeout(self._write_s):
-                await self._send(message)
-        except TimeoutError as error:
-            self._log("does not read")
-            if self._transport is None:
-                msg = "the reader does not read"
-                raise OSError(msg) from error
-            # A close would wait until the reader has read what is buffered.
-            self._transport.abort()
-
-    async def tell_evicted(self) -> None:
-        """End the stream of one whose place another one got."""
-        self._log("had its place for the longest time")
-        if self._transport is not None and (self._place.untaken() or not self._has_begun):
-            self._transport.abort()
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._write_s):
-                await self._send({"type": "http.response.body", "body": EVICTED})
-
-    def _log(self, why: str) -> None:
-        logger.info(
-            "a reader of the alert stream, from %s, %s: its stream is ended",
-            self._place.caller,
-            why,
-            extra={"peer": self._place.caller},
-        )
+async def _tell_evicted(
+    place: Place, transport: asyncio.Transport | None, send: Send, *, has_begun: bool
+) -> None:
+    """End the stream of a reader whose place another one got."""
+    logger.info(
+        "a reader of the alert stream, from %s, had its place for the longest time: "
+        "its stream is ended",
+        place.caller,
+        extra={"peer": place.caller},
+    )
+    if transport is not None and (place.untaken() or not has_begun):
+        transport.abort()  # a close would wait until the reader has read what is buffered
+    else:
+        await send({"type": "http.response.body", "body": EVICTED})
 
 
 async def alert_lines(

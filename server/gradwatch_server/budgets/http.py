@@ -18,7 +18,7 @@ class HttpBudgets(BaseModel):
         "all",
         "Connections to HTTP, at most a quarter of the files that may be open (ulimit -n).",
         why="twice the streams",
-        at_limit="the connection that is idle longest is closed",
+        at_limit="a further one is answered 503 and closed",
         least=16,
     )
     header_s: float = _budget(
@@ -69,13 +69,13 @@ class HttpBudgets(BaseModel):
         at_limit="of its own streams the one whose reader took nothing for the longest time is "
         "closed, else the oldest; its reader goes on where it was",
     )
-    stream_write_s: float = _budget(
+    write_s: float = _budget(
         30.0,
         "s",
         "address",
-        "Time in which the reader of a stream has to take what is sent.",
+        "Time in which a caller has to take some of an answer that waits for it.",
         why="a laptop that wakes up takes some seconds",
-        at_limit="the stream is closed; its reader goes on where it was",
+        at_limit="the connection is closed; the reader of a stream goes on where it was",
         least=0.1,
         most=3_600.0,
     )

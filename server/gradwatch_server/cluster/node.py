@@ -190,8 +190,13 @@ class _Node:
             self._settings, self._advertised, self._made.keys, self._parts.stream_tokens
         )
         app = SecurityMiddleware(front, policy)
-        config = http_config(self._settings, app, self._limits)
-        server = HttpServer(config, self._alert_stream, self._limits, self._log_limits, collector)
+
+        async def every_second() -> None:
+            self._log_limits.tell()
+            collector.look()
+
+        config = http_config(self._settings, app, self._limits, every_second)
+        server = HttpServer(config, self._alert_stream, self._limits)
         self._ending.server = server
         stack.enter_context(quiet_signals(server))
         stack.enter_context(collector.pausing_briefly())

@@ -9,7 +9,9 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
+from gradwatch_server.budget_use import BudgetUse
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -26,6 +28,8 @@ def test_each_connection_sends_at_once() -> None:
         served: asyncio.Future[socket.socket] = loop.create_future()
 
         class Watched(Connection):
+            limits = ConnectionLimits(BudgetUse())
+
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
                 served.set_result(transport.get_extra_info("socket"))

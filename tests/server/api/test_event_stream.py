@@ -33,7 +33,7 @@ def test_the_newest_of_a_caller_takes_the_place_of_his_oldest() -> None:
                 answers.put_nowait((name, message.get("status", message.get("body"))))
 
             scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "client": ("10.0.0.1", 1)}
-            await EventStream(events(), limit, 5.0)(scope, receive, send)
+            await EventStream(events(), limit)(scope, receive, send)
 
         tasks = {}
         for name in ("first", "second"):

@@ -16,6 +16,7 @@ import uvicorn
 from gradwatch_server.api import alert_stream as alert_stream_module
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
+from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
@@ -36,8 +37,13 @@ class Server:
         running.engine._on_alerts = self.stream.wake
         self.app = make_app(running.engine, running.store.alert_events, self.stream)
         self.limit = self.app.state.shared.stream_limit
+        limits = ConnectionLimits(running.engine.budget_use)
         config = uvicorn.Config(
-            self.app, port=0, log_config=None, http=Connection, timeout_graceful_shutdown=1
+            self.app,
+            port=0,
+            log_config=None,
+            http=Connection.under(limits),
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
@@ -86,7 +92,7 @@ def test_readers_who_never_read_lose_their_place_and_harm_nobody(
     server: Any, peers: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S30: all others see each event once and in order, and each event is encoded once."""
-    running, http = server(stream_write_s=1.0)
+    running, http = server(write_s=1.0)
     encoded: list[int] = []
     encode = alert_stream_module.encode_event
 

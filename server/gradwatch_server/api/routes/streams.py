@@ -64,4 +64,4 @@ def _stream(
         now = isotime(api.now_ns())
         facts = {"boot": boot_of(api), "version": __version__, "cursor": cursor, "now": now}
         lines = with_ticks(lines, event("hello", facts), moved)
-    return EventStream(lines, api.stream_limit, api.limits.stream_write_s)
+    return EventStream(lines, api.stream_limit)

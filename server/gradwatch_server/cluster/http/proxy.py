@@ -10,7 +10,6 @@ import httpx
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gradwatch_server.api.connections import CONNECTION
 from gradwatch_server.api.problems import Problem
 from gradwatch_server.api.security.access import IS_HEAD
 
@@ -81,9 +80,6 @@ class Proxy:
             logger.debug("the node at %s does not answer: %s", base, repr(error))
             return False
         response = _response(answer)
-        connection = scope.get("state", {}).get(CONNECTION)
-        if response.media_type == EVENTS and connection is not None:
-            connection.begin_stream()
         try:
             await response(scope, receive, send)
         except httpx.HTTPError as error:
