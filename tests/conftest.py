@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,9 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
+
+# pytest-xdist tells its workers a width of 80, which a console would keep from its import on.
+os.environ.pop("COLUMNS", None)
 
 STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""

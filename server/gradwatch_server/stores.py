@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
-from gradwatch_server.storage.history import History
+from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.inspection import Inspection
 from gradwatch_server.storage.ledger import Ledger
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
-from gradwatch_server.storage.sqlite.history import SQLiteHistory
+from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_server.storage.sqlite.inspection import inspect
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
@@ -119,13 +120,13 @@ def log_stream(namespace: str) -> str:
     return f"{namespace.upper()}_LOG"
 
 
-def read_store(directory: Path) -> History:
-    """Open what a data directory holds for reading, also beside the aggregator that serves it.
+def read_stored_log(directory: Path) -> Iterator[EncodedEntry]:
+    """Yield the entries of the log in a data directory, also beside the aggregator that serves it.
 
     Raises:
-        StorageError: If there is nothing, or it cannot be read.
+        StorageError: If there is none, or it cannot be read.
     """
-    return SQLiteHistory(directory)
+    return read_log(directory)
 
 
 def inspect_store(directory: Path) -> Inspection:

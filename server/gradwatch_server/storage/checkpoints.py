@@ -145,23 +145,6 @@ def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
     return found
 
 
-def load_run(saved: SavedState, name: str) -> Run | None:
-    """Return one run as it is saved, without what its window held; None if it is not, or not good.
-
-    Raises:
-        StorageError: If the store cannot be read.
-    """
-    if name not in saved.runs():
-        return None
-    try:
-        return _load_run(name, saved.run(name))
-    except StorageError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
-        logger.warning("the checkpoint of run %s cannot be used: %r", name, error)
-        return None
-
-
 def load_position(saved: SavedState) -> Position | None:
     """Return where in the log the saved runs stand; None if nothing says it.
 
@@ -173,18 +156,6 @@ def load_position(saved: SavedState) -> Position | None:
         return None if found is None else _position_of(found)
     except (DamagedError, TypeError, ValueError):
         return None
-
-
-def load_forgotten(saved: SavedState) -> dict[str, int]:
-    """Return the runs that left memory, each with its last attempt.
-
-    Raises:
-        StorageError: If the store cannot be read.
-    """
-    try:
-        return dict(_load_part(saved, _FORGOTTEN) or {})
-    except (DamagedError, TypeError, ValueError):
-        return {}
 
 
 def _position_of(plain: Any) -> Position:

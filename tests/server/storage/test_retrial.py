@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Opened, Received
-from gradwatch_server.storage import history as history_module
-from gradwatch_server.storage.retrial import Retrial, judge_again
-from gradwatch_server.storage.sqlite.history import SQLiteHistory
+from gradwatch_server.core.entries import Received
+from gradwatch_server.storage.retrial import judge_again
+from gradwatch_server.storage.sqlite import history
+from gradwatch_server.storage.sqlite.history import read_log
+from gradwatch_server.storage.sqlite.read_only import ReadOnlyDatabase
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import StorageError
 from tests.support.engine import RunningEngine
@@ -24,19 +26,18 @@ NORMS = (1.0, 1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0, 1.0, 1.0)
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Callable[..., Retrial]:
+def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
     """Judge a run of the data directory: `judge(exploding={"limit": 50, "clear": 50})`."""
 
-    def again(run: str = "gpt", **rules: Any) -> Retrial:
-        with closing(SQLiteHistory(tmp_path / "data")) as history:
-            return judge_again(history, run, Rules.model_validate(rules), 64)
+    def again(run: str = "gpt", **rules: Any) -> list[Alert]:
+        return judge_again(read_log(tmp_path / "data"), run, Rules.model_validate(rules), 64)
 
     return again
 
 
 @pytest.fixture
 def engine(start: Any, peers: Any) -> RunningEngine:
-    """An engine with a run `gpt` that exploded twice, and one that it is not about."""
+    """An engine with a run `gpt` that exploded twice, and another run."""
     running: RunningEngine = start()
     for run in ("gpt", "other"):
         peer = peers(running.endpoint, run=run).attach(("a", "b"))
@@ -45,69 +46,60 @@ def engine(start: Any, peers: Any) -> RunningEngine:
     return running
 
 
-def rows(retrial: Retrial) -> list[tuple[str, str, int, int, int | None]]:
-    return [
-        (str(row.verdict), row.either.rule, row.either.attempt, *_span(row.either))
-        for row in retrial.alerts
-    ]
-
-
-def _span(incident: Any) -> tuple[int, int | None]:
-    return incident.first_step, incident.resolved_step
+def rows(alerts: list[Alert]) -> list[tuple[str, int, int, int | None]]:
+    return [(own.rule, own.attempt, own.first_step, own.resolved_step) for own in alerts]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_what_would_have_fired_stands_beside_what_did(
+def test_a_stored_run_raises_what_the_rules_say(
     engine: RunningEngine, judge: Any, stopped: bool
 ) -> None:
     """While the engine goes on and after it stopped; with its own rules all is as it was."""
+    events = [event.alert for event in engine.store.alert_events.after(0, "gpt")]
     if stopped:
         engine.close()
-    same, strict, off = judge(), judge(**STRICT), judge(exploding={"enabled": False})
+    same = judge()
 
-    assert rows(same) == [("both", "exploding", 1, 2, 6)]
-    assert same.alerts[0].now == same.alerts[0].before
-    assert rows(strict) == [("both", "exploding", 1, 2, 6), ("only now", "exploding", 1, 7, 11)]
-    assert rows(off) == [("only before", "exploding", 1, 2, 6)]
-    (attempt,) = strict.attempts
-    assert (attempt.frames, attempt.first_step, attempt.last_step, attempt.trimmed) == (
-        *(12, 0, 11),
-        False,
-    )
-    assert strict.not_applied == 0
+    assert [(own.id, own.message) for own in same] == [
+        (events[-1]["id"], events[-1]["message"]),
+    ]
+    assert rows(same) == [("exploding", 1, 2, 6)]
+    assert rows(judge(**STRICT)) == [("exploding", 1, 2, 6), ("exploding", 1, 7, 11)]
+    assert rows(judge(exploding={"layers": ["x*"]})) == []
+    assert rows(judge(exploding={"enabled": False})) == []
+
+
+def test_an_alert_that_fires_on_has_its_last_bad_step(
+    engine: RunningEngine, judge: Any, peers: Any
+) -> None:
+    """Its last event was told before."""
+    peers(engine.endpoint, run="loud").attach(("a", "b")).steps(0, 1.0, *(200.0,) * 9)
+    engine.shows("loud", frames=10)
+    (alert,) = judge("loud")
+
+    assert (str(alert.state), alert.first_step, alert.last_step) == ("firing", 1, 9)
 
 
 def test_the_log_is_read_page_by_page(
-    engine: RunningEngine, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RunningEngine, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No read lasts long; how far it is can be shown."""
+    """No read lasts long."""
     whole = judge(**STRICT)
-    monkeypatch.setattr(history_module, "PAGE_ENTRIES", 3)
-    told: list[tuple[int, int]] = []
-    with closing(SQLiteHistory(tmp_path / "data")) as history:
-        paged = judge_again(
-            history, "gpt", Rules.model_validate(STRICT), 64, lambda *read: told.append(read)
-        )
-        _, last = history.span()
+    monkeypatch.setattr(history, "PAGE_ENTRIES", 3)
 
-    assert paged == whole
-    assert [read for read, _ in told] == [*range(3, last, 3), last]
-    assert {total for _, total in told} == {last}
+    assert judge(**STRICT) == whole
 
 
 def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
-    """Not a byte of the file, and the next start finds a store that was stopped cleanly."""
+    """Not a byte of the file."""
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
     before = file.read_bytes()
     judge(**STRICT)
 
     assert file.read_bytes() == before
-    with (
-        closing(SQLiteHistory(tmp_path / "data")) as history,
-        pytest.raises(StorageError, match="readonly"),
-    ):
-        history._db.execute("DELETE FROM log")
+    with closing(ReadOnlyDatabase(file)) as db, pytest.raises(StorageError, match="readonly"):
+        db.execute("DELETE FROM log")
 
 
 def test_a_start_after_reading_is_no_start_after_a_crash(
@@ -121,87 +113,42 @@ def test_a_start_after_reading_is_no_start_after_a_crash(
     assert "unclean" not in caplog.text
 
 
-def test_limits_are_judged_too(engine: RunningEngine, judge: Any) -> None:
-    """Patterns that match nothing are told."""
-    retrial = judge(
-        exploding={"layers": ["x*"]},
-    )
-
-    assert rows(retrial) == [("only before", "exploding", 1, 2, 6)]
-    assert retrial.warnings == [
-        "rule exploding: layers ['x*'] match none of the 2 layers in 0 named groups"
-    ]
-
-
-def test_what_is_trimmed_is_said_and_not_judged(
-    engine: RunningEngine, judge: Any, tmp_path: Path
-) -> None:
+def test_what_is_trimmed_is_not_judged(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
     """From the first step that is kept on."""
-    sessions = list(engine.engine._state.sessions.values())
-    (session,) = (own.id for own in sessions if own.hello.run == "gpt")
-    steps = [
-        (offset, entry.body.envelope.record)
+    last = next(
+        offset
         for offset, entry in engine.store.log.entries()
-        if isinstance(entry.body, Received) and entry.body.envelope.session == session
-    ]
+        if isinstance(entry.body, Received)
+        and getattr(entry.body.envelope.record, "step", -1) == len(NORMS) // 2
+    )
     engine.close()
-    last = next(offset for offset, record in steps if getattr(record, "step", -1) == 5)
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.log.trim(0, last)
     store.close()
-    retrial = judge(**STRICT)
 
-    assert rows(retrial) == [
-        ("not judged", "exploding", 1, 2, 6),
-        ("only now", "exploding", 1, 7, 11),
-    ]
-    (attempt,) = retrial.attempts
-    assert (attempt.first_step, attempt.last_step, attempt.trimmed) == (6, 11, True)
-
-
-def test_attempts_keep_their_numbers_when_earlier_ones_are_gone(
-    engine: RunningEngine, judge: Any, peers: Any, tmp_path: Path
-) -> None:
-    """The ids of alerts are made of them."""
-    peer = peers(engine.endpoint, run="gpt", job="again").attach(("a", "b"))
-    peer.steps(0, *NORMS)
-    engine.shows("gpt", attempt=2, frames=len(NORMS))
-    first = next(
-        entry.body.session
-        for _, entry in engine.store.log.entries()
-        if isinstance(entry.body, Opened) and entry.body.hello.run == "gpt"
-    )
-    engine.close()
-    both = judge()
-    assert rows(both) == [("both", "exploding", 1, 2, 6), ("both", "exploding", 2, 2, 6)]
-
-    store = SQLiteStore.open(tmp_path / "data", Clock())
-    store.db.execute("DELETE FROM log WHERE session = ?", (first,))
-    store.close()
-    newer = judge()
-    assert rows(newer) == [("not judged", "exploding", 1, 2, 6), ("both", "exploding", 2, 2, 6)]
-    assert newer.alerts[1].now == both.alerts[1].now
+    assert rows(judge(**STRICT)) == [("exploding", 1, 7, 11)]
 
 
 def test_a_damaged_entry_costs_itself_only(
     engine: RunningEngine, judge: Any, tmp_path: Path
 ) -> None:
     """Its step lacks it; the rest is judged."""
+    before = judge("other")
     engine.close()
     store = SQLiteStore.open(tmp_path / "data", Clock())
     last = store.log.last_offset
     store.db.execute("UPDATE log SET payload = x'00' WHERE log_offset = ?", (last,))
     store.close()
 
-    assert judge("other").attempts[0].frames == len(NORMS) - 1
+    assert judge("other") == before
 
 
 def test_what_is_not_there_is_said(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
     """A run, the directory, or a file of another version."""
-    with pytest.raises(StorageError, match=r"no records of run 'gpx' are in .*: gpt, other$"):
+    with pytest.raises(StorageError, match=r"no records of run 'gpx' are stored; `gradwatch runs`"):
         judge("gpx")
     with pytest.raises(StorageError, match=r"there is no .*give the aggregator's data directory"):
-        SQLiteHistory(tmp_path)
+        next(read_log(tmp_path))
     engine.close()
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.db.execute("PRAGMA user_version=99")

@@ -1,18 +1,13 @@
-"""`gradwatch rules`: shows the rules in force, checks a file, and tries it on a stored run."""
+"""`gradwatch rules`: shows the rules in force, checks a file, and judges a stored run by it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -20,12 +15,13 @@ from gradwatch_server.cli.client import get, named
 from gradwatch_server.cli.errors import clear_errors
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain
-from gradwatch_server.core.alerting.comparison import Compared, Incident
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.printable import printable
 from gradwatch_server.settings import load_settings
-from gradwatch_server.storage.retrial import JudgedAttempt, Retrial, judge_again
-from gradwatch_server.stores import read_store
+from gradwatch_server.storage.retrial import judge_again
+from gradwatch_server.stores import read_stored_log
+from gradwatch_wire.jsonable import jsonable
 
 COMMON: Final = ("enabled", "for_steps", "clear_steps", "severity", "runs", "layers", "groups")
 """Settings that have a column of their own, or are shown only where they limit."""
@@ -102,18 +98,31 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the rules of a file, and show what would have fired beside what did."""
+    """Check the rules of a file, and show the alerts that they raise in a stored run."""
     settings = load_settings(file, data=data)
     if run is None:
         _print_valid(file, settings.rules, as_json=as_json)
         return
-    with contextlib.closing(read_store(settings.data)) as history, _progress() as on_progress:
-        retrial = judge_again(history, run, settings.rules, settings.window_steps, on_progress)
+    log = read_stored_log(settings.data)
+    alerts = judge_again(log, run, settings.rules, settings.window_steps)
     if as_json:
-        print(json.dumps({"file": str(file), "run": run} | _plain(retrial)))
+        for alert in alerts:
+            print(json.dumps(jsonable(alert.to_dict())))
+    elif not alerts:
+        print("no alerts")
     else:
-        _print_valid(file, settings.rules, as_json=False)
-        _print_retrial(run, retrial)
+        for alert in alerts:
+            console.print(_line(alert), soft_wrap=True)
+
+
+def _line(alert: Alert) -> Text:
+    """Return one line, as `gradwatch tail` shows an alert, with its steps in place of times."""
+    return Text.assemble(
+        plain(f"{alert.run}/{alert.attempt} steps {alert.first_step} to {alert.last_step} "),
+        plain(f"{alert.state} "),
+        coloured(alert.severity),
+        plain(f" {alert.rule}: {alert.message}"),
+    )
 
 
 def _print_valid(file: Path, rules: Rules, *, as_json: bool) -> None:
@@ -122,81 +131,3 @@ def _print_valid(file: Path, rules: Rules, *, as_json: bool) -> None:
         return
     changed = ", ".join(rules.differing(Rules())) or "none"
     print(printable(f"{file}: valid; not as by default: {changed}"))
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show how far a long log is read, where somebody looks."""
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("reading the log", total=None)
-        yield lambda read, total: bar.update(task, completed=read, total=total)
-
-
-def _plain(retrial: Retrial) -> dict[str, Any]:
-    return {
-        "attempts": [asdict(own) for own in retrial.attempts],
-        "alerts": [asdict(own) for own in retrial.alerts],
-        "warnings": retrial.warnings,
-        "not_applied": retrial.not_applied,
-    }
-
-
-def _print_retrial(run: str, retrial: Retrial) -> None:
-    for attempt in retrial.attempts:
-        console.print(plain(f"{run}: {_judged(attempt)}"))
-    for warning in retrial.warnings:
-        console.print(plain(warning))
-    if retrial.not_applied:
-        console.print(plain(f"{retrial.not_applied} records could not be judged"))
-    if retrial.alerts:
-        console.print(_alerts_table(retrial.alerts, several=len(retrial.attempts) > 1))
-    else:
-        print("nothing fired, and nothing would have")
-
-
-def _judged(own: JudgedAttempt) -> str:
-    if own.first_step is None:
-        return f"attempt {own.attempt} has no step that is kept"
-    kept = "; what was before is not kept any more" if own.trimmed else ""
-    span = f"steps {own.first_step} to {own.last_step}"
-    return f"attempt {own.attempt} judged in {own.frames} frames, {span}{kept}"
-
-
-def _alerts_table(alerts: list[Compared], *, several: bool) -> Table:
-    headings = ("fires", "rule", "group", "severity", "from step", "to step", "layer")
-    table = Table(*(("attempt", *headings) if several else headings), box=None)
-    for row in alerts:
-        own = row.either
-        cells = [
-            plain(row.verdict),
-            plain(own.rule),
-            plain(own.group),
-            plain(_changed(row, "severity")),
-            plain(_changed(row, "first_step")),
-            plain(_until(row)),
-            plain(_layer(own)),
-        ]
-        table.add_row(*([str(own.attempt)] if several else []), *cells)
-    return table
-
-
-def _changed(row: Compared, key: str) -> str:
-    """Show a value, and what it was before if it was another."""
-    value = getattr(row.either, key)
-    before = getattr(row.before, key, value)
-    return str(value) if value == before else f"{value} (was {before})"
-
-
-def _until(row: Compared) -> str:
-    """Show when it was over, else its last bad step: events of what fires on do not say it all."""
-    own = row.either
-    if own.resolved_step is not None:
-        return str(own.resolved_step)
-    return f"{own.last_step}{' or later' if row.now is None else ''}, fires on"
-
-
-def _layer(own: Incident) -> str:
-    if own.layer is None:  # which of them was first is not known
-        return f"{own.num_layers} layers" if own.num_layers else "-"
-    return f"{own.layer} and {own.num_layers - 1} more" if own.num_layers > 1 else own.layer
