@@ -23,7 +23,7 @@ COPY --from=lines /src/node_modules/uplot/LICENSE \
 
 # The lock only limits versions here: the extras say what is installed, torch is not.
 RUN python -m venv --without-pip /opt/gradwatch \
-    && pip --python /opt/gradwatch/bin/python install --no-cache-dir --constraint requirements.lock ".[server,cluster,notify]"
+    && pip --python /opt/gradwatch/bin/python install --no-cache-dir --constraint requirements.lock ".[server,notify]"
 
 FROM python:3.11-slim
 

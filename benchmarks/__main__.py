@@ -128,41 +128,6 @@ def fairness(
 
 
 @app.command()
-def cluster_load(
-    quick: Quick = False,
-    only: Annotated[str, typer.Option(help="Parts whose name contains this.")] = "",
-    write: Annotated[
-        bool, typer.Option("--write", help="Put the tables of these parts into docs/.")
-    ] = False,
-) -> None:
-    """Nodes over NATS and PostgreSQL beside the single process: rate, CPU per record; sizing."""
-    _run("cluster_load.table", quick=quick, only=only, write=write)
-
-
-@app.command()
-def cluster_faults(
-    quick: Quick = False,
-    times: Annotated[int, typer.Option(min=1, help="How often each fault is inflicted.")] = 20,
-    lease_s: Annotated[float, typer.Option(min=1.0, help="cluster_lease_s of the nodes.")] = 3.0,
-    only: Annotated[str, typer.Option(help="Faults whose name contains this.")] = "",
-    logs: Annotated[
-        Path | None, typer.Option(help="A new directory that keeps what the processes wrote.")
-    ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/.")] = False,
-) -> None:
-    """Nodes, NATS, PostgreSQL killed, paused, cut off: what is lost, doubled, and how long."""
-    _run(
-        "cluster_faults.table",
-        quick=quick,
-        times=times,
-        lease_s=lease_s,
-        only=only,
-        logs=logs,
-        write=write,
-    )
-
-
-@app.command()
 def recovery(
     quick: Quick = False,
     rounds: Rounds = 5,

@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 
 IMPORTS: Final = {
-    "cluster": "alembic, nats, psycopg",
+    "postgres": "alembic, psycopg",
     "notify": "apprise",
     "parquet": "pyarrow.parquet",
     "tensorboard": "tensorboardX",

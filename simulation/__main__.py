@@ -6,38 +6,17 @@ import functools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import typer
 
-from simulation.nodes.simulate import simulate_nodes
-from simulation.simulate import simulate
+from simulation.simulate import Outcome, simulate
 
 CHUNK: Final = 10
 """Seeds that a process takes at once."""
-
-
-class Outcome(Protocol):
-    """What came of a seed."""
-
-    @property
-    def seed(self) -> int:
-        """The seed."""
-
-    @property
-    def violation(self) -> str | None:
-        """The promise that was broken, None if all were kept."""
-
-    @property
-    def trace(self) -> str:
-        """The last things that happened, one a line."""
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """What was counted, by what it is."""
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -51,20 +30,13 @@ def main(
     seed: Annotated[int, typer.Option(min=-1, help="Run this one, and print its trace.")] = -1,
     *,
     long: Annotated[bool, typer.Option("--long", help="Let them train for longer.")] = False,
-    cluster: Annotated[
-        bool, typer.Option("--cluster", help="Let several nodes share what one process does.")
-    ] = False,
 ) -> None:
     """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten.
 
     Each seed that breaks a promise is printed with what happened last; then the exit code is 1.
     """
-    if long and cluster:
-        raise typer.BadParameter("--long and --cluster are of different simulations: give one")
-    run: Callable[[int], Outcome] = functools.partial(simulate, is_long=long)
-    if cluster:
-        run = simulate_nodes
-    again = "scripts/simulate" + " --long" * long + " --cluster" * cluster
+    run = functools.partial(simulate, is_long=long)
+    again = "scripts/simulate" + " --long" * long
     if seed >= 0:
         outcome = run(seed)
         print(outcome.trace)

@@ -26,23 +26,6 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_http_address(address: str) -> str:
-    """Return where HTTP is answered, without a slash at its end.
-
-    Raises:
-        ValueError: If it is not of that form, with its port and nothing behind it.
-    """
-    scheme, _, place = address.rstrip("/").partition("://")
-    try:
-        host, port = split_address(place)
-    except ValueError:
-        host, port = "", 0
-    if scheme not in ("http", "https") or not port or not _HOST.fullmatch(host):
-        msg = "not an address with its port, such as http://10.0.0.5:8420"
-        raise ValueError(msg)
-    return address.rstrip("/")
-
-
 def endpoint_host(endpoint: str) -> str | None:
     """Return the host of a tcp endpoint, None for `ipc://`.
 

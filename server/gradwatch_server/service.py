@@ -17,7 +17,6 @@ from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.errors import GradwatchError
 from gradwatch_server.garbage import GarbageCollector
 from gradwatch_server.http_server import (
     Ending,
@@ -59,9 +58,6 @@ def serve(
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
-    if settings.cluster is not None:
-        _serve_node(settings, announce, reload)
-        return
     made = prepare(settings)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
@@ -158,21 +154,6 @@ class _Aggregator:
             parts.stream_tokens,
         )
         return SecurityMiddleware(app, policy)
-
-
-def _serve_node(
-    settings: Settings,
-    announce: Callable[[str, str], None],
-    reload: Callable[[], Settings] | None,
-) -> None:
-    try:
-        from gradwatch_server.cluster.node import serve_node  # noqa: PLC0415 - an extra's
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("alembic", "nats", "psycopg", "sqlalchemy"):
-            raise
-        msg = "a cluster needs more libraries; run: pip install 'gradwatch[cluster]'"
-        raise GradwatchError(msg) from error
-    serve_node(settings, announce, reload)
 
 
 @contextlib.contextmanager

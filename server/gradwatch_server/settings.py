@@ -17,7 +17,6 @@ from pydantic_settings import (
 )
 
 from gradwatch_server.addresses import (
-    check_http_address,
     endpoint_host,
     is_loopback,
     split_address,
@@ -44,51 +43,6 @@ class Settings(BaseSettings):
         DEFAULT_ENDPOINT, description="ZeroMQ endpoint that clients push to, port 0 for any."
     )
     data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
-    cluster: str | None = Field(
-        None,
-        description="NATS servers of a cluster, such as nats://a:4222,nats://b:4222; this is a "
-        "node of it then, and has no data directory.",
-    )
-    ledger: str | None = Field(
-        None,
-        description="PostgreSQL of a cluster, such as postgresql://user@host/gradwatch.",
-    )
-    node: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Name of the node, that of the machine if none is given.",
-    )
-    advertise: str | None = Field(
-        None,
-        description="Where other nodes reach the HTTP API of this one.",
-    )
-    cluster_namespace: str = Field(
-        "gradwatch",
-        pattern=r"^[a-z][a-z0-9_]{0,30}$",
-        description="What a cluster's subjects and buckets begin with, where several share NATS.",
-    )
-    cluster_replicas: int = Field(
-        3, ge=1, le=5, description="NATS servers that keep each message; 1 survives none of them."
-    )
-    cluster_log_max_bytes: int | None = Field(
-        None,
-        ge=16 << 20,
-        description="Bytes that the log of all partitions may take on each NATS server, which are "
-        "reserved there; no limit if nothing is given.",
-    )
-    cluster_partitions: int | None = Field(
-        None,
-        ge=1,
-        le=1_024,
-        description="Partitions of a cluster that is made now, 64 if nothing is said. One that is "
-        "there keeps its number, and another one given here is refused.",
-    )
-    cluster_lease_s: float = Field(
-        3.0,
-        ge=1.0,
-        le=60.0,
-        description="Time after which what a silent node owned goes to others.",
-    )
     keys_dir: Path | None = Field(
         None,
         description="Directory that `gradwatch keys` made; with it only who has a key or a token "
@@ -175,11 +129,6 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("advertise")
-    @classmethod
-    def _http_address(cls, value: str | None) -> str | None:
-        return None if value is None else check_http_address(value)
-
     @field_validator("notify")
     @classmethod
     def _of_rules_there_are(cls, value: Targets, info: ValidationInfo) -> Targets:
@@ -229,16 +178,11 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     except (OSError, ValueError) as error:  # the file itself
         msg = f"config file {file}: {error}"
         raise GradwatchError(msg) from error
-    _check_cluster(settings)
     _check_exposure(settings)
     return settings
 
 
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")
-
-_NEVER_SHOWN: Final = ("cluster", "ledger")
-"""Settings that a secret may stand in."""
-
 
 _ALLOWED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table of settings"),
@@ -270,21 +214,9 @@ def _first(error: ValidationError) -> str:
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
     is_secret = first["loc"][0] == "notify" and not shows_input(first["loc"][1:], first["input"])
-    if is_secret or key in _NEVER_SHOWN or first["input"] is None:
+    if is_secret or first["input"] is None:
         return f"setting {key!r}: {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
-
-
-def _check_cluster(settings: Settings) -> None:
-    """Refuse one half of a cluster."""
-    if (settings.cluster is None) != (settings.ledger is None):
-        lacking = "ledger" if settings.ledger is None else "cluster"
-        example = {"ledger": "postgresql://user@host/gradwatch", "cluster": "nats://host:4222"}
-        msg = (
-            "a cluster needs both NATS servers and a ledger: give also "
-            f"--{lacking} {example[lacking]}, or neither of them for a single process"
-        )
-        raise GradwatchError(msg)
 
 
 def _check_exposure(settings: Settings) -> None:

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.nats.connection import Connection
 from gradwatch_wire import Stats
 from tests.support.aggregator import Aggregator
 from tests.support.engine import RunningEngine
 from tests.support.listener import Listener
-from tests.support.nats_servers import NATSServers
 from tests.support.records import stats_of
 
 
@@ -80,24 +78,3 @@ def listen() -> Iterator[Callable[..., Listener]]:
     yield subscribe
     for one in made:
         one.close()
-
-
-@pytest.fixture(scope="session")
-def nats_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
-    """One NATS server that all tests share: each has streams and buckets of its own on it."""
-    with NATSServers(tmp_path_factory.mktemp("nats")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="session")
-def nats_connection(nats_servers: NATSServers) -> Iterator[Connection]:
-    """A connection to it."""
-    with Connection(nats_servers.urls) as connection:
-        yield connection
-
-
-@pytest.fixture(scope="module")
-def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NATSServers]:
-    """Three servers; a test that ends one starts it again."""
-    with NATSServers(tmp_path_factory.mktemp("nats"), num_servers=3) as servers:
-        yield servers

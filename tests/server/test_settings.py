@@ -235,37 +235,3 @@ def test_an_operator_is_warned_of_what_is_open() -> None:
     (warning,) = exposure_warnings(keys)
     assert warning.startswith("HTTP tokens travel in the clear;")
     assert exposure_warnings(tls) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "lacking"),
-    [({"cluster": "nats://a"}, "--ledger"), ({"ledger": "postgresql://a/b"}, "--cluster")],
-)
-def test_half_a_cluster_is_refused(given: dict[str, str], lacking: str) -> None:
-    message = refusal(None, **given)
-    assert f"give also {lacking} " in message
-
-
-def test_a_cluster_has_both_halves() -> None:
-    settings = load_settings(None, cluster="nats://a,nats://b", ledger="postgresql://a/b")
-    assert (settings.cluster_replicas, settings.cluster_lease_s) == (3, 3.0)
-    assert settings.cluster_namespace == "gradwatch"
-
-
-@pytest.mark.parametrize("name", ["a.b", "", "x" * 41, "a b"])
-def test_a_name_of_a_node_that_is_no_part_of_a_subject_is_refused(name: str) -> None:
-    assert "node" in refusal(node=name)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "10.0.0.5:8420",
-        "http://u:p@host:8420",
-        "http://host:8420/path",
-        "http://host",
-        "http://host:99999",
-    ],
-)
-def test_an_advertised_address_is_one_of_http(address: str) -> None:
-    assert "advertise" in refusal(advertise=address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +15,14 @@ from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.metrics import exposition
-from gradwatch_server.api.metrics.snapshot import NodeNumbers, take_snapshot
+from gradwatch_server.api.metrics.snapshot import take_snapshot
 from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
-from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.api.summaries import Listing, Summaries
-from gradwatch_server.api.ticks import TickSource
+from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
@@ -41,18 +39,12 @@ class ApiParts:
         connection_limits: Those of the connections that it is served on.
         notifications: What tells the targets of alerts.
         data: The data directory, whose disk `/metrics` tells of.
-        list_runs: As in `ApiState`.
-        all_ticks: Likewise.
-        node: What `/metrics` tells of a node of a cluster.
     """
 
     stream_tokens: StreamTokens = field(default_factory=StreamTokens)
     connection_limits: ConnectionLimits | None = None
     notifications: Notifications = field(default_factory=Notifications)
     data: Path | None = None
-    list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
-    all_ticks: Callable[[], TickSource] | None = None
-    node: Callable[[], NodeNumbers] | None = None
 
 
 def make_app(
@@ -75,9 +67,7 @@ def make_app(
     refused = limits.refused if limits is not None else {}
 
     async def metrics() -> bytes:
-        snapshot = await take_snapshot(
-            engine, summaries, refused, parts.data, parts.notifications, parts.node
-        )
+        snapshot = await take_snapshot(engine, summaries, refused, parts.data, parts.notifications)
         return await run_in_threadpool(exposition.render, snapshot)
 
     @asynccontextmanager
@@ -107,8 +97,6 @@ def make_app(
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=parts.stream_tokens,
         stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
-        list_runs=parts.list_runs,
-        all_ticks=parts.all_ticks,
     )
     problems.install(app)
     for router in ROUTERS:

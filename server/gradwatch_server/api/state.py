@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request
 
@@ -14,12 +14,11 @@ from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
-from gradwatch_server.api.run_rows import Listed
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.shared_answer import SharedAnswer
-from gradwatch_server.api.summaries import Listing, Summaries
-from gradwatch_server.api.ticks import Ticks, TickSource
+from gradwatch_server.api.summaries import Summaries
+from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
@@ -53,9 +52,6 @@ class ApiState:
         curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
         stream_limit: The open streams.
-        list_runs: Lists all runs, those of other nodes too, with curves of so many values; None
-            where there are no others.
-        all_ticks: Makes what tells which runs move, those of other nodes too; likewise.
     """
 
     engine: EngineView
@@ -67,8 +63,6 @@ class ApiState:
     curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
-    list_runs: Callable[[int | None], Awaitable[Listing[Listed]]] | None = None
-    all_ticks: Callable[[], TickSource] | None = None
     _earlier_attempts: EarlierAttempts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,16 +94,8 @@ class ApiState:
         host = endpoint_host(endpoint)
         return None if host is not None and is_wildcard(host) else endpoint
 
-    async def listing(self, spark: int | None) -> Listing[Listed]:
-        """Return all runs, with what it takes to show curves of so many values."""
-        if self.list_runs is not None:
-            return await self.list_runs(spark)
-        return cast("Listing[Listed]", await self.summaries.listing())
-
-    def ticks(self, run: str | None) -> TickSource:
+    def ticks(self, run: str | None) -> Ticks:
         """Return what tells that a run moves, or which of all do."""
-        if self.all_ticks is not None and run is None:
-            return self.all_ticks()
         return Ticks(lambda: self.published.runs, self.engine.series.place, run)
 
     def now_ns(self) -> int:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gradwatch_server.core.views.snapshot import RunView
 
@@ -20,16 +20,6 @@ TICK_S: Final = 1.0
 Runs = Mapping[str, RunView]
 Place = tuple[int, int]
 """Epoch and step."""
-
-Moved = Mapping[str, list[int | None]]
-"""Run to attempt, epoch, last step and revision."""
-
-
-class TickSource(Protocol):
-    """What moved, for one reader."""
-
-    def next(self) -> bytes | None:
-        """Return the next tick, None if nothing moved."""
 
 
 class Ticks:
@@ -65,12 +55,8 @@ class Ticks:
 
     def next(self) -> bytes | None:
         """Return the next tick, None if nothing moved."""
-        moved = self.moved()
-        return tick(moved) if moved else None
-
-    def moved(self) -> Moved:
-        """Return what moved, by run."""
-        return {name: self._describe(own) for name, own in self._look().items()}
+        moved = {name: self._describe(own) for name, own in self._look().items()}
+        return event("tick", {"runs": moved}) if moved else None
 
     def _describe(self, view: RunView) -> list[int | None]:
         """Return attempt, epoch, last step and revision."""
@@ -80,18 +66,13 @@ class Ticks:
         return [view.attempt, epoch, step, view.revision]
 
 
-def tick(moved: Moved) -> bytes:
-    """Return a tick."""
-    return event("tick", {"runs": moved})
-
-
 def event(name: str, data: dict[str, Any]) -> bytes:
     """Return an event without an id, which moves no cursor."""
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 async def with_ticks(
-    alerts: AsyncIterator[bytes], hello: bytes, ticks: TickSource
+    alerts: AsyncIterator[bytes], hello: bytes, ticks: Ticks
 ) -> AsyncIterator[bytes]:
     """Yield *hello*, then each alert at once, and once a second a tick if something moved."""
     yield hello

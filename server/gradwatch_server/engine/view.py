@@ -1,4 +1,4 @@
-"""What readers see of an engine, or of all engines of a node."""
+"""What readers see of an engine."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -31,18 +30,13 @@ POLICY: Final = "; ".join(
 HEADERS: Final = {"Content-Security-Policy": POLICY}
 
 
-@cache  # a node of a cluster has an app for each of its partitions
-def _installed() -> PageFiles:
-    return read_files()
-
-
 def make_routes(files: PageFiles | None = None) -> list[Route]:
     """Return the routes of the page.
 
     Args:
         files: What they serve; what is installed by default.
     """
-    page = files or _installed()
+    page = files or read_files()
 
     async def index(request: Request) -> Response:
         return _answer(request, page.index, "no-cache")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +13,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
-from tests.server.storage.jetstream_place import JetStreamMemory
-from tests.server.storage.ledger_place import JetStreamAndLedger
 from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
-from tests.support.ledger_database import LedgerDatabase
-from tests.support.postgres import PostgresServer
 
 
 class Place(Protocol):
@@ -119,29 +115,8 @@ class SQLiteMemory(SQLitePlace):
 
 PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
 
-REMOTE_PLACES: dict[Callable[..., Place], Sequence[str]] = {
-    JetStreamMemory: ["nats_connection"],
-    JetStreamAndLedger: ["nats_connection", "ledger_database"],
-}
-"""Likewise; they are given what these fixtures make."""
 
-
-@pytest.fixture(scope="session")
-def shared_ledger(postgres: PostgresServer) -> Iterator[LedgerDatabase]:
-    """A ledger that tests have one after the other."""
-    database = LedgerDatabase(postgres.make_database())
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def ledger_database(shared_ledger: LedgerDatabase) -> LedgerDatabase:
-    """A ledger with nothing in it."""
-    shared_ledger.clear()
-    return shared_ledger
-
-
-@pytest.fixture(params=[*PLACES, *REMOTE_PLACES], ids=lambda place: place.__name__)
+@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
 def make_place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -150,9 +125,6 @@ def make_place(
     """Make a new place of one kind each time."""
     monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
     make = request.param
-    if make in REMOTE_PLACES:
-        services = [request.getfixturevalue(name) for name in REMOTE_PLACES[make]]
-        return lambda: make(*services)
     return lambda: make(tmp_path_factory.mktemp("place"))
 
 

@@ -496,7 +496,7 @@ def test_damage_costs_what_cannot_be_read(place: Any, make_stats: Any) -> None:
 def test_a_second_writer_is_refused(place: Any, store: Store) -> None:
     """For as long as the first has it; the first does not notice."""
     if not place.is_exclusive:
-        pytest.skip("memory belongs to one process; in a cluster the first is refused")
+        pytest.skip("memory belongs to one process")
     for _ in range(2):
         with pytest.raises(StorageError) as caught:
             place.open()

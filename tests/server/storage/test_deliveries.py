@@ -31,13 +31,10 @@ PROGRESS = Progress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
 OpenLog: TypeAlias = Callable[[], AbstractContextManager[DeliveryLog]]
 
 
-@pytest.fixture(params=["file", "ledger"])
-def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
+@pytest.fixture
+def open_log(tmp_path: Path) -> OpenLog:
     """Open what is kept as one more process does."""
-    if request.param == "file":
-        return lambda: closing(SQLiteDeliveryLog(tmp_path))
-    ledger = request.getfixturevalue("ledger_database").ledger
-    return lambda: closing(ledger.take_deliveries(1))
+    return lambda: closing(SQLiteDeliveryLog(tmp_path))
 
 
 @pytest.fixture

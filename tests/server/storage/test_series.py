@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, is_dataclass
-from typing import Any
-
 import numpy as np
-import pytest
 
 from gradwatch_server.series.chunk import Chunk
-from gradwatch_server.series.columns import RUN_TABLE
 from gradwatch_server.series.encoding import encode_layers
-from gradwatch_server.series.history import StoredSeries, Wanted
+from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.storage.series_chunks import encode_chunk
 from gradwatch_server.storage.series_compactor import Compactor
 from gradwatch_server.storage.series_store import SeriesStore, Track
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.series import SQLiteSeries
-from tests.support.ledger_database import LedgerDatabase
 
 RUN, ATTEMPT = "gpt", 1
 ROWS, LAYERS = 16, 400
@@ -56,76 +50,35 @@ def write(store: SeriesStore) -> None:
         pass
 
 
-def plain(found: Any) -> Any:
-    """Return what can be compared, NaN included."""
-    if is_dataclass(found) and not isinstance(found, type):
-        return plain(astuple(found))
-    if isinstance(found, np.ndarray):
-        return found.dtype, found.shape, found.tobytes()
-    return [plain(own) for own in found] if isinstance(found, list | tuple) else found
+def numbers(store: SeriesStore, level: int) -> list[int]:
+    return [own.number for own in store.after(RUN, ATTEMPT, level, -1, 99)]
 
 
-def facts(store: SeriesStore) -> Any:
-    """Return all that the writer can ask for."""
-    found: list[Any] = [store.sizes(), store.layers(RUN, ATTEMPT), store.layers(RUN, 7)]
-    for level in Track.FRAMES.levels:
-        chunks = store.after(RUN, ATTEMPT, level, -1, 99)
-        found += [store.newest(RUN, ATTEMPT, level), chunks[:3], len(chunks)]
-        found.append(store.after(RUN, ATTEMPT, level, 4, 2))
-        for own in chunks[:2]:
-            at = RUN, ATTEMPT, level, own.number
-            found += [store.head(*at), sorted(store.tables(*at))]
-            for table in ("l2", RUN_TABLE, "none"):
-                with store.body(*at, table) as read:
-                    places = (0, 8), (4_090, 20), (30_000, 5_000), (1 << 30, 4)
-                    found.append(read and [read(*place) for place in places])
-    return found
+def read_all(store: SeriesStore, run: str, attempt: int) -> list[bytes]:
+    """Return the single steps of all layers."""
+    wanted = Wanted(0, "l2", np.arange(LAYERS), 0, 9_999)
+    with store.read(run, attempt, None, None) as (frames, _):
+        return [piece.stats.tobytes() for piece in frames.pieces(wanted, 16)]
 
 
-def curves(series: StoredSeries) -> Any:
-    """Return all that a reader can ask for."""
-    found: list[Any] = [series.spans(), plain(series.layers())]
-    for epoch in (0, 1, 2):
-        found += [series.newest(epoch, rows) for rows in (1, 40, 9_999)]
-        found += [series.finest(epoch, first, first + 50) for first in (0, 300, 700)]
-        found += [series.offset(epoch, step) for step in (0, 333, 9_999)]
-        for table, items in (("l2", [0, 5, 399]), (RUN_TABLE, [1]), ("none", [0])):
-            for first, last in ((0, 9_999), (70, 70), (500, 620)):
-                wanted = Wanted(epoch, table, np.array(items), first, last)
-                found += [plain(series.row(wanted)), plain(list(series.rows(wanted)))]
-                for width in (1, 16, 256):
-                    found.append(plain(list(series.pieces(wanted, width))))
-    return found
-
-
-def all_of(store: SeriesStore) -> Any:
-    found = [facts(store)]
-    for before in (None, 40, 0):
-        with store.read(RUN, ATTEMPT, before, before) as (frames, gains):
-            found += [curves(frames), gains.spans()]
-    return found
-
-
-@pytest.mark.slow
-def test_curves_are_the_same_in_the_ledger_as_in_the_file(ledger_database: LedgerDatabase) -> None:
-    """Also when the oldest are trimmed, then dropped, then all of it is removed."""
+def test_the_oldest_are_deleted_and_the_others_stay() -> None:
+    """What the next level stands for first, then the level itself, then the attempt."""
     db = Database(None)
-    file, own = SQLiteSeries(db), ledger_database.ledger.take(0, 1).series
-    both: tuple[SeriesStore, SeriesStore] = (file, own)
-    for store in both:
-        write(store)
-    assert len(own.sizes()) == 2
-    assert own.used_bytes() == sum(size.num_bytes for size in own.sizes())
-    assert all_of(file) == all_of(own)
+    store = SQLiteSeries(db)
+    write(store)
+    fine, coarse = Track.FRAMES.levels[:2]
+    before, of_other = numbers(store, fine), read_all(store, "other", 2)
+    newest = store.newest(RUN, ATTEMPT, coarse)
 
-    for delete in ("trim", "drop"):
-        gone = [getattr(store, delete)(RUN, ATTEMPT, 0, 9) for store in both]
-        assert gone[0] == gone[1] > 0
-        assert all_of(file) == all_of(own)
-    assert own.used_bytes() == sum(size.num_bytes for size in own.sizes())
+    assert store.trim(RUN, ATTEMPT, fine, 9) > 0
+    assert numbers(store, fine) == before[9:]
+    assert store.drop(RUN, ATTEMPT, fine, 9) > 0
+    assert numbers(store, fine) == before[18:]
+    assert store.newest(RUN, ATTEMPT, coarse) == newest
 
-    rounds = [[store.remove(RUN, ATTEMPT, 20) for _ in range(5)] for store in both]
-    assert rounds[0] == rounds[1]
-    assert not rounds[0][-1]
-    assert all_of(file) == all_of(own)
+    while store.remove(RUN, ATTEMPT, 20):
+        pass
+    assert [(size.run, size.attempt) for size in store.sizes()] == [("other", 2)]
+    assert store.layers(RUN, ATTEMPT) == b""
+    assert read_all(store, "other", 2) == of_other
     db.close()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.api.metrics import aggregator, cluster, notifications, runs
+from gradwatch_server.api.metrics import aggregator, notifications, runs
 
 METRICS: Final = (
     *aggregator.METRICS,
     *runs.METRICS,
     *notifications.METRICS,
-    *cluster.METRICS,
 )
 """Every metric of gradwatch, in the order of the documentation."""
 

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.problems import Json, encode
 from gradwatch_server.api.run_cursors import cursor_of, gone_of, mark_of, parse_cursor, parse_mark
-from gradwatch_server.api.run_rows import Choice, Listed, Order
+from gradwatch_server.api.run_rows import Choice, Order
 from gradwatch_server.api.state import Api, ApiState, View
-from gradwatch_server.api.summaries import Listing
+from gradwatch_server.api.summaries import Listing, Summary
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
@@ -61,7 +61,7 @@ async def runs(
     if since is not None and (limit is not None or cursor is not None):
         raise HTTPException(422, "query since: what changed has no pages; leave limit and cursor")
     choice = Choice(q, status, phase, sort)
-    listing = await api.listing(spark)
+    listing = await api.summaries.listing()
     if since is not None:
         return _changes(api, choice, listing, since, spark)
     found = choice.of(listing.runs)
@@ -79,13 +79,13 @@ async def runs(
     return answer
 
 
-def _rows(page: Sequence[Listed], spark: int | None) -> bytes:
+def _rows(page: Sequence[Summary], spark: int | None) -> bytes:
     """Return the rows of some runs as JSON."""
     return b"[" + b",".join(own.row(spark) for own in page) + b"]"
 
 
 def _changes(
-    api: ApiState, choice: Choice, listing: Listing[Listed], since: str, spark: int | None
+    api: ApiState, choice: Choice, listing: Listing[Summary], since: str, spark: int | None
 ) -> Response:
     """Return what is not as it was in an earlier listing."""
     number = parse_mark(since, boot_of(api), listing)

@@ -23,10 +23,6 @@ def serve(
     ingest: Annotated[str | None, setting("ingest")] = None,
     data: Annotated[Path | None, setting("data")] = None,
     config: Config = None,
-    cluster: Annotated[str | None, setting("cluster")] = None,
-    ledger: Annotated[str | None, setting("ledger")] = None,
-    node: Annotated[str | None, setting("node")] = None,
-    advertise: Annotated[str | None, setting("advertise")] = None,
     keys_dir: Annotated[Path | None, setting("keys_dir")] = None,
     insecure: Annotated[bool | None, setting("insecure", "--insecure")] = None,
 ) -> None:
@@ -37,10 +33,6 @@ def serve(
         http=http,
         ingest=ingest,
         data=data,
-        cluster=cluster,
-        ledger=ledger,
-        node=node,
-        advertise=advertise,
         keys_dir=keys_dir,
         insecure=insecure,
     )
@@ -56,8 +48,7 @@ def serve(
         print(f"  ingest  {ingest_endpoint}")
         if settings.keys_dir is not None:
             print(f"  page    {_page(http_url, settings.keys_dir)}")
-        where = "in the cluster" if settings.cluster is not None else settings.data.resolve()
-        print(f"  data    {where}", flush=True)
+        print(f"  data    {settings.data.resolve()}", flush=True)
         tell_ready()
 
     def reload() -> Settings:

@@ -1,1 +1,1 @@
-"""PostgreSQL: the ledger of a cluster: alert events, saved state, curves, fenced by an epoch."""
+"""PostgreSQL, for several nodes once they come back: so far the environment of its migrations."""

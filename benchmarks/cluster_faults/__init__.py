@@ -1,1 +1,0 @@
-"""Faults of a cluster under real trainings: what is lost or doubled, and how long nothing comes."""

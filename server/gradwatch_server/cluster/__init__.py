@@ -1,1 +1,0 @@
-"""A node of a cluster: a router in front of the partitions that it owns, each one an aggregator."""

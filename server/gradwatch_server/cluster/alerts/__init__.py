@@ -1,1 +1,0 @@
-"""What is of all alerts of a cluster, whichever node has their runs."""

@@ -1,1 +1,0 @@
-"""What owners publish of their runs, for the time when a partition has none."""

@@ -1,1 +1,0 @@
-"""What goes between clients, nodes and owners."""

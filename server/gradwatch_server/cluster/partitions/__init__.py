@@ -1,1 +1,0 @@
-"""The engines of the partitions that a node owns."""

@@ -1,1 +1,0 @@
-"""NATS in calls that wait, for any thread; the one package that knows its library."""

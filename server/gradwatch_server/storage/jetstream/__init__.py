@@ -1,1 +1,0 @@
-"""NATS JetStream: the replicated log of a cluster."""

@@ -1,0 +1,57 @@
+"""A database in a real PostgreSQL whose disk can fill and whose clients can be cut off."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.support.postgres import PostgresServer
+
+# The words of PostgreSQL where the file system has no space.
+_FILL: Final = """
+    CREATE FUNCTION full_disk() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE 'could not extend file "base/5/1": No space left on device' USING ERRCODE = '53100';
+    END $$;
+    CREATE EVENT TRIGGER full_disk ON ddl_command_end
+        WHEN TAG IN ('CREATE TABLE', 'CREATE INDEX') EXECUTE FUNCTION full_disk()
+"""
+
+_WAITING: Final = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
+)
+
+
+class PostgresDatabase:
+    """A new database.
+
+    Args:
+        server: The PostgreSQL that gets it.
+    """
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self.url = server.make_database()
+
+    def execute(self, sql: str, *values: Any) -> list[Any]:
+        """Run statements in it as its superuser; return the rows of the last one."""
+        return self._server.execute(sql, values, self.url)
+
+    def tables(self) -> list[str]:
+        """Return the names of our tables."""
+        found = "SELECT tablename FROM pg_tables WHERE schemaname = 'gradwatch' ORDER BY 1"
+        return [name for (name,) in self.execute(found)]
+
+    def fill(self) -> None:
+        """Refuse new tables and indices as a full disk does."""
+        self.execute(_FILL)
+
+    def make_room(self) -> None:
+        """Undo `fill`."""
+        self.execute("DROP EVENT TRIGGER full_disk; DROP FUNCTION full_disk")
+
+    def waiting(self, event: str) -> list[int]:
+        """Return the processes that wait for an event, for example `advisory`."""
+        return [pid for (pid,) in self.execute(_WAITING, event)]
+
+    def cut_off(self, pids: list[int]) -> None:
+        """End connections."""
+        self.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", pids)
