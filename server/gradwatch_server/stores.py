@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.inspection import Inspection
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
+from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_server.storage.sqlite.inspection import inspect
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
@@ -44,6 +47,15 @@ def open_delivery_log(directory: Path) -> DeliveryLog:
         StorageError: If it cannot be used.
     """
     return SQLiteDeliveryLog(directory)
+
+
+def read_stored_log(directory: Path) -> Iterator[EncodedEntry]:
+    """Yield the entries of the log in a data directory, also beside the aggregator that serves it.
+
+    Raises:
+        StorageError: If there is none, or it cannot be read.
+    """
+    return read_log(directory)
 
 
 def inspect_store(directory: Path) -> Inspection:
