@@ -1,9 +1,10 @@
-"""Trains a small network, and mirrors its gradients' alerts and series into MLflow.
+"""Trains a small network, and mirrors its gradients' numbers and alerts into MLflow.
 
     gradwatch serve
     python docs/examples/mirror_mlflow.py
 
-One batch has a NaN in it, so that there is an alert to see.
+One batch has a NaN in it, so that there is an alert to see. MLFLOW_TRACKING_URI says where the run
+is kept.
 """
 
 from __future__ import annotations
@@ -13,34 +14,27 @@ import torch
 from torch import nn
 
 import gradwatch
-from gradwatch.integrations.mlflow import MlflowMirror
+from gradwatch.integrations.mirror import Mirror
 
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-def train(mirror: MlflowMirror) -> None:
-    """Train on noise; whatever is beside the mirror is as in any other loop."""
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with gradwatch.attach(model, optimizer, run="mirror-mlflow", on_alert=mirror) as watch:
-        mirror.follow(watch)
-        for step in range(40):
-            batch = torch.randn(16, 32)
-            if step == 20:
-                batch[0, 0] = float("nan")
-            loss = nn.functional.cross_entropy(model(batch), torch.randint(0, 10, (16,)))
-            optimizer.zero_grad()
-            loss.backward()
-            watch.annotate(loss=loss)
-            if loss.isfinite():
-                optimizer.step()
-            else:
-                watch.collect(loss=loss)
+run_id = mlflow.start_run().info.run_id
+mirror = Mirror(lambda numbers, step: mlflow.log_metrics(numbers, step, run_id=run_id))
+watch = gradwatch.attach(model, optimizer, run="mirror-mlflow", on_alert=mirror)
+mirror.follow(watch)
 
+for step in range(40):
+    batch = torch.randn(16, 32)
+    if step == 20:
+        batch[0, 0] = float("nan")
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(batch), torch.randint(0, 10, (16,)))
+    loss.backward()
+    watch.collect(loss=loss)
+    if loss.isfinite():
+        optimizer.step()
 
-def main() -> None:
-    """Train in a run of MLflow; MLFLOW_TRACKING_URI says where it is kept."""
-    with mlflow.start_run() as run, MlflowMirror(run.info.run_id) as mirror:
-        train(mirror)
-
-
-if __name__ == "__main__":
-    main()
+watch.close()
+mirror.close()
+mlflow.end_run()

@@ -1,49 +1,46 @@
-"""Trains a small network, and mirrors its gradients' alerts and series into TensorBoard's files.
+"""Trains a small network, and mirrors its gradients' numbers and alerts into TensorBoard's files.
 
     gradwatch serve
     python docs/examples/mirror_tensorboard.py
 
-One batch has a NaN in it, so that there is an alert to see.
+One batch has a NaN in it, so that there is an alert to see. The event files are in `runs`.
 """
 
 from __future__ import annotations
-
-import sys
 
 import torch
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 import gradwatch
-from gradwatch.integrations.tensorboard import TensorBoardMirror
+from gradwatch.integrations.mirror import Mirror
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+writer = SummaryWriter("runs")
 
 
-def train(mirror: TensorBoardMirror) -> None:
-    """Train on noise; whatever is beside the mirror is as in any other loop."""
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with gradwatch.attach(model, optimizer, run="mirror-tensorboard", on_alert=mirror) as watch:
-        mirror.follow(watch)
-        for step in range(40):
-            batch = torch.randn(16, 32)
-            if step == 20:
-                batch[0, 0] = float("nan")
-            loss = nn.functional.cross_entropy(model(batch), torch.randint(0, 10, (16,)))
-            optimizer.zero_grad()
-            loss.backward()
-            watch.annotate(loss=loss)
-            if loss.isfinite():
-                optimizer.step()
-            else:
-                watch.collect(loss=loss)
+def log(numbers: dict[str, float], step: int) -> None:
+    """Write the numbers of a step; a thread of the mirror calls it."""
+    for name, number in numbers.items():
+        writer.add_scalar(name, number, step)
 
 
-def main() -> None:
-    """Train with event files in the folder that was given, `runs` without."""
-    folder = sys.argv[1] if sys.argv[1:] else "runs"
-    with SummaryWriter(folder) as writer, TensorBoardMirror(writer) as mirror:
-        train(mirror)
+mirror = Mirror(log, layers=["0.weight", "2.weight"])
+watch = gradwatch.attach(model, optimizer, run="mirror-tensorboard", on_alert=mirror)
+mirror.follow(watch)
 
+for step in range(40):
+    batch = torch.randn(16, 32)
+    if step == 20:
+        batch[0, 0] = float("nan")
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(batch), torch.randint(0, 10, (16,)))
+    loss.backward()
+    watch.collect(loss=loss)
+    if loss.isfinite():
+        optimizer.step()
 
-if __name__ == "__main__":
-    main()
+watch.close()
+mirror.close()
+writer.close()

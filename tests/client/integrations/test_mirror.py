@@ -1,9 +1,8 @@
-"""A mirror does no harm to the training, whatever its tracker does."""
+"""A mirror does no harm to the training, whatever its function does."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,135 +10,111 @@ import torch
 from torch import nn
 
 import gradwatch
-from gradwatch.integrations import _mirror
-from gradwatch.integrations._mirror import Mirror, title_of
-from gradwatch_wire import Event
+from gradwatch.integrations import mirror as own
+from gradwatch.integrations.mirror import Mirror
 from tests.support.waiting import wait_until
 
-ALERT = {"state": "firing", "severity": "warning", "rule": "spike", "run": "gpt"}
+
+def alert(number: int, state: str = "firing", rule: str = "spike") -> dict[str, Any]:
+    """Return an alert at a step of its number."""
+    resolved = number + 1 if state == "resolved" else None
+    return {
+        "id": f"{number}",
+        "rule": rule,
+        "state": state,
+        "last_step": number,
+        "resolved_step": resolved,
+    }
 
 
 class Noting:
-    """A tracker that notes what it is given; one that fails raises, one that hangs waits."""
+    """A function `log` that notes what it is given; one that fails raises, one that hangs waits."""
 
-    name = "Noting"
-
-    def __init__(self, *, fails: bool = False, hangs: bool = False, url: str | None = None) -> None:
-        self.alerts: list[Mapping[str, Any]] = []
-        self.flushed = threading.Event()
+    def __init__(self, *, fails: bool = False, hangs: bool = False) -> None:
+        self.calls: list[tuple[int, dict[str, float]]] = []
         self.going_on = threading.Event()
         self._fails = fails
         self._hangs = hangs
-        self._url = url
 
-    def url(self) -> str | None:
-        return self._url
-
-    def link(self, run: str, url: str) -> None: ...
-
-    def log(self, steps: Mapping[int, Mapping[str, float]]) -> None: ...
-
-    def alert(self, alert: Mapping[str, Any]) -> None:
+    def __call__(self, numbers: dict[str, float], step: int) -> None:
         if self._hangs:
             self.going_on.wait()
-        self.alerts.append(alert)
+        self.calls.append((step, numbers))
         if self._fails:
             msg = "the tracker's server is gone"
             raise ConnectionError(msg)
 
-    def flush(self) -> None:
-        self.flushed.set()
-
 
 def test_alerts_arrive_in_order_and_all_of_them_before_close_returns() -> None:
-    tracker = Noting()
-    with Mirror(tracker) as mirror:
-        for number in range(20):
-            mirror(ALERT | {"id": number})
+    """As the number of those of the rule that fire."""
+    log = Noting()
+    with Mirror(log) as mirror:
+        mirror(alert(1))
+        mirror(alert(2))
+        mirror(alert(2))  # it has news
+        mirror(alert(1, "resolved"))
+        mirror(alert(3, rule="nonfinite"))
 
-    assert [own["id"] for own in tracker.alerts] == list(range(20))
-    assert tracker.flushed.is_set()
+    spikes, bad = "gradwatch/alerts/spike", "gradwatch/alerts/nonfinite"
+    assert log.calls == [
+        (1, {spikes: 1.0}),
+        (2, {spikes: 2.0}),
+        (2, {spikes: 2.0}),
+        (2, {spikes: 1.0}),
+        (3, {bad: 1.0}),
+    ]
     mirror.close()  # again: nothing happens
 
 
-def test_a_tracker_that_raises_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    tracker = Noting(fails=True)
-    with Mirror(tracker) as mirror:
-        mirror(ALERT)
-        mirror(ALERT)
+def test_a_function_that_raises_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = Noting(fails=True)
+    with Mirror(log) as mirror:
+        mirror(alert(1))
+        mirror(alert(2))
 
-    assert len(tracker.alerts) == 2
+    assert len(log.calls) == 2
     (line,) = caplog.messages
     assert "mirror: ConnectionError" in line
     assert "the tracker's server is gone" in line
 
 
-def test_a_tracker_that_hangs_holds_nobody_up(
+def test_a_function_that_hangs_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither who gives an alert, however many, nor who closes."""
-    monkeypatch.setattr(_mirror, "CLOSE_S", 0.05)
-    tracker = Noting(hangs=True)
-    mirror = Mirror(tracker)
-    for _ in range(_mirror.MAX_ALERTS + 10):
-        mirror(ALERT)
+    monkeypatch.setattr(own, "CLOSE_S", 0.05)
+    log = Noting(hangs=True)
+    mirror = Mirror(log)
+    for number in range(own.MAX_ALERTS + 10):
+        mirror(alert(number))
     mirror.close()
 
-    assert not tracker.alerts
+    assert not log.calls
     assert "mirror: Full()" in caplog.text
-    tracker.going_on.set()
-    wait_until(tracker.flushed.is_set, "the thread ends")
+    log.going_on.set()
+    wait_until(lambda: not mirror._thread.is_alive(), "the thread ends")
 
 
-def test_a_watch_without_an_aggregator_is_followed_in_vain() -> None:
+def test_a_watch_without_an_aggregator_is_followed_in_vain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """There is no address to ask, and nothing to tell."""
     model = nn.Linear(2, 2)
-    tracker = Noting()
+    log = Noting()
+    endpoint = "tcp://127.0.0.1:9"
     with (
-        Mirror(tracker) as mirror,
-        gradwatch.attach(model, run="alone", endpoint="tcp://127.0.0.1:9", on_alert=mirror) as own,
+        Mirror(log) as mirror,
+        gradwatch.attach(model, run="alone", endpoint=endpoint, on_alert=mirror) as watch,
     ):
-        mirror.follow(own)
+        mirror.follow(watch)
         model(torch.ones(1, 2)).sum().backward()
-        own.collect()
+        watch.collect()
 
-    assert tracker.flushed.is_set()
-
-
-def test_the_run_links_to_that_of_the_tracker_while_it_trains(aggregator: Any, attach: Any) -> None:
-    """Once, though the aggregator never says where the run's own page is; alerts come as well."""
-    url = "https://tracker.example/runs/1"
-    tracker = Noting(url=url)
-    with Mirror(tracker, every_s=0.01) as mirror:
-        watch = attach(nn.Linear(2, 2), on_alert=mirror)
-        mirror.follow(watch)
-        mirror(ALERT)
-        wait_until(lambda: aggregator.of(Event) and tracker.alerts, "the link and the alert")
-        watch.close()
-
-    assert [own.data for own in aggregator.of(Event)] == [{"name": "Noting", "url": url}]
-    assert tracker.alerts == [ALERT]
-
-
-def test_a_tracker_without_an_address_is_not_linked_to(aggregator: Any, attach: Any) -> None:
-    tracker = Noting()
-    with Mirror(tracker, every_s=0.01) as mirror:
-        watch = attach(nn.Linear(2, 2), on_alert=mirror)
-        mirror.follow(watch)
-        mirror(ALERT)
-        wait_until(lambda: tracker.alerts, "the mirror has looked around")
-        watch.close()
-
-    assert aggregator.of(Event) == []
-    assert watch.stats()["faults"] == 0
+    assert log.calls == []
+    assert "mirror" not in caplog.text
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])
 def test_a_pause_that_is_none_is_refused(every_s: float) -> None:
     with pytest.raises(ValueError, match="every_s: above 0, got"):
         Mirror(Noting(), every_s=every_s)
-
-
-def test_a_title_says_how_bad_what_and_where() -> None:
-    assert title_of(ALERT) == "warning: spike in gpt"
-    assert title_of(ALERT | {"state": "resolved"}) == "resolved: spike in gpt"
