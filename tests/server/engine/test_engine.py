@@ -580,7 +580,7 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     assert kept.name in caplog.text
     assert running.published.fault is None
     assert running.published.loss is not None
-    assert "1 of its" in running.published.loss.text
+    assert "rows could not be read" in running.published.loss.text
     assert 100 < running.view().frames < 200
     peer.greet()
     peer.steps(200, *[1.0] * 3)

@@ -281,7 +281,10 @@ class Database:
         except OSError as error:
             msg = f"it is damaged ({why}), and no other can be put in its place: {error}"
             raise StorageError(msg) from error
-        text = f"the log {path} was damaged ({why}) and is kept as {kept.name}; {salvaged.text}"
+        text = (
+            f"the log {path} was damaged ({why}) and is kept as {kept.name}; {salvaged.text}; "
+            f"`sqlite3 {kept} .recover` may find more"
+        )
         self.loss = Loss(text, salvaged.bad_rows)
         self._open(check=False)
 
@@ -292,7 +295,7 @@ class Database:
             side_of(new, suffix).unlink(missing_ok=True)
         fresh = Database(new)
         try:
-            salvaged = salvage(path, fresh.connection, PAGE_BYTES)
+            salvaged = salvage(path, fresh.connection)
         finally:
             fresh.close()
         kept = quarantine(path)

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from gradwatch_server.storage.sqlite.pages import HEADER_BYTES, MAGIC
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
+
+MAGIC: Final = b"SQLite format 3\0"
+HEADER_BYTES: Final = 100
 
 NEW: Final = ".new"
 """What a file is called until all is in it that could be read of a damaged one."""

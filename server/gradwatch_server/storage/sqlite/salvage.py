@@ -1,6 +1,7 @@
-"""What can still be read of a damaged file, taken over into a new one.
+"""The rows of a damaged file that plain SELECTs return, copied into a new file.
 
-Tables are told by the columns of their rows, so that not even the schema has to be readable.
+SQLite gives up at the first page that it cannot read. So each table is read by ranges of row
+numbers from both ends, and the gap that an error leaves is halved until it is one row wide.
 """
 
 from __future__ import annotations
@@ -8,45 +9,81 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-import time
-from collections import Counter
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gradwatch_server.storage.checkpoints import OWN_PARTS, PARTS, SALVAGED
+from gradwatch_server.storage.checkpoints import PARTS, SALVAGED
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.checksums import is_good_entry, is_good_event, is_good_state
-from gradwatch_server.storage.sqlite.pages import PageFile, Row, Value
+from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 500
 """Rows of one transaction: what is taken over stays if the disk is full then."""
 
-_INSERTS: Final = {
-    "log": "INSERT OR IGNORE INTO log VALUES (?, ?, ?, ?, ?, ?)",
-    "alert_events": "INSERT OR IGNORE INTO alert_events VALUES (?, ?, ?, ?, ?, ?, ?)",
-    # Runs come in the order of their rows.
-    "saved_runs": "INSERT OR IGNORE INTO saved_runs (rowid, run, body) VALUES (?, ?, ?)",
-    "saved_state": "INSERT OR IGNORE INTO saved_state VALUES (?, ?)",
-    "saved_attempts": "INSERT OR IGNORE INTO saved_attempts VALUES (?, ?, ?)",
-    "saved_frames": "INSERT OR IGNORE INTO saved_frames VALUES (?, ?, ?, ?, ?)",
-    "series": "INSERT OR IGNORE INTO series VALUES (?, ?, ?, ?, ?)",
-    "series_chunks": "INSERT OR IGNORE INTO series_chunks VALUES"
-    " (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "series_tables": "INSERT OR IGNORE INTO series_tables VALUES (?, ?, ?, ?)",
-}
+MAX_GAPS: Final = 8_000
+"""Gaps of one table that are looked into, in a second; a bad page of 3,000 rows has 6,000."""
 
-_OF_SCHEMA: Final = ("table", "index")
+_LAST_ROW: Final = (1 << 63) - 1
+
+_WIDE: Final = 1 << 24
+"""A gap wider than this reaches beyond the end of its table: rows are at its beginning."""
+
+Row = tuple[Any, ...]
+"""The number of a row, and its other columns."""
+
+Gap = tuple[int, int]
+"""The first and the last of the row numbers between which nothing could be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Insert:
-    """A row that is good, and where it belongs."""
+class _Table:
+    """A table that is taken over.
 
-    table: str
-    values: tuple[Value, ...]
+    Args:
+        name: What it is called.
+        columns: All but the one that is the number of the row.
+        is_good: Tells of these whether they are what was written.
+    """
+
+    name: str
+    columns: str
+    is_good: Callable[..., bool]
+
+
+def _is_good_log(at_ns: int, kind: int, session: bytes, payload: bytes, checksum: int) -> bool:
+    return is_good_entry(EncodedEntry(at_ns, kind, session, payload), checksum)
+
+
+def _is_good_alert(*row: Any) -> bool:
+    alert_id, change, run, body, _, checksum = row
+    return is_good_event(alert_id, change, run, body, checksum)
+
+
+_TABLES: Final = (
+    _Table("log", "received_ns, kind, session, payload, checksum", _is_good_log),
+    _Table("alert_events", "alert_id, state, run, body, stored_ns, checksum", _is_good_alert),
+    _Table("saved_state", "part, body", lambda *row: is_good_state(row[-1])),
+    _Table("saved_runs", "run, body", lambda *row: is_good_state(row[-1])),
+    _Table("saved_attempts", "run, attempt, body", lambda *row: is_good_state(row[-1])),
+    # A bad body costs its frames only.
+    _Table("saved_frames", "run, attempt, chunk, steps, body", lambda *row: is_good_state(row[3])),
+    _Table("series", "run, attempt, num_bytes, layers", lambda *row: is_good_state(row[-1])),
+    _Table(
+        "series_chunks",
+        "series, level, number, epoch, first_step, last_step, entries, is_closed, upto, num_bytes,"
+        " head",
+        lambda *row: is_good_state(row[-1]),
+    ),
+    # The blocks of a body have checksums, and are read one by one.
+    _Table("series_tables", "chunk, name, body", lambda *_: True),
+)
 
 
 @dataclass(slots=True)
@@ -55,16 +92,14 @@ class Salvaged:
 
     Args:
         kept: Rows taken over, by table.
-        num_pages: Pages that the file has, or should have.
-        bad_pages: Those that could not be read.
         bad_rows: Rows that could not be read, or are not what was written.
+        torn: Tables whose end could not be read: nobody can say how many rows that had.
         stopped: Why it ended early, empty if it did not.
     """
 
     kept: Counter[str] = field(default_factory=Counter)
-    num_pages: int = 0
-    bad_pages: int = 0
     bad_rows: int = 0
+    torn: list[str] = field(default_factory=list)
     stopped: str = ""
 
     @property
@@ -73,41 +108,55 @@ class Salvaged:
         kept = self.kept
         text = (
             f"{kept['log']} entries of the log, {kept['alert_events']} alert events "
-            f"and {kept['saved_runs']} saved runs were taken over from it; {self.bad_pages} "
-            f"of its {self.num_pages} pages and {self.bad_rows} rows could not be read"
+            f"and {kept['saved_runs']} saved runs were taken over from it; at least "
+            f"{self.bad_rows} rows could not be read"
         )
+        if self.torn:
+            text += f", and the end of {', '.join(self.torn)}"
         return f"{text}, and not all was read: {self.stopped}" if self.stopped else text
 
 
-def salvage(damaged: Path, into: sqlite3.Connection, page_bytes: int) -> Salvaged:
-    """Take over every row that is what was written.
+def salvage(damaged: Path, into: sqlite3.Connection) -> Salvaged:
+    """Take over every row that can be read and is what was written.
 
     Whatever happens on the way is told in what is returned; what was taken over before stays.
 
     Args:
-        damaged: The damaged file, which is only read.
-        into: An empty database of the newest schema, in autocommit mode.
-        page_bytes: Size of the pages, where the file does not say.
+        damaged: The damaged file, which is only read, with the WAL beside it.
+        into: An empty database of this schema, in autocommit mode.
     """
     found = Salvaged()
     try:
-        with PageFile(damaged, page_bytes) as file:
-            try:
-                _take_over(file, into, found)
-            finally:
-                found.num_pages, found.bad_pages = file.num_pages, file.bad_pages
-                found.bad_rows += file.bad_rows
-    except (sqlite3.Error, OSError) as error:
+        with contextlib.closing(_open(damaged)) as source:
+            _check_readable(source)
+            for table in _TABLES:
+                _take_over(source, table, into, found)
+            _keep_cursor(source, into)
+    except sqlite3.Error as error:
         found.stopped = str(error)
-        _roll_back(into)
-        with contextlib.suppress(sqlite3.Error):  # the disk may be full to the last page
-            _finish(into, 0)
     except Exception as error:
         logger.exception("the damaged file %s was not read to its end", damaged)
         found.stopped = repr(error)
-    finally:
-        _roll_back(into)
+    _roll_back(into)
+    with contextlib.suppress(sqlite3.Error):  # the disk may be full to the last page
+        _finish(into)
+    _roll_back(into)
     return found
+
+
+def _open(damaged: Path) -> sqlite3.Connection:
+    # Without a WAL nothing needs to be made beside the file to read it.
+    mode = "mode=ro" if num_bytes_of(side_of(damaged, "-wal")) else "immutable=1"
+    connection = sqlite3.connect(f"{damaged.resolve().as_uri()}?{mode}", uri=True)
+    connection.text_factory = lambda stored: stored.decode("utf-8", "replace")
+    # Else SQLite reads nothing of a file that is shorter than its header says.
+    connection.execute("PRAGMA writable_schema=ON")
+    return connection
+
+
+def _check_readable(source: sqlite3.Connection) -> None:
+    """Raise an error of SQLite if the header or the schema is lost: no table is found then."""
+    source.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
 def _roll_back(into: sqlite3.Connection) -> None:
@@ -115,100 +164,147 @@ def _roll_back(into: sqlite3.Connection) -> None:
         into.execute("ROLLBACK")
 
 
-def _take_over(file: PageFile, into: sqlite3.Connection, found: Salvaged) -> None:
-    batch: list[_Insert] = []
-    newest = 0
-    for row in file.rows():
-        match row.values:
-            case ("alert_events", int(cursor)):  # sqlite_sequence
-                newest = max(newest, cursor)
-                continue
-            case (str(what), str(), str(), _, _) if what in _OF_SCHEMA:
-                continue
-        insert = _insert_of(row)
-        if insert is None:
-            found.bad_rows += 1
-            continue
-        batch.append(insert)
-        if len(batch) == BATCH_ROWS:
-            _write(batch, into, found)
-            batch = []
-    _write(batch, into, found)
-    _finish(into, newest)
+def _take_over(
+    source: sqlite3.Connection, table: _Table, into: sqlite3.Connection, found: Salvaged
+) -> None:
+    marks = ", ?" * (table.columns.count(",") + 1)
+    insert = f"INSERT OR IGNORE INTO {table.name} (rowid, {table.columns}) VALUES (?{marks})"  # noqa: S608 - literals
+    reader = _Reader(source, table)
+    rows = reader.rows()
+    while batch := list(islice(rows, BATCH_ROWS)):
+        good = [row for row in batch if _is_good(table, row)]
+        into.execute("BEGIN IMMEDIATE")
+        taken = sum(into.execute(insert, row).rowcount for row in good)
+        into.execute("COMMIT")
+        found.kept[table.name] += taken
+        found.bad_rows += len(batch) - taken
+    found.bad_rows += reader.num_unread()
+    if reader.is_torn:
+        found.torn.append(table.name)
 
 
-def _write(batch: list[_Insert], into: sqlite3.Connection, found: Salvaged) -> None:
+def _is_good(table: _Table, row: Row) -> bool:
+    try:
+        return table.is_good(*row[1:])
+    except (TypeError, ValueError, struct.error):  # not even its types are right
+        return False
+
+
+class _Reader:
+    """Reads the rows of one table, whatever is broken between them.
+
+    Args:
+        source: The damaged database.
+        table: The table.
+    """
+
+    def __init__(self, source: sqlite3.Connection, table: _Table) -> None:
+        self._source = source
+        self._select = (
+            f"SELECT rowid, {table.columns} FROM {table.name}"  # noqa: S608 - literals
+            " WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+        )
+        self._name = table.name
+        self._unread: list[Gap] = []
+        self._end = 0  # the number of the last row
+        self._num_read = 0
+        self._has_failed = False
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows that can be read; after an error not in their order."""
+        for row in self._look_into_gaps():
+            self._end = max(self._end, row[0])
+            self._num_read += 1
+            yield row
+
+    def _look_into_gaps(self) -> Iterator[Row]:
+        gaps = deque([(1, _LAST_ROW)])
+        for _ in range(MAX_GAPS):
+            if not gaps:
+                break
+            first, last = yield from self._read_ends(*gaps.popleft())
+            if first < last:
+                gaps.extend(_pieces(first, last))
+            elif first == last:
+                self._unread.append((first, last))
+        self._unread += gaps
+
+    def _read_ends(self, first: int, last: int) -> Generator[Row, None, Gap]:
+        """Yield rows from both ends of a gap up to an error each; return the gap between them."""
+        try:
+            for row in self._in_order(first, last, 1):
+                first = row[0] + 1
+                yield row
+        except sqlite3.Error:
+            self._has_failed = True
+            with contextlib.suppress(sqlite3.Error):
+                for row in self._in_order(first, last, -1):
+                    last = row[0] - 1
+                    yield row
+        else:
+            first = last + 1  # nothing is left between them
+        return first, last
+
+    def _in_order(self, first: int, last: int, step: int) -> Iterator[Row]:
+        """Yield rows, each once the next one shows that its number is not a damaged one."""
+        order = "ASC" if step > 0 else "DESC"
+        held: Row | None = None
+        for row in self._source.execute(f"{self._select} {order}", (first, last)):
+            if held is not None:
+                if (row[0] - held[0]) * step <= 0:
+                    msg = "a row is out of its place"
+                    raise sqlite3.DatabaseError(msg)
+                yield held
+            held = row
+        if held is not None:
+            yield held
+
+    def num_unread(self) -> int:
+        """Return how many rows could not be read: by an index, or numbers before the last row."""
+        if not self._has_failed:
+            return 0
+        gaps = [(first, min(last, self._end)) for first, last in self._unread]
+        num_missing = sum(last - first + 1 for first, last in gaps if first <= last)
+        with contextlib.suppress(sqlite3.Error):
+            (num_rows,) = self._source.execute(f"SELECT count(*) FROM {self._name}").fetchone()  # noqa: S608 - a literal
+            return max(num_missing, int(num_rows) - self._num_read)
+        return num_missing
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether there may be rows after the last one that could be read."""
+        return any(last > self._end for _, last in self._unread)
+
+
+def _pieces(first: int, last: int) -> Iterator[Gap]:
+    """Yield the halves of a gap; of a wide one pieces of which each is twice the one before."""
+    if last - first < _WIDE:
+        middle = (first + last) // 2
+        yield from ((first, middle), (middle + 1, last))
+        return
+    num_rows = 1
+    while first <= last:
+        yield first, min(first + num_rows - 1, last)
+        first, num_rows = first + num_rows, 2 * num_rows
+
+
+def _keep_cursor(source: sqlite3.Connection, into: sqlite3.Connection) -> None:
+    """Give no alert event a cursor again that one had which is lost."""
+    with contextlib.suppress(sqlite3.Error):
+        select = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'alert_events'"
+        (newest,) = source.execute(select).fetchone()
+        into.execute(
+            "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'alert_events'", (newest,)
+        )
+
+
+def _finish(into: sqlite3.Connection) -> None:
     into.execute("BEGIN IMMEDIATE")
-    taken = Counter[str]()
-    for own in batch:
-        taken[own.table] += into.execute(_INSERTS[own.table], own.values).rowcount
-    into.execute("COMMIT")
-    found.kept += taken
-
-
-def _finish(into: sqlite3.Connection, newest: int) -> None:
-    into.execute("BEGIN IMMEDIATE")
-    into.execute("INSERT OR REPLACE INTO saved_state VALUES (?, ?)", (SALVAGED, b"\1"))
-    # A run that has the name of a part: nobody can tell which of the two a row is of.
-    into.execute(
-        f"DELETE FROM saved_state WHERE part IN ({', '.join('?' * len(PARTS))})"  # noqa: S608 - marks only
-        " AND part IN (SELECT run FROM saved_attempts)",
-        PARTS,
-    )
+    # Sizes are counted anew.
+    marks = ", ".join("?" * len(PARTS))
+    into.execute(f"DELETE FROM saved_state WHERE part NOT IN ({marks})", PARTS)  # noqa: S608 - marks
+    into.execute("INSERT INTO saved_state VALUES (?, ?)", (SALVAGED, b"\1"))
     # What belongs to nothing would be taken for that of another attempt.
     into.execute("DELETE FROM series_chunks WHERE series NOT IN (SELECT id FROM series)")
     into.execute("DELETE FROM series_tables WHERE chunk NOT IN (SELECT id FROM series_chunks)")
-    (last,) = into.execute("SELECT coalesce(max(cursor), 0) FROM alert_events").fetchone()
-    into.execute("DELETE FROM sqlite_sequence WHERE name = 'alert_events'")
-    values = ("alert_events", max(last, newest))
-    into.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", values)
     into.execute("COMMIT")
-
-
-def _insert_of(row: Row) -> _Insert | None:
-    """Return where a row belongs; None if it belongs nowhere, or is not what was written."""
-    match row.values:
-        case (None, int(at_ns), int(kind), bytes() | None, bytes() | None, *_):
-            return _entry(row, at_ns, kind)
-        case (None, str(), str(), str(), str(), *_):
-            return _event(row)
-        case (None, str(), int(), int(), bytes(layers)) if is_good_state(layers):
-            return _Insert("series", (row.rowid, *row.values[1:]))
-        case (None, int(), int(), int(), *_, bytes(head)) if is_good_state(head):
-            return _Insert("series_chunks", (row.rowid, *row.values[1:]))
-        case (None, int(), str(), bytes()):  # its blocks have checksums, and are read one by one
-            return _Insert("series_tables", (row.rowid, *row.values[1:]))
-        case _:
-            return _saved(row)
-
-
-def _entry(row: Row, at_ns: int, kind: int) -> _Insert | None:
-    _, _, _, session, payload, *rest = row.values
-    checksum = rest[0] if rest else None
-    entry = EncodedEntry(at_ns, kind, session, payload)  # type: ignore[arg-type]  # bytes or None
-    if row.rowid < 1 or not is_good_entry(entry, checksum):
-        return None
-    return _Insert("log", (row.rowid, at_ns, kind, session, payload, checksum))
-
-
-def _event(row: Row) -> _Insert | None:
-    _, alert_id, change, run, body, *rest = row.values
-    stored_ns, checksum = [*rest, None, None][:2]
-    event = str(alert_id), str(change), str(run), str(body)
-    if row.rowid < 1 or not is_good_event(*event, checksum=checksum):
-        return None
-    stored_ns = stored_ns if isinstance(stored_ns, int) else time.time_ns()
-    return _Insert("alert_events", (row.rowid, *event, stored_ns, checksum))
-
-
-def _saved(row: Row) -> _Insert | None:
-    match row.values:
-        case (str(name), bytes(body)) if is_good_state(body):
-            if name in PARTS:
-                return _Insert("saved_state", row.values)
-            return None if name in OWN_PARTS else _Insert("saved_runs", (row.rowid, name, body))
-        case (str(), int(), bytes(body)) if is_good_state(body):
-            return _Insert("saved_attempts", row.values)
-        case (str(), int(), int(), bytes(steps), bytes()) if is_good_state(steps):
-            return _Insert("saved_frames", row.values)  # a bad body costs its frames only
-    return None

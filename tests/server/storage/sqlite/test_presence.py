@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
@@ -159,6 +161,35 @@ def test_an_empty_log_where_there_was_one_is_told(
     service.start()
     assert service.json("/readyz") == {"status": "ready"}
     assert service.errors.count("lost") == told
+
+
+def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(serve: Any, peers: Any) -> None:
+    """S43: how many, and where the damaged file is; another start says nothing of it."""
+    service = serve()
+    peer = peers(service.ingest).attach([f"l{i}" for i in range(500)])
+    for step in range(60):
+        peer.stats(step, [1.0] * 500)
+    peer.acked()
+    service.stop()
+    path = service.directory / DATABASE_NAME
+    data = bytearray(path.read_bytes())
+    at = data.rindex(peer.session) // PAGE_BYTES * PAGE_BYTES
+    data[at : at + PAGE_BYTES] = b"\xff" * PAGE_BYTES
+    path.write_bytes(data)
+    service.start()
+
+    (kept,) = service.directory.glob(f"{DATABASE_NAME}.damaged-*")
+    ready = service.json("/readyz")
+    assert ready["status"] == "ready"
+    assert re.search(r"at least [1-9]\d* rows could not be read|the end of log", ready["lost"])
+    assert f"sqlite3 {kept} .recover" in ready["lost"]
+    assert ready["lost"] in service.errors
+    peer.greet()
+    peer.stats(60, [1.0] * 500)
+    peer.acked()
+    service.stop()
+    service.start()
+    assert service.json("/readyz") == {"status": "ready"}
 
 
 def test_what_was_noted_stands_until_somebody_compared_it(tmp_path: Path) -> None:

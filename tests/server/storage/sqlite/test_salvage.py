@@ -19,7 +19,6 @@ from gradwatch_server.core.entries import Entry, Received, Tick
 from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
-from gradwatch_server.storage.sqlite.pages import PageFile
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import (
     Line,
@@ -29,10 +28,16 @@ from gradwatch_server.storage.store import (
     StorageError,
     StorageFault,
 )
-from gradwatch_wire import Envelope, Kind, Stats, encode
+from gradwatch_wire import Envelope, Stats, encode
 from tests.support.records import stats_of
 
 SESSION = bytes(range(16))
+
+MOST_IN_PAGE = 16
+"""Entries of 500 layers in a page."""
+
+LEAF = 13
+"""The first byte of a page with rows of a table."""
 
 
 def sealed(body: bytes) -> bytes:
@@ -94,60 +99,26 @@ def contents(path: Path) -> dict[str, set[Any]]:
     return found
 
 
-def test_the_pages_of_a_good_file_have_all_that_sqlite_reads(path: Path) -> None:
-    """Each row of each table, also what spills over pages, and nothing that was deleted."""
-    db = sqlite3.connect(path)
-    db.execute("DELETE FROM log WHERE log_offset BETWEEN 30 AND 90")
-    db.commit()
-    rows = {}
-    for table in TABLES:
-        columns = (
-            "*"
-            if table not in ("log", "alert_events")
-            else "NULL, "
-            + ", ".join([name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")][1:])
-        )
-        rows[table] = list(db.execute(f"SELECT rowid, {columns} FROM {table}"))
-    expected = {(own[0], tuple(own[1:])) for found in rows.values() for own in found}
-    db.close()
-
-    with PageFile(path, PAGE_BYTES) as file:
-        found = [(row.rowid, row.values) for row in file.rows()]
-        assert (file.bad_pages, file.bad_rows) == (0, 0)
-    ours = [own for own in found if own[1][0] not in ("table", "index", "alert_events")]
-    assert len(ours) == len(set(ours)) == len(expected)
-    assert set(ours) == expected
-
-
 def test_what_is_only_in_the_wal_is_read_from_there(tmp_path: Path) -> None:
-    """As far as it was committed; a torn frame at its end is not."""
+    """As far as it was committed: nothing after the first frame that is damaged."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.db.execute("PRAGMA wal_autocheckpoint=0")
     fill(store)
+    store.check()
+    store.find_loss()
     shutil.copytree(tmp_path / "data", tmp_path / "killed")
     store.close()
     wal = tmp_path / "killed" / f"{DATABASE_NAME}-wal"
     assert wal.stat().st_size > 50 * PAGE_BYTES
-    with PageFile(tmp_path / "killed" / DATABASE_NAME, PAGE_BYTES) as file:
-        offsets = {
-            row.rowid
-            for row in file.rows()
-            if row.values[0] is None and row.values[2] == Kind.STATS
-        }
-    os.truncate(wal, wal.stat().st_size - 1_000)
-    with PageFile(tmp_path / "killed" / DATABASE_NAME, PAGE_BYTES) as file:
-        torn = [row.values[0] for row in file.rows()]
+    shutil.copytree(tmp_path / "killed", tmp_path / "torn")
+    torn = tmp_path / "torn" / f"{DATABASE_NAME}-wal"
+    overwrite(torn, wal.stat().st_size // 2, b"\xff" * 100)
 
-    with sqlite3.connect(tmp_path / "data" / DATABASE_NAME) as db:
-        expected = {
-            at
-            for (at,) in db.execute("SELECT log_offset FROM log WHERE kind = ?", (int(Kind.STATS),))
-        }
-    db.close()
-    assert len(expected) == 120
-    assert offsets == expected
-    assert "gpt" in torn
-    assert "position" in torn
+    for place, least, most in (("killed", 121, 121), ("torn", 20, 110)):
+        store = SQLiteStore.open(tmp_path / place, Clock())
+        store.reset(StorageError("told to", StorageFault.DAMAGED))
+        assert least <= len(list(store.log.entries())) <= most
+        store.close()
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -179,6 +150,29 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "pointer map": lambda path: overwrite(path, PAGE_BYTES, b"\xee" * PAGE_BYTES),
     "root of the log": lambda path: overwrite(path, 2 * PAGE_BYTES, b"\xff" * PAGE_BYTES),
 }
+
+
+LEAST: dict[str | int, tuple[int, int]] = {
+    "truncated": (45, 1),
+    "flipped bits": (85, 60),
+    "root of the log": (0, 91),
+    3: (121, 1),  # the root of the alert events
+    "header": (0, 1),
+    "schema": (0, 1),
+    "first page": (0, 1),
+}
+"""Entries and alert events that are read at the least; 100 and 40 where it does not say."""
+
+ALL_LOST = ("header", "first page")
+"""Nothing is left for SQLite to find a table by."""
+
+
+def leaves_of_log(path: Path) -> list[int]:
+    """Return pages of the file, counted from 0, that are leaves with records of the log."""
+    data = path.read_bytes()
+    pages = [data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES)]
+    records = [page.count(SESSION) for page in pages]
+    return [at for at, page in enumerate(pages) if page[0] == LEAF and records[at] > 5]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, *range(3, 30, 4)])
@@ -219,11 +213,31 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
     assert set(told) - {cursor} == {
         row[0] for row in before["alert_events"] & after["alert_events"]
     }
-    least_read, least_told = {"truncated": (45, 1), "flipped bits": (85, 60)}.get(
-        str(damage), (100, 40)
-    )
+    least_read, least_told = LEAST.get(damage, (100, 40))
     assert len(read) >= least_read
     assert len(told) >= least_told
+    if kept and damage in ALL_LOST:
+        assert "not all was read" in loss.text
+        assert f"sqlite3 {kept[0]} .recover" in loss.text
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_bad_page_costs_its_rows_only(path: Path, seed: int) -> None:
+    """Wherever it is among the leaves, also where one of two is the last; and they are counted."""
+    generator = random.Random(seed)
+    before = contents(path)
+    for page in generator.sample(leaves_of_log(path), 2):
+        overwrite(path, page * PAGE_BYTES, generator.randbytes(PAGE_BYTES))
+    store = SQLiteStore.open(path.parent, Clock())
+    loss = store.find_loss()
+    store.close()
+
+    after = contents(path)
+    num_lost = len(before["log"]) - len(after["log"])
+    assert 2 <= num_lost <= 2 * MOST_IN_PAGE
+    assert all(after[table] == before[table] for table in TABLES if table != "log")
+    assert loss is not None
+    assert f"at least {num_lost} rows" in loss.text or "and the end of log" in loss.text
 
 
 def test_curves_are_taken_over(path: Path) -> None:
