@@ -41,7 +41,6 @@ class RunningEngine:
                 on_failure=self.failed.set,
                 retention=settings.pop("retention", None),
                 budget_use=budget_use,
-                max_waiting_alert_bytes=settings.pop("max_waiting_alert_bytes", 0),
             )
         except BaseException:
             self.close()

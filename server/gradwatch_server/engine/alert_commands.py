@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,24 +67,16 @@ class AddSilence:
     comment: str
 
     def __call__(self, state: State, now_ns: int) -> Outcome:
-        """Add it."""
-        silence = self.make(state.silences, now_ns)
-        return Outcome(lambda _: silence, (SilenceAdded(silence),))
-
-    def make(self, silences: Iterable[Silence], now_ns: int) -> Silence:
-        """Return it, if it may be added to those that there are.
-
-        Raises:
-            CommandError: If not.
-        """
+        """Add it, if there is room among those in force."""
         if self.until_ns <= now_ns:
             raise CommandError(422, "until: a silence in the past would silence nothing")
-        in_force = sum(own.until_ns > now_ns for own in silences)
+        in_force = sum(own.until_ns > now_ns for own in state.silences)
         if in_force >= MAX_SILENCES:
             raise CommandError(409, f"there are {MAX_SILENCES} silences; delete some first")
         own = asdict(self) | {"created_ns": now_ns}
         seed = json.dumps(own).encode()
-        return Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **own)
+        silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **own)
+        return Outcome(lambda _: silence, (SilenceAdded(silence),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +90,11 @@ class RemoveSilence:
     silence_id: str
 
     def __call__(self, state: State, now_ns: int) -> Outcome:
-        """Remove it."""
-        self.check(state.silences, now_ns)
-        return Outcome(lambda _: None, (SilenceRemoved(self.silence_id),))
-
-    def check(self, silences: Iterable[Silence], now_ns: int) -> None:
-        """Check that it is there and in force.
-
-        Raises:
-            CommandError: If not.
-        """
-        found = [own for own in silences if own.id == self.silence_id]
+        """Remove it, if it is in force."""
+        found = [own for own in state.silences if own.id == self.silence_id]
         if not found or found[0].until_ns <= now_ns:
             raise CommandError(404, f"no silence {self.silence_id[:80]!a} is in force")
+        return Outcome(lambda _: None, (SilenceRemoved(self.silence_id),))
 
 
 def _find(state: State, alert_id: str) -> Alert | None:

@@ -1,8 +1,7 @@
 """Commands: what people ask of the engine over HTTP, answered once it is in the log.
 
-Any thread puts them into a bounded queue; the engine is woken and takes them in its round. What a
-command comes to is decided against the state as it then is, and becomes entries of the log like all
-else.
+Any thread puts them into a bounded queue; the engine takes them in its round. What a command comes
+to is decided against the state as it then is, and becomes entries of the log like all else.
 """
 
 from __future__ import annotations
@@ -60,13 +59,8 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Commands:
-    """Those that wait, and those that were taken and are not committed yet.
+    """Those that wait, and those that were taken and are not committed yet."""
 
-    Args:
-        wake: Called, in the thread of who asks, when there is one more.
-    """
-
-    wake: Callable[[], None]
     _waiting: queue.Queue[_Waiting] = field(
         default_factory=lambda: queue.Queue(maxsize=MAX_WAITING)
     )
@@ -87,7 +81,6 @@ class Commands:
         except queue.Full:
             detail = f"{MAX_WAITING} other requests wait for the engine; try again"
             future.set_exception(CommandError(503, detail))
-        self.wake()
         if self._closed:  # in between
             self.close()
         return future

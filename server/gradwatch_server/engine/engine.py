@@ -20,21 +20,19 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
-from gradwatch_server.engine.alert_output import AlertOutput
 from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
 from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
-from gradwatch_server.engine.metrics import EngineMetrics, Timings
+from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.new_rules import NewRules
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.series_recorder import SeriesRecorder
-from gradwatch_server.engine.waiting_alerts import WaitingAlerts
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.inbox import Inbox
@@ -70,9 +68,6 @@ class Engine(threading.Thread):
         boot_id: bytes | None = None,
         http_url: str = "",
         stopping: threading.Event | None = None,
-        timings: Timings | None = None,
-        max_waiting_alert_bytes: int = 0,
-        poll_ms: int = POLL_MS,
     ) -> None:
         """Read what the store has.
 
@@ -90,10 +85,6 @@ class Engine(threading.Thread):
             boot_id: Tells this start from others; random without.
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.
-            timings: Where it is noted how long things take.
-            max_waiting_alert_bytes: Alerts that may wait for a store that is away while the log is
-                not: records are taken in meanwhile.
-            poll_ms: How long a round waits for a message where nothing else is due.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -101,8 +92,8 @@ class Engine(threading.Thread):
         super().__init__(name="gradwatch-engine")
         self.clock = clock
         self.published = PublishedState()
-        self.commands = Commands(ingest.wake)
-        self.metrics = EngineMetrics(timings)
+        self.commands = Commands()
+        self.metrics = EngineMetrics()
         self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
         limits = self.budget_use.limits
@@ -122,9 +113,8 @@ class Engine(threading.Thread):
         self._retention = retention or RetentionPolicy()
         self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
-        self._poll_ms = poll_ms
         self._recover(rules, window_steps)
-        self._connect_parts(session_timeout_s, max_waiting_alert_bytes)
+        self._connect_parts(session_timeout_s)
 
     def _recover(self, rules: Rules, window_steps: int) -> None:
         self._applier = recover(
@@ -142,7 +132,7 @@ class Engine(threading.Thread):
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
 
-    def _connect_parts(self, session_timeout_s: float, max_waiting_alert_bytes: int) -> None:
+    def _connect_parts(self, session_timeout_s: float) -> None:
         """Make the parts that work on the state, once it is there."""
         self._new_rules = NewRules(self._state)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
@@ -168,10 +158,7 @@ class Engine(threading.Thread):
         self._applier.on_changed = self._core_memory.note_changed
         peers = self._intake.peers
         self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
-        waiting = WaitingAlerts(self._store.alert_events, max_waiting_alert_bytes)
-        self._alerts = AlertOutput(
-            self._state, self.clock, waiting, self._delivery, self._retry_write, self._tell_readers
-        )
+        self._withheld = False  # whether it was stopped before all alerts were stored
         self._work = WorkMeter(self._ingest, peers)
         self._applier.on_forgotten = self._intake.forget
         run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
@@ -180,12 +167,10 @@ class Engine(threading.Thread):
     def set_rules(self, rules: Rules) -> None:
         """Put other rules in force with the next round; any thread may ask for it."""
         self._new_rules.give(rules)
-        self._ingest.wake()
 
     def stop(self) -> None:
         """End the loop after the batch in hand, and wait for it."""
         self._stopping.set()
-        self._ingest.wake()
         if self.is_alive():
             self.join()
 
@@ -195,7 +180,7 @@ class Engine(threading.Thread):
             while not self._stopping.is_set():
                 self._store.check()
                 self._round()
-            if self._alerts.is_stored:
+            if not self._withheld:
                 self._checkpointer.finish(self._state)
         except StorageError as error:  # one that no waiting mends
             logger.error("%s", error)
@@ -206,7 +191,6 @@ class Engine(threading.Thread):
             self.published.fault = "the engine failed; see the log"
             self._on_failure()
         finally:
-            self._ingest.rest()
             self.commands.close()
             self._publish()
 
@@ -216,7 +200,8 @@ class Engine(threading.Thread):
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        for message in self._ingest.receive(self._wait_ms, self._work.work_s):
+        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        for message in self._ingest.receive(wait_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
         now_ns = self.clock.now_ns()
@@ -233,29 +218,15 @@ class Engine(threading.Thread):
         self._ingest.listen()
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
-        if batch.lines:
-            self._ingest.work()
         self._apply_all(batch.lines)
-        if self._alerts.is_due(now_ns):
-            self._ingest.rest()
-            self._alerts.store_waiting(now_ns)
         self._ingest.listen()
         self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
-        if self._alerts.is_stored:
-            self._ingest.rest()
+        if not self._withheld:
             self._checkpointer.work(self.clock.now_ns(), self._state)
             self.series.work(self.clock.now_ns())
             self.deletions.work(self._checkpointer.covered, self.published.cursor)
-
-    @property
-    def _wait_ms(self) -> int:
-        """How long to wait for a message."""
-        if not self._delivery.is_done:
-            return BUSY_POLL_MS
-        is_behind = self._applier.publisher.is_behind
-        return min(POLL_MS, self._poll_ms) if is_behind else self._poll_ms
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -265,7 +236,6 @@ class Engine(threading.Thread):
 
     def _append(self, lines: Sequence[Line]) -> bool:
         """Commit lines; return False if stopped before."""
-        self._ingest.rest()
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
             done = self._retry_write(lambda: self._store.log.append(lines))
@@ -300,14 +270,19 @@ class Engine(threading.Thread):
         return self._applier.apply(entry, offset)
 
     def _store_alerts(self, alerts: Sequence[Alert]) -> None:
-        self._ingest.rest()
         changes = [AlertChange.of(alert) for alert in alerts]
-        self._alert_use.note(change.event for change in changes)
-        self._alerts.add(changes)
+        events = [change.event for change in changes]
+        self._alert_use.note(events)
 
-    def _tell_readers(self, cursor: int) -> None:
-        self.published.cursor = cursor
+        def store() -> None:
+            self.published.cursor = self._store.alert_events.add(events)
+
+        if not self._retry_write(store):
+            self._withheld = True  # the next start derives them from the log, and stores them
+            return
         self._on_alerts()
+        # A run may have left memory later in the same batch.
+        self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
 
     def _publish(self) -> None:
         """Publish at once: readers are to see all there is before nothing moves any more."""

@@ -19,21 +19,12 @@ INGEST_LAG: Final = (
 _BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-class Timings:
-    """How long engines take; several may share them."""
+class EngineMetrics:
+    """Counters and histograms that only the engine's thread writes."""
 
     def __init__(self) -> None:
-        self.log_write = Histogram(*LOG_WRITE, buckets=_BUCKETS_S, registry=None)
-        self.lag = Histogram(*INGEST_LAG, buckets=_BUCKETS_S, registry=None)
-
-
-class EngineMetrics:
-    """Counters that only the engine's thread writes, and its timings."""
-
-    def __init__(self, timings: Timings | None = None) -> None:
-        timings = timings or Timings()
         self.stored = 0
         self.lost = 0
         self.stored_bytes = 0
-        self.log_write = timings.log_write
-        self.lag = timings.lag
+        self.log_write = Histogram(*LOG_WRITE, buckets=_BUCKETS_S, registry=None)
+        self.lag = Histogram(*INGEST_LAG, buckets=_BUCKETS_S, registry=None)

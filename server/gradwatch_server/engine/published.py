@@ -80,11 +80,6 @@ class Publisher:
         self._published_ns = 0
         self._unmatched = UnmatchedRules()
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something changed that is not published."""
-        return bool(self._changed or self._removed)
-
     def note_changed(self, runs: Iterable[str]) -> None:
         """Say that runs are not any more what readers see."""
         self._changed.update(dict.fromkeys(runs))
@@ -98,7 +93,7 @@ class Publisher:
     def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
         """Publish what changed, a slice at a time, unless it was done just before."""
         self._published.rules = state.rules
-        if not self.is_behind:
+        if not (self._changed or self._removed):
             return
         if now_ns - self._published_ns < self._pause_ns and not force:
             return

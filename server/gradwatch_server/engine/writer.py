@@ -20,7 +20,7 @@ def retry_write(
     published: PublishedState,
     stopping: threading.Event,
     on_fault: Callable[[], None],
-    wait: Callable[[float, threading.Event], object] = lambda s, stopping: stopping.wait(s),
+    wait: Callable[[float, threading.Event], object],
 ) -> bool:
     """Write, and try again while the store cannot; return False if stopped before.
 

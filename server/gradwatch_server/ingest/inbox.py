@@ -98,15 +98,6 @@ class Inbox(ABC):
         """Read what is there: in a long round too, nothing is to pile up where nobody counts it."""
         self._read(0)
 
-    def work(self) -> None:  # noqa: B027 - an engine that is alone waits for no other
-        """Say that what follows is work; wait for engines that are not to work meanwhile."""
-
-    def rest(self) -> None:  # noqa: B027 - as above
-        """Say that what follows is waiting, for the store above all: others may work."""
-
-    def wake(self) -> None:  # noqa: B027 - who looks often need not be woken
-        """End a wait for messages, or the next one; from any thread."""
-
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""
         num_bytes = bytes_of(arrived)

@@ -533,6 +533,24 @@ def test_alerts_wait_for_a_full_disk_too(
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
+def test_no_state_is_saved_that_stands_for_alerts_that_are_not_stored(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start finds them in the log, once."""
+    retention = RetentionPolicy(checkpoint_s=0.0)
+    running = start(retention=retention)
+
+    def full(_events: Any) -> int:
+        raise StorageError("database or disk is full", StorageFault.FULL)
+
+    monkeypatch.setattr(running.store.alert_events, "add", full)
+    peers(running.endpoint).attach().steps(0, NAN)
+    wait_until(lambda: running.published.fault)
+    running = start(retention=retention)
+
+    assert [state for _, _, state in running.events()] == ["firing"]
+
+
 def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
     """What was never committed was never acknowledged: the next start asks for it again."""
     running = start()
@@ -563,9 +581,7 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     for step in range(200):
         peer.stats(step, [1.0] * 500)
     peer.acked()
-    running.engine._alerts._withheld = (
-        True  # as if it was killed: no checkpoint stands for the records
-    )
+    running.engine._withheld = True  # as if it was killed: no checkpoint stands for the records
     running.close()
     data = bytearray(running.path.read_bytes())
     middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there

@@ -31,11 +31,15 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY_S", 0.0)
 
 
+def no_wait(_seconds: float, _stopping: threading.Event) -> None:
+    """Go on at once."""
+
+
 def test_a_write_is_tried_until_it_is_done() -> None:
     """Readers learn why nothing moves, once, and that it is over."""
     published, told = PublishedState(), []
     disk = Disk(published, num_faults=3)
-    done = retry_write(disk.write, published, threading.Event(), lambda: told.append(1))
+    done = retry_write(disk.write, published, threading.Event(), lambda: told.append(1), no_wait)
 
     assert done
     full = "the log cannot be written: database or disk is full"
@@ -48,7 +52,7 @@ def test_a_stop_ends_the_attempts() -> None:
     published, stopping = PublishedState(), threading.Event()
     disk = Disk(published, num_faults=10**9)
 
-    assert not retry_write(disk.write, published, stopping, stopping.set)
+    assert not retry_write(disk.write, published, stopping, stopping.set, no_wait)
     assert len(disk.faults) == 1
     assert published.fault is not None
 
@@ -71,4 +75,4 @@ def test_a_fault_of_ours_is_not_tried_again() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        retry_write(write, PublishedState(), threading.Event(), lambda: None)
+        retry_write(write, PublishedState(), threading.Event(), lambda: None, no_wait)
