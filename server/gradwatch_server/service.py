@@ -31,7 +31,7 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.notifiers.base import Notifier
-from gradwatch_server.notify.standing import PublishedStanding
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit
 from gradwatch_server.preparation import Preparation, prepare
 from gradwatch_server.reload import RulesReload
@@ -131,7 +131,7 @@ class _Aggregator:
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        self._notifications.start(PublishedStanding(lambda: engine.published.runs))
+        self._notifications.start(Standing(lambda: engine.published.runs))
         stack.callback(self._notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(self._settings):

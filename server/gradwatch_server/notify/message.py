@@ -68,8 +68,7 @@ def _title(notice: Notice, first: Entry, worst: Severity | None) -> str:
     batch = notice.batch
     runs = {own.run for own in batch.entries}
     where = harmless(first.run) if len(runs) == 1 else f"{len(runs):,} runs"
-    still = "still " if batch.is_repeat else ""
-    what = f"[{still}{worst or RESOLVED}] {where}: "
+    what = f"[{worst or RESOLVED}] {where}: "
     if len(batch.entries) > 1:
         return f"{what}{len(batch.entries):,} alerts ({_rules(batch.entries)})"
     facts = notice.read(first)

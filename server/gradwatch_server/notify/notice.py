@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gradwatch_server.notify.batch import Batch
+from gradwatch_server.notify.plan import Batch
 from gradwatch_server.storage.deliveries import Entry
 from gradwatch_wire.run_page import run_page
 

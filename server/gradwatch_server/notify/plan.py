@@ -6,12 +6,11 @@ It has no clock and does no I/O. What it remembers is what the delivery log keep
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import News
-from gradwatch_server.notify.batch import Batch, first_batch
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress, TargetChange
 from gradwatch_server.storage.store import AlertEvent
@@ -20,6 +19,23 @@ from gradwatch_wire.health import AlertState
 MAX_ENTRIES: Final = 10_000
 """Alerts that are remembered of one target. What comes then waits in the store; of those that were
 told, the oldest is forgotten, and nobody is told when it is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What goes out as one message.
+
+    Args:
+        group: Its group.
+        entries: The alerts, oldest event first.
+        is_resend: Whether all of them were told before, and fire on.
+        is_again: Whether it may have arrived already: an answer did not come, or was not noted.
+    """
+
+    group: str
+    entries: tuple[Entry, ...]
+    is_resend: bool = False
+    is_again: bool = False
 
 
 class Plan:
@@ -49,6 +65,7 @@ class Plan:
             self._members[own.group][own.alert_id] = None
         self._changed: set[str] = set()  # ids and groups that are to be saved
         self._changed_groups: set[str] = set()
+        self._resent_s = 0.0
 
     @property
     def num_pending(self) -> int:
@@ -89,23 +106,23 @@ class Plan:
         )
         if known is None or not known.is_told:
             if is_told_now:
-                self._put(self._entry(event, is_muted=is_muted, is_pending=True), now_s)
+                self._put(self._entry(event, is_pending=True), now_s)
             elif known is not None:
                 self._forget(known)
             return
         is_pending = is_told_now and (has_risen or known.is_pending)
-        own = self._entry(event, is_muted=is_muted, is_pending=is_pending)
+        own = self._entry(event, is_pending=is_pending)
         self._put(replace(own, is_told=True), now_s)
 
     def _take_resolved(self, event: AlertEvent, known: Entry, now_s: float) -> None:
         is_kept = self._policy.resolved if known.is_told else not event.alert.get("silenced")
         if is_kept:
-            own = self._entry(event, is_muted=known.is_muted, is_pending=True)
+            own = self._entry(event, is_pending=True)
             self._put(replace(own, is_told=known.is_told, group=known.group), now_s)
         else:
             self._forget(known)
 
-    def _entry(self, event: AlertEvent, *, is_muted: bool, is_pending: bool) -> Entry:
+    def _entry(self, event: AlertEvent, *, is_pending: bool) -> Entry:
         alert = event.alert
         return Entry(
             alert_id=alert["id"],
@@ -116,7 +133,6 @@ class Plan:
             state=alert["state"],
             cursor=event.cursor,
             is_pending=is_pending,
-            is_muted=is_muted,
         )
 
     def _put(self, entry: Entry, now_s: float) -> None:
@@ -136,9 +152,8 @@ class Plan:
         self._leave(entry)
 
     def _leave(self, entry: Entry) -> None:
-        members = self._members[entry.group]
-        members.pop(entry.alert_id, None)
-        if not any(self._entries[own].is_pending for own in members):
+        self._members[entry.group].pop(entry.alert_id, None)
+        if not self._has_pending(entry.group):
             self._set_times(entry.group, replace(self._times(entry.group), since_s=0.0))
 
     def _times(self, group: str) -> GroupTimes:
@@ -153,37 +168,24 @@ class Plan:
 
         Args:
             now_s: Seconds since the epoch.
-            doubtful: The key of a message of which it is not known whether it arrived.
+            doubtful: The group of a message of which it is not known whether it arrived.
         """
-        is_quiet = self._policy.quiet_until_s(now_s) is not None
-        for is_repeat in (False, True):
-            due_s = self._repeat_due_s if is_repeat else self._ready_s
-            told = self._standing if is_repeat else self._pending
-            found = {
-                group: entries
-                for group in self._members
-                if now_s >= due_s(group, now_s) and (entries := told(group, is_quiet=is_quiet))
-            }
-            if found:
-                return first_batch(found, doubtful, is_repeat=is_repeat)
+        ready = [own for own in self._members if now_s >= self._ready_s(own, now_s)]
+        due = [own for own in ready if self._has_pending(own)]
+        if due:
+            group = doubtful if doubtful in due else due[0]
+            pending = _by_cursor(own for own in self._of(group) if own.is_pending)
+            return Batch(group, pending, is_again=group == doubtful)
+        standing = self._standing()
+        if standing and now_s >= self._resend_due_s(now_s):
+            return Batch("", standing, is_resend=True)
         return None
 
     def next_s(self, now_s: float) -> float | None:
         """Return when something may be due next, None if that takes an event."""
-        quiet_until_s = self._policy.quiet_until_s(now_s)
-        found: list[float] = []
-        for group in self._members:
-            is_quiet = quiet_until_s is not None
-            if self._pending(group, is_quiet=False):
-                waits = is_quiet and not self._pending(group, is_quiet=True)
-                found.append(self._ready_s(group, now_s))
-                if waits and quiet_until_s is not None:
-                    found[-1] = max(found[-1], quiet_until_s)
-            if self._standing(group, is_quiet=False):
-                waits = is_quiet and not self._standing(group, is_quiet=True)
-                found.append(self._repeat_due_s(group, now_s))
-                if waits and quiet_until_s is not None:
-                    found[-1] = max(found[-1], quiet_until_s)
+        found = [self._ready_s(own, now_s) for own in self._members if self._has_pending(own)]
+        if self._standing():
+            found.append(self._resend_due_s(now_s))
         return min(found, default=None)
 
     def _ready_s(self, group: str, now_s: float) -> float:
@@ -192,45 +194,32 @@ class Plan:
         since_s, sent_s = min(times.since_s, now_s), min(times.sent_s, now_s)
         return max(since_s + policy.group_wait_s, sent_s + policy.group_interval_s)
 
-    def _repeat_due_s(self, group: str, now_s: float) -> float:
-        return min(self._times(group).repeated_s, now_s) + self._policy.repeat_s
+    def _resend_due_s(self, now_s: float) -> float:
+        return min(self._resent_s, now_s) + self._policy.resend_s
 
     def _of(self, group: str) -> Iterator[Entry]:
         return (self._entries[own] for own in self._members[group])
 
-    def _pending(self, group: str, *, is_quiet: bool) -> tuple[Entry, ...]:
-        found = (own for own in self._of(group) if own.is_pending)
-        return self._told_now(found, is_quiet=is_quiet)
+    def _has_pending(self, group: str) -> bool:
+        return any(own.is_pending for own in self._of(group))
 
-    def _standing(self, group: str, *, is_quiet: bool) -> tuple[Entry, ...]:
-        """Return what was told, fires on, and is to be told again at some time."""
-        if not self._policy.repeat_s:
+    def _standing(self) -> tuple[Entry, ...]:
+        """Return what was told, fires on, and is to be sent again at some time."""
+        if not self._policy.resend_s:
             return ()
-        found = (
-            own
-            for own in self._of(group)
-            if own.is_told
-            and own.state == AlertState.FIRING
-            and (self._policy.repeats_muted or not own.is_muted)
-        )
-        return self._told_now(found, is_quiet=is_quiet)
-
-    def _told_now(self, entries: Iterator[Entry], *, is_quiet: bool) -> tuple[Entry, ...]:
-        found = [own for own in entries if not is_quiet or self._policy.breaks_quiet(own)]
-        return tuple(sorted(found, key=lambda own: own.cursor))
+        told = (own for own in self._entries.values() if own.is_told)
+        return _by_cursor(own for own in told if own.state == AlertState.FIRING)
 
     def settled(self, batch: Batch, now_s: float) -> None:
-        """Note that a message was delivered, or a repeat is not to be told any more."""
+        """Note that a message was delivered, or that nothing is to be sent again now."""
+        if batch.is_resend:
+            self._resent_s = now_s
+            return
         for own in batch.entries:
             self._settle(own)
-        for group in batch.groups:
-            times = self._times(group)
-            if batch.is_repeat:
-                times = replace(times, repeated_s=now_s)
-            else:
-                repeated_s = times.repeated_s or now_s
-                times = GroupTimes(self._since_s(group), sent_s=now_s, repeated_s=repeated_s)
-            self._set_times(group, times)
+        since_s = self._times(batch.group).since_s if self._has_pending(batch.group) else 0.0
+        self._set_times(batch.group, GroupTimes(since_s, sent_s=now_s))
+        self._resent_s = self._resent_s or now_s
 
     def _settle(self, told: Entry) -> None:
         own = self._entries.get(told.alert_id)
@@ -242,11 +231,6 @@ class Plan:
         is_pending = own.is_pending and own.cursor != told.cursor
         self._entries[own.alert_id] = replace(own, is_told=True, is_pending=is_pending)
         self._changed.add(own.alert_id)
-
-    def _since_s(self, group: str) -> float:
-        """Return since when something waits that is not told, 0 if nothing does."""
-        waits = any(own.is_pending for own in self._of(group))
-        return self._times(group).since_s if waits else 0.0
 
     def drop(self, entries: Sequence[Entry]) -> None:
         """Forget alerts: they were given up, or are not to be told any more."""
@@ -284,3 +268,7 @@ class Plan:
                 del self._groups[group]
                 self._members.pop(group, None)
                 self._changed_groups.add(group)
+
+
+def _by_cursor(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda own: own.cursor))

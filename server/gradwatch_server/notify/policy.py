@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gradwatch_server.core.alerting.rules.patterns import matches
-from gradwatch_server.notify.quiet_hours import QuietHours
-from gradwatch_server.storage.deliveries import Entry
 
 _SEPARATOR: Final = "\x1f"
 """Between the values that a group is of: none of them has it."""
@@ -26,10 +24,8 @@ class Policy:
         group_by: Keys of an alert; alerts that have the same values go in one message.
         group_wait_s: How long a message waits for more alerts of its group.
         group_interval_s: Time between two messages of a group.
-        repeat_s: When what fires on is told again, 0 for never.
-        repeats_muted: Whether that goes for what a silence keeps or somebody knows of, too.
-        quiet_hours: When it is left alone, None for never.
-        quiet_except: Severities that are told in them all the same.
+        resend_s: Time after which all that fires is sent again, to a receiver that takes for over
+            what is not; 0 for never.
     """
 
     rules: tuple[str, ...] = ()
@@ -39,10 +35,7 @@ class Policy:
     group_by: tuple[str, ...] = ("run",)
     group_wait_s: float = 10.0
     group_interval_s: float = 60.0
-    repeat_s: float = 14_400.0
-    repeats_muted: bool = False
-    quiet_hours: QuietHours | None = None
-    quiet_except: frozenset[str] = frozenset({"critical"})
+    resend_s: float = 0.0
 
     def wants(self, alert: Mapping[str, Any]) -> bool:
         """Tell whether an alert, as it is stored, is one of those that are told."""
@@ -55,11 +48,3 @@ class Policy:
     def group_of(self, alert: Mapping[str, Any]) -> str:
         """Return the group whose messages an alert is told in."""
         return _SEPARATOR.join(str(alert[key]) for key in self.group_by)
-
-    def quiet_until_s(self, now_s: float) -> float | None:
-        """Return when the quiet hours end that it is now, None outside them."""
-        return None if self.quiet_hours is None else self.quiet_hours.ends_s(now_s)
-
-    def breaks_quiet(self, entry: Entry) -> bool:
-        """Tell whether an alert is told in quiet hours, too."""
-        return entry.severity in self.quiet_except

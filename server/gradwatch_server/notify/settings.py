@@ -24,7 +24,6 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.notifiers import NOTIFIERS
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.quiet_hours import QuietHours, zone
 from gradwatch_server.notify.secrets import url_from_environment, url_from_file
 from gradwatch_wire.health import Severity
 
@@ -67,19 +66,6 @@ class Target(BaseModel):
     group_interval_s: float = Field(
         60.0, ge=0.0, le=86_400.0, description="Time between two messages of a group."
     )
-    repeat_s: float = Field(
-        14_400.0,
-        ge=0.0,
-        le=2_592_000.0,
-        description="When what fires on is told again, 60 or more; 0 for never.",
-    )
-    quiet_hours: str | None = Field(
-        None, description='When to leave them alone, such as "22:00-07:00".'
-    )
-    timezone: str = Field("UTC", description="Where these hours are, such as Europe/Berlin.")
-    quiet_except: tuple[Severity, ...] = Field(
-        (Severity.CRITICAL,), description="Severities that are told in quiet hours, too."
-    )
 
     @field_validator("type")
     @classmethod
@@ -87,27 +73,6 @@ class Target(BaseModel):
         if value not in NOTIFIERS:
             msg = f"Input should be one of {_KNOWN_TYPES}"
             raise ValueError(msg)
-        return value
-
-    @field_validator("repeat_s")
-    @classmethod
-    def _not_all_the_time(cls, value: float) -> float:
-        if 0.0 < value < 60.0:
-            msg = "should be 0 for never, or 60 and more"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("timezone")
-    @classmethod
-    def _known_timezone(cls, value: str) -> str:
-        zone(value)
-        return value
-
-    @field_validator("quiet_hours")
-    @classmethod
-    def _two_times(cls, value: str | None) -> str | None:
-        if value is not None:
-            QuietHours.parse(value, zone("UTC"))
         return value
 
     @model_validator(mode="after")
@@ -144,9 +109,6 @@ class Target(BaseModel):
 
     def policy(self) -> Policy:
         """Return what the target wants, as its type is told it."""
-        quiet_hours = None
-        if self.quiet_hours is not None:
-            quiet_hours = QuietHours.parse(self.quiet_hours, zone(self.timezone))
         wanted = Policy(
             rules=self.rules,
             runs=self.runs,
@@ -155,9 +117,6 @@ class Target(BaseModel):
             group_by=self.group_by,
             group_wait_s=self.group_wait_s,
             group_interval_s=self.group_interval_s,
-            repeat_s=self.repeat_s,
-            quiet_hours=quiet_hours,
-            quiet_except=frozenset(map(str, self.quiet_except)),
         )
         return NOTIFIERS[self.type].schedule(wanted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -11,17 +12,15 @@ from enum import StrEnum
 from typing import Final
 
 from gradwatch_server.core.printable import printable
-from gradwatch_server.notify.backoff import backoff_s
-from gradwatch_server.notify.batch import Batch
 from gradwatch_server.notify.deadline import Deadline
 from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
-from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.plan import Batch, Plan
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.standing import PublishedStanding, Standing
+from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError, StorageFault
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError
 from gradwatch_wire.health import AlertState
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,10 @@ PAUSE_S: Final = 0.05
 
 PATIENCE_S: Final = 86_400.0
 """How long a message is tried anew. A target that has failed for longer gets each message once."""
+
+
+FIRST_RETRY_S: Final = 1.0
+MOST_RETRY_S: Final = 300.0
 
 
 class Outcome(StrEnum):
@@ -85,7 +88,7 @@ class TargetWorker:
         self._messages: Counter[str] = Counter()
         self._has_told = False  # of the failure that lasts
         self._has_told_storage = False
-        self._standing: Standing = PublishedStanding(dict)
+        self._standing = Standing(dict)
         self._thread = threading.Thread(
             target=self._run, name=f"gradwatch-notify-{name}", daemon=True
         )
@@ -163,9 +166,9 @@ class TargetWorker:
         batch = self._still_wanted(batch, now_s)
         if not batch.entries:
             return True
-        self._progress = replace(self._progress, sending=batch.key)
-        if not self._save(now_s):
-            return False
+        if not batch.is_resend:
+            self._progress = replace(self._progress, sending=batch.group)
+            self._save(now_s)
         try:
             notice = Notice(batch, self._find, self._page_url, now_s)
             self._deadline.run(lambda: self._notifier.send(notice))
@@ -177,16 +180,17 @@ class TargetWorker:
 
     def _still_wanted(self, batch: Batch, now_s: float) -> Batch:
         """Leave out what is silenced, known or over by now, as far as that is known."""
-        wanted = tuple(own for own in batch.entries if self._is_wanted(own, batch, now_s))
-        if batch.is_repeat and not wanted:
-            self._plan.settled(replace(batch, entries=()), now_s)
-        elif not batch.is_repeat and len(wanted) < len(batch.entries):
+        if batch.is_resend:  # of an alert that is not in memory nobody knows that it fires
+            is_resent = self._standing.is_resent
+            wanted = [own for own in batch.entries if is_resent(own.run, own.alert_id, now_s)]
+            if not wanted:
+                self._plan.settled(batch, now_s)
+        else:
+            wanted = [own for own in batch.entries if self._is_wanted(own)]
             self._plan.drop([own for own in batch.entries if own not in wanted])
-        return replace(batch, entries=wanted)
+        return replace(batch, entries=tuple(wanted))
 
-    def _is_wanted(self, entry: Entry, batch: Batch, now_s: float) -> bool:
-        if batch.is_repeat:  # of an alert that is not in memory nobody knows that it fires
-            return self._standing.is_repeated(entry.run, entry.alert_id, now_s)
+    def _is_wanted(self, entry: Entry) -> bool:
         alert = self._standing.find(entry.run, entry.alert_id)
         if alert is None or entry.state != AlertState.FIRING or entry.is_told:
             return True
@@ -211,23 +215,23 @@ class TargetWorker:
         now_s = time.time()
         since_s = self._progress.failing_since_s or now_s
         num_attempts = self._progress.num_attempts + 1
-        is_doubtful = batch.is_again or not error.is_refused
+        is_doubtful = not batch.is_resend and (batch.is_again or not error.is_refused)
         gives_up = error.is_final or now_s - since_s > PATIENCE_S
         self._progress = replace(
             self._progress,
-            sending=batch.key if is_doubtful and not gives_up else None,
+            sending=batch.group if is_doubtful and not gives_up else None,
             failing_since_s=since_s,
             num_attempts=num_attempts,
             error=str(error),
         )
-        if gives_up and batch.is_repeat:
-            self._plan.settled(replace(batch, entries=()), now_s)
+        if gives_up and batch.is_resend:
+            self._plan.settled(batch, now_s)
         elif gives_up:
             self._plan.drop(batch.entries)
         self._messages[Outcome.GIVEN_UP if gives_up else Outcome.FAILED] += 1
         self._tell(error, gives_up=gives_up)
         # Also after a refusal: the next message is most likely refused, too.
-        self._retry_s = now_s + backoff_s(num_attempts)
+        self._retry_s = now_s + _backoff_s(num_attempts)
         self._save(now_s)
 
     def _tell(self, error: DeliveryError, *, gives_up: bool) -> None:
@@ -240,26 +244,17 @@ class TargetWorker:
             "notifications to %s fail (told once): %s; %s", self._name, printable(str(error)), then
         )
 
-    def _save(self, now_s: float) -> bool:
-        """Keep how far it is; return whether it is still on us to send.
-
-        It goes on if that fails, told twice is better than never; but not if another has taken
-        over, for that one tells.
-        """
+    def _save(self, now_s: float) -> None:
+        """Keep how far it is. It goes on if that fails: told twice is better than never."""
         change = self._plan.changes(self._progress, now_s)
         try:
             self._log.save(self._name, change)
         except StorageError as error:
             self._plan.keep_changes(change)
-            if error.fault is StorageFault.GONE:
-                logger.info("notifications to %s are sent by another: %s", self._name, error)
-                self._stopping.set()
-                return False
             if not self._has_told_storage:
                 text = "notifications to %s may come twice after a restart (told once): %s"
                 logger.warning(text, self._name, error)
             self._has_told_storage = True
-        return True
 
     def _show(self, now_s: float) -> None:
         next_s = self._plan.next_s(now_s)
@@ -274,6 +269,15 @@ class TargetWorker:
             next_s=None if next_s is None else max(next_s, self._retry_s),
             messages=dict(self._messages),
         )
+
+
+def _backoff_s(num_failures: int) -> float:
+    """Return a random time in the upper half of what doubles with each failure, seconds.
+
+    Random, so that targets that failed together do not come back together.
+    """
+    longest_s = min(MOST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(num_failures - 1, 30))
+    return random.uniform(longest_s / 2, longest_s)  # noqa: S311 - no secret
 
 
 def _resumed(saved: SavedTarget | None, newest: int) -> SavedTarget:

@@ -1,7 +1,6 @@
 """What is kept of notifications, so that a restart or a crash misses none.
 
-`sqlite/` has it in a file of its own: what writes the log waits for nobody. `postgres/` has it in
-the ledger of a cluster, for the node that sends notifications.
+`sqlite/` has it in a file of its own: what writes the log waits for nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class Entry:
         cursor: The alert event that says how it stands; what is told is read there.
         is_told: Whether the target was told that it fires.
         is_pending: Whether the event is still to be told.
-        is_muted: Whether a silence keeps it or somebody knows of it: then nothing is repeated.
     """
 
     alert_id: str
@@ -37,7 +35,6 @@ class Entry:
     cursor: int
     is_told: bool = False
     is_pending: bool = False
-    is_muted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +44,10 @@ class GroupTimes:
     Args:
         since_s: When the first event came that is still to be told.
         sent_s: When its last message was sent.
-        repeated_s: When all that fires in it was told last.
     """
 
     since_s: float = 0.0
     sent_s: float = 0.0
-    repeated_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,19 +84,19 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
     made.close()
 
 
-def send(url: str, *events: AlertEvent, now_s: float, is_repeat: bool = False) -> None:
+def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -> None:
     """Send what a target would be told of these events."""
     plan = Plan(AlertmanagerNotifier.schedule(Policy()))
     stored = {own.cursor: own.alert for own in events}
     for own in events:
         plan.take(own, now_s)
     batch = plan.due(now_s)
-    if is_repeat:
+    if is_resend:
         assert batch is not None
         plan.settled(batch, now_s)
         batch = plan.due(now_s + RESEND_S)
     assert batch is not None
-    assert batch.is_repeat == is_repeat
+    assert batch.is_resend == is_resend
     notice = Notice(batch, lambda own: stored.get(own.cursor), "http://gw:8420", now_s)
     AlertmanagerNotifier(url).send(notice)
 
@@ -138,7 +138,7 @@ def test_what_fires_on_is_sent_again_before_it_is_taken_for_over(
     first = event(1, "again", run="again")
     send(alertmanager.url, first, now_s=now_s())
     (before,) = alertmanager.alerts(run="again")
-    send(alertmanager.url, first, now_s=now_s() + RESEND_S, is_repeat=True)
+    send(alertmanager.url, first, now_s=now_s() + RESEND_S, is_resend=True)
     (after,) = alertmanager.alerts(run="again")
 
     assert after["fingerprint"] == before["fingerprint"]

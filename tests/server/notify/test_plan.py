@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
-from gradwatch_server.notify.batch import FOLDED, MAX_MESSAGES, Batch
-from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.plan import Batch, Plan
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.quiet_hours import QuietHours
 from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress
 from tests.server.notify.alerts import event
 
@@ -62,24 +59,11 @@ def test_a_storm_is_few_messages() -> None:
         plan.take(event(number + 1, f"a{number}"), now_s)
         if (batch := plan.due(now_s)) is not None:
             plan.settled(batch, now_s)
-            told.append(batch.key)
+            told.append(batch.group)
     rest = due(plan, NOON_S + 200.0)
 
     assert len(told) == 2
     assert len(rest.entries) > 200
-
-
-def test_many_runs_at_once_are_one_message() -> None:
-    """A file system that fails stops all of them; nobody reads a message for each."""
-    plan = Plan(Policy(**AT_ONCE))
-    for number in range(MAX_MESSAGES + 1):
-        plan.take(event(number + 1, f"a{number}", run=f"run-{number}"), NOON_S)
-    batch = due(plan, NOON_S)
-
-    assert batch.key == FOLDED
-    assert len(batch.entries) == MAX_MESSAGES + 1
-    plan.settled(batch, NOON_S)
-    assert plan.due(NOON_S) is None
 
 
 @pytest.mark.parametrize(
@@ -201,44 +185,29 @@ def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any
     assert plan.entries == ()
 
 
-def test_what_fires_on_is_repeated_until_somebody_knows_of_it() -> None:
-    """All of a group in one message; 0 is never."""
-    plan = Plan(Policy(repeat_s=4 * HOUR_S, **AT_ONCE))
-    never = Plan(Policy(repeat_s=0.0, **AT_ONCE))
+def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
+    """All of it in one message, also what somebody knows of; 0 is never."""
+    plan = Plan(Policy(resend_s=120.0, **AT_ONCE))
+    never = Plan(Policy(**AT_ONCE))
     for own in (plan, never):
         own.take(event(1, "a"), NOON_S)
-        own.take(event(2, "b"), NOON_S)
+        own.take(event(2, "b", run="other"), NOON_S)
         tell(own, NOON_S)
-    assert plan.next_s(NOON_S) == NOON_S + 4 * HOUR_S
-    assert plan.due(NOON_S + 3.9 * HOUR_S) is None
-    batch = due(plan, NOON_S + 4 * HOUR_S)
-    assert batch.is_repeat
+        tell(own, NOON_S)
+    assert plan.next_s(NOON_S) == NOON_S + 120.0
+    assert plan.due(NOON_S + 119.0) is None
+    batch = due(plan, NOON_S + 120.0)
+    assert batch.is_resend
     assert ids(batch) == ["a", "b"]
-    plan.settled(batch, NOON_S + 4 * HOUR_S)
-    plan.take(event(3, "a", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S)
-    assert tell(plan, NOON_S + 8 * HOUR_S) == ["b"]
+    plan.settled(batch, NOON_S + 120.0)
+    plan.take(event(3, "a", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S + 200.0)
+    plan.take(event(4, "b", "resolved", run="other"), NOON_S + 200.0)
+    assert tell(plan, NOON_S + 200.0) == ["b"]
+    assert tell(plan, NOON_S + 240.0) == ["a"]
 
-    assert never.due(NOON_S + 30 * DAY_S) is None
-
-
-def night() -> QuietHours:
-    return QuietHours.parse("22:00-07:00", ZoneInfo("UTC"))
-
-
-def test_quiet_hours_keep_all_but_what_breaks_them() -> None:
-    """In the morning what waited is one message."""
-    plan = Plan(Policy(quiet_hours=night(), repeat_s=4 * HOUR_S, **AT_ONCE))
-    at_night_s, morning_s = NOON_S + 11 * HOUR_S, NOON_S + 19 * HOUR_S
-    plan.take(event(1, "a", severity="warning"), at_night_s)
-    assert plan.due(at_night_s) is None
-    assert plan.next_s(at_night_s) == morning_s
-    plan.take(event(2, "b", severity="critical"), at_night_s)
-    assert tell(plan, at_night_s) == ["b"]
-    plan.take(event(3, "c", severity="warning"), at_night_s)
-    plan.take(event(4, "c", "resolved", severity="warning"), at_night_s + 1)
-
-    assert tell(plan, at_night_s + 4 * HOUR_S) == ["b"]  # it fires on
-    assert tell(plan, morning_s) == ["a", "c"]
+    again = Plan(Policy(resend_s=120.0, **AT_ONCE), plan.entries)  # after a restart: at once
+    assert due(again, NOON_S + 241.0).is_resend
+    assert never.next_s(NOON_S) is None
 
 
 def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_so() -> None:

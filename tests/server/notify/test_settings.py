@@ -33,7 +33,10 @@ def settings_of(folder: Path, text: str) -> Settings:
             f'url = "{URL}"\nresolved = 7',
             "'notify.oncall.resolved': should be true or false, got 7",
         ),
-        (f'url = "{URL}"\nrepeat_s = "x"', "'notify.oncall.repeat_s': should be a number, got 'x'"),
+        (
+            f'url = "{URL}"\ngroup_wait_s = "x"',
+            "'notify.oncall.group_wait_s': should be a number, got 'x'",
+        ),
         (
             f'url = "{URL}"\nseverities = "critical"',
             '\'notify.oncall.severities\': should be a list, such as ["one", "two"], got \'crit',
@@ -49,13 +52,9 @@ def settings_of(folder: Path, text: str) -> Settings:
         (f'url = "{URL}"\nseverities = []', "'notify.oncall.severities': should not be emp"),
         (f'url = "{URL}"\ngroup_by = ["layer"]', "'notify.oncall.group_by.0': Input should be"),
         (f'url = "{URL}"\ngroup_wait_s = -1', "'notify.oncall.group_wait_s': Input should be gre"),
-        (f'url = "{URL}"\nrepeat_s = 5', "'notify.oncall.repeat_s': should be 0 for never, or 60"),
-        (f'url = "{URL}"\nquiet_hours = "night"', "'notify.oncall.quiet_hours': should be two"),
-        (f'url = "{URL}"\ntimezone = "Mars"', "'notify.oncall.timezone': should be a time zone"),
-        (f'url = "{URL}"\nquiet_except = ["x"]', "'notify.oncall.quiet_except.0': Input should be"),
         (
-            'url = "http://127.0.0.1:9093"\ntype = "alertmanager"\nrepeat_s = 60',
-            "'notify.oncall.repeat_s': is for no target of type alertmanager, which does that by",
+            'url = "http://127.0.0.1:9093"\ntype = "alertmanager"\ngroup_wait_s = 60',
+            "'notify.oncall.group_wait_s': is for no target of type alertmanager, which",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from gradwatch_server.storage.deliveries import (
     SavedTarget,
     TargetChange,
 )
-from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, SQLiteDeliveryLog
+from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, VERSION, SQLiteDeliveryLog
 from gradwatch_server.storage.store import StorageError
 
 ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
@@ -45,8 +45,8 @@ def log(open_log: OpenLog) -> Iterator[DeliveryLog]:
 
 def test_what_was_saved_is_found(log: DeliveryLog, open_log: OpenLog) -> None:
     """All of it, by another process too, while this one has not closed it."""
-    second = replace(ENTRY, alert_id="b2", cursor=8, is_told=True, is_pending=False, is_muted=True)
-    times = {"gpt": GroupTimes(1.0, 2.0, 3.0)}
+    second = replace(ENTRY, alert_id="b2", cursor=8, is_told=True, is_pending=False)
+    times = {"gpt": GroupTimes(1.0, 2.0)}
     assert log.load("oncall") is None
     log.save("oncall", TargetChange(PROGRESS, [second, ENTRY], groups=times))
     log.save("other", TargetChange(Progress(1)))
@@ -97,13 +97,15 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert list(tmp_path.glob(f"{DELIVERIES_NAME}.damaged-*"))
 
 
-def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [VERSION - 1, VERSION + 1])
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path, number: int) -> None:
     """One line says what to do."""
     with sqlite3.connect(tmp_path / DELIVERIES_NAME) as connection:
-        connection.execute("PRAGMA user_version=2")
+        connection.execute(f"PRAGMA user_version={number}")
     connection.close()
 
-    with pytest.raises(StorageError, match="it has version 2, this gradwatch reads 1; use the"):
+    said = f"it has version {number}, this gradwatch reads {VERSION}; use the"
+    with pytest.raises(StorageError, match=said):
         SQLiteDeliveryLog(tmp_path)
 
 

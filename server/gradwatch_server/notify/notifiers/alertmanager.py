@@ -55,11 +55,7 @@ class AlertmanagerNotifier(Notifier):
             "group_by",
             "group_wait_s",
             "group_interval_s",
-            "repeat_s",
             "resolved",
-            "quiet_hours",
-            "quiet_except",
-            "timezone",
         }
     )
 
@@ -84,16 +80,14 @@ class AlertmanagerNotifier(Notifier):
 
     @classmethod
     def schedule(cls, policy: Policy) -> Policy:
-        """Tell everything at once, and what fires again and again."""
+        """Tell everything at once, and send again what fires."""
         return replace(
             policy,
             group_by=(),
             group_wait_s=0.0,
             group_interval_s=0.0,
-            repeat_s=RESEND_S,
-            repeats_muted=True,  # it would take for resolved what is not sent any more
+            resend_s=RESEND_S,  # also what is silenced here: what it is not sent it takes for over
             resolved=True,
-            quiet_hours=None,
         )
 
     def send(self, notice: Notice) -> None:
@@ -137,7 +131,7 @@ def _alerts(facts: Facts, entry: Entry, notice: Notice) -> Iterator[dict[str, An
     The severity is a label, and with another one it is another alert there.
     """
     severity = Severity(facts["severity"])
-    if facts.get("raised_step") is not None and not notice.batch.is_repeat:
+    if facts.get("raised_step") is not None and not notice.batch.is_resend:
         for lower in _SEVERITIES[: _SEVERITIES.index(severity)]:
             yield _alert(facts, entry, notice, lower, ends_s=notice.now_s)
     if entry.state == AlertState.FIRING:

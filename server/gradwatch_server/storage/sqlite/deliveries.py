@@ -30,7 +30,7 @@ DELIVERIES_NAME: Final = "notifications.sqlite"
 BUSY_S: Final = 5.0
 """How long it waits for who looks into the file from outside."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _PRAGMAS: Final = (
     "journal_mode=WAL",
@@ -47,16 +47,16 @@ _TABLES: Final = (
     """CREATE TABLE entries (target TEXT NOT NULL, alert_id TEXT NOT NULL, "group" TEXT NOT NULL,
         run TEXT NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, state TEXT NOT NULL,
         cursor INTEGER NOT NULL, is_told INTEGER NOT NULL, is_pending INTEGER NOT NULL,
-        is_muted INTEGER NOT NULL, PRIMARY KEY (target, alert_id))""",
+        PRIMARY KEY (target, alert_id))""",
     """CREATE TABLE groups (target TEXT NOT NULL, "group" TEXT NOT NULL, since_s REAL NOT NULL,
-        sent_s REAL NOT NULL, repeated_s REAL NOT NULL, PRIMARY KEY (target, "group"))""",
+        sent_s REAL NOT NULL, PRIMARY KEY (target, "group"))""",
     f"PRAGMA user_version={VERSION}",
 )
 
 
 _PUT_TARGET: Final = "INSERT OR REPLACE INTO targets VALUES (?, ?, ?, ?, ?, ?, ?)"
-_PUT_ENTRY: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PUT_GROUP: Final = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?)"
+_PUT_ENTRY: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_GROUP: Final = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
 _GET_TARGET: Final = "SELECT * FROM targets WHERE target = ?"
 _GET_ENTRIES: Final = "SELECT * FROM entries WHERE target = ? ORDER BY cursor"
 _GET_GROUPS: Final = "SELECT * FROM groups WHERE target = ?"
@@ -137,7 +137,7 @@ class SQLiteDeliveryLog:
             groups = self._connection.execute(_GET_GROUPS, (target,)).fetchall()
         return SavedTarget(
             Progress(*row[1:]),
-            [Entry(*own[1:-3], *map(bool, own[-3:])) for own in entries],
+            [Entry(*own[1:-2], *map(bool, own[-2:])) for own in entries],
             {group: GroupTimes(*times) for _, group, *times in groups},
         )
 
