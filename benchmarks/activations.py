@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import gradwatch
-from benchmarks.report import show, with_range
+from benchmarks.harness import turns, unused_endpoint
+from benchmarks.report import ratios, show, with_range
 from gradwatch._layers.modules import Modules
 
 WITHOUT: Final = "watched, without"
@@ -85,25 +86,20 @@ class Copy:
 
 def run(*, quick: bool = False, rounds: int = 300) -> None:
     """Measure and print."""
-    turns = 2 * GROUP if quick else rounds
+    rounds = 2 * GROUP if quick else rounds
     torch.set_num_threads(1)
     copies = {name: _make(activations) for name, activations in VARIANTS.items()}
     times: dict[str, list[float]] = {name: [] for name in copies}
-    names = list(copies)
-    for turn in range(-WARMUP, turns):
-        words = torch.randint(0, WORDS, (BATCH, LENGTH))
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            seconds = copies[name].step(words)
-            if turn >= 0:
-                times[name].append(seconds)
+    words = [torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(WARMUP + rounds)]
+    for name in turns(list(copies), WARMUP + rounds):
+        times[name].append(copies[name].step(words[len(times[name])]))
     for each in copies.values():
         each.watch.close()
     show(
         "activations",
         ("activations=", "modules", "CPU ms per step", "on top", "range of medians of 10 turns"),
-        [_row(name, copies[name], times) for name in names],
-        f"{BLOCKS} blocks of width {WIDTH}, {BATCH} x {LENGTH} words, one thread, {turns} turns",
+        [_row(name, copies[name], times) for name in copies],
+        f"{BLOCKS} blocks of width {WIDTH}, {BATCH} x {LENGTH} words, one thread, {rounds} turns",
         "on top: median over the turns of the ratio to the step without, in the same turn",
     )
 
@@ -112,9 +108,8 @@ def _make(activations: Modules) -> Copy:
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    endpoint = "tcp://127.0.0.1:9"  # discard: nobody is there
     watch = gradwatch.attach(
-        model, optimizer, run="bench", endpoint=endpoint, activations=activations
+        model, optimizer, run="bench", endpoint=unused_endpoint(), activations=activations
     )
     assert isinstance(watch, gradwatch.Watch)
     hooked = sum(
@@ -125,13 +120,15 @@ def _make(activations: Modules) -> Copy:
 
 
 def _row(name: str, copy: Copy, times: dict[str, list[float]]) -> tuple[str, ...]:
-    ratios = [own / base for own, base in zip(times[name], times[WITHOUT], strict=True)]
-    groups = [statistics.median(ratios[i : i + GROUP]) for i in range(0, len(ratios), GROUP)]
+    own = times[name][WARMUP:]
+    to_without = ratios(own, times[WITHOUT][WARMUP:])
+    starts = range(0, len(to_without), GROUP)
+    groups = [statistics.median(to_without[start : start + GROUP]) for start in starts]
     on_top = [100 * (group - 1) for group in groups]
     return (
         name,
         str(copy.num_modules),
-        f"{1e3 * statistics.median(times[name]):.1f}",
-        f"{100 * (statistics.median(ratios) - 1):+.2f} %",
+        f"{1e3 * statistics.median(own):.1f}",
+        f"{100 * (statistics.median(to_without) - 1):+.2f} %",
         with_range(on_top, "+.2f"),
     )

@@ -1,8 +1,8 @@
 """What the client's numbers cost: beside one read of the gradients, and what people use today.
 
 One process for each case times all variants in turn, in an order that rotates from round to round;
-each is compared with the floor of its own round. Peaks of memory are of fresh processes. Then a
-training with DDP, with and without. What it costs on a GPU `gpu_session` measures.
+each is compared with the floor of its own round. Peaks of memory are of fresh processes. Then tiny
+models, and a training with DDP, with and without. What it costs on a GPU `gpu_session` measures.
 """
 
 from __future__ import annotations
@@ -13,76 +13,68 @@ from typing import Final
 
 import torch
 
-from benchmarks import client_ddp, client_small
-from benchmarks.client_cases import Case, cases
-from benchmarks.client_peers import FLOOR, HAND_OUT, NORMS, OWN, SIX, VARIANTS, WANDB
-from benchmarks.client_probe import Peak, Timing, take_peak, take_times
+from benchmarks import client_ddp
+from benchmarks.client_cases import Case, large, small, tiny
+from benchmarks.client_peers import COLLECT, FLOOR, FUSED, HAND_OUT, OWN, PEERS, WANDB
+from benchmarks.client_processes import Peak, Timing, take_peak, take_times, take_tiny_times
 from benchmarks.harness import workers
 from benchmarks.report import show, with_range
 
-AIM_WANDB, AIM_MB = 20, 16
-SHOWN: Final = tuple(name for name in VARIANTS if name != HAND_OUT)
+SHOWN: Final = (FLOOR, *OWN, *PEERS)
+SLOW_ROUNDS: Final = 3
 
 
 def run(*, quick: bool = False, rounds: int = 11) -> None:
     """Measure and print."""
     rounds = 1 if quick else rounds
     rows: list[list[str]] = []
-    large, small, half = cases(quick=quick)
-    for case, aims, peaks in (
-        (large, {NORMS: 1.5, SIX: 3.0}, OWN if quick else SHOWN),
-        (small, {SIX: 4.0}, () if quick else OWN),
-        (half, {}, () if quick else SHOWN),
-    ):
-        rows += _rows(case, rounds, aims, peaks)
+    for case in (large(quick=quick), small(quick=quick)):
+        rows += _rows(case, rounds)
     show(
         "client",
-        ("what", "ms", "x floor", "aim", f"wandb x\naim {AIM_WANDB}", f"peak MB\naim {AIM_MB}"),
+        ("what", "ms", "x floor", "wandb x", "peak MB"),
         rows,
         f"Medians of {rounds} rounds (range), on {torch.get_num_threads()} threads of the CPU. "
         "x floor: to one read of the gradients in the same round. wandb x: how many times as long "
         "wandb.watch takes. peak: what one call adds to the resident memory at its highest, in a "
-        "fresh process; the aim is gradwatch's, whatever the size.",
+        "fresh process.",
         "collect(): the whole call in the training loop, with nobody listening. clip_grad_norm_: "
         "its limit is out of reach, and it still multiplies each gradient, by 1. Three masks: "
         "(g == 0), isnan and isinf, one sum each.",
         "wandb.watch: offline, log_freq=1, and the log() that commits the step; the time of a "
         "backward pass that only hands out these gradients, less that of the same pass without "
-        f"it; {_slow_rounds(rounds)} rounds. What its service process does besides is not in it.",
+        f"it; {min(rounds, SLOW_ROUNDS)} rounds. What its service process does is not in it.",
     )
-    client_small.run(quick=quick)
+    show(
+        "client, tiny models",
+        ("gradients", "fused norm ms", "collect() ms", "ratio"),
+        [_tiny_row(case, rounds) for case in tiny(quick=quick)],
+        "Medians (range) over the rounds of the p50 of each, on 1 thread. fused norm: "
+        "torch._foreach_norm in float64 of the same gradients.",
+    )
     client_ddp.run(quick=quick)
 
 
-def _slow_rounds(rounds: int) -> int:
-    return min(rounds, 3)
-
-
-def _rows(
-    case: Case, rounds: int, aims: dict[str, float], peaks_of: Sequence[str]
-) -> list[list[str]]:
-    with workers(take_times, [Timing(case, rounds, _slow_rounds(rounds))]) as (worker,):
+def _rows(case: Case, rounds: int) -> list[list[str]]:
+    job = Timing(case, (*SHOWN, HAND_OUT), rounds, min(rounds, SLOW_ROUNDS))
+    with workers(take_times, [job]) as (worker,):
         times: dict[str, list[float]] = worker.receive()
-    hand_out = times.pop(HAND_OUT)
-    times[WANDB] = [a - b for a, b in zip(times[WANDB], hand_out, strict=True)]
-    peaks = {name: _peak(case, name) for name in peaks_of}
-    rows = [[case.title, "", "", "", "", ""]]
+    times[WANDB] = [a - b for a, b in zip(times[WANDB], times[HAND_OUT], strict=True)]
+    rows = [[case.title, "", "", "", ""]]
     for name in SHOWN:
         own = times[name]
-        ratios = [a / b for a, b in zip(own, times[FLOOR], strict=False)]
-        aim = aims.get(name)
-        peak = peaks.get(name)
-        rows.append(
-            [
-                f"  {name}",
-                _three_digits(own),
-                _three_digits(ratios),
-                "" if aim is None else f"{aim:g}",
-                f"{median(times[WANDB]) / median(own):.0f}" if name in OWN else "",
-                "" if peak is None else f"{peak:.1f}",
-            ]
-        )
+        against_floor = [a / b for a, b in zip(own, times[FLOOR], strict=False)]
+        wandb = f"{median(times[WANDB]) / median(own):.0f}" if name in OWN else ""
+        peak = _peak(case, name) if name in OWN else ""
+        rows.append([f"  {name}", _three_digits(own), _three_digits(against_floor), wandb, peak])
     return rows
+
+
+def _tiny_row(case: Case, rounds: int) -> list[str]:
+    with workers(take_tiny_times, [Timing(case, (FUSED, COLLECT), rounds, rounds)]) as (worker,):
+        fused, ours = worker.receive().values()
+    against_fused = [own / base for own, base in zip(ours, fused, strict=True)]
+    return [case.title, *(with_range(own, ".2f") for own in (fused, ours, against_fused))]
 
 
 def _three_digits(values: Sequence[float]) -> str:
@@ -90,7 +82,7 @@ def _three_digits(values: Sequence[float]) -> str:
     return with_range(values, ".2f" if middle < 10 else ".1f" if middle < 100 else ".0f")
 
 
-def _peak(case: Case, name: str) -> float | None:
+def _peak(case: Case, name: str) -> str:
     with workers(take_peak, [Peak(case, name)]) as (worker,):
-        peak: float | None = worker.receive()
-    return peak
+        peak_mb: float | None = worker.receive()
+    return "" if peak_mb is None else f"{peak_mb:.1f}"

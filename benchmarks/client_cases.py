@@ -1,4 +1,4 @@
-"""The gradients that `client` measures: those of GPT-2 124M, and many small ones."""
+"""The gradients that `client` measures: those of GPT-2 124M, many small ones, and tiny models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS = 50257, 1024, 768, 12
-NUM_SMALL: Final = 2000
 SMALL_SIZES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
+MLP: Final = ((32, 16), (32,), (32, 32), (32,), (4, 32), (4,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +23,26 @@ class Case:
     Args:
         name: What they are.
         shapes: Of each gradient.
-        dtype: Of all of them.
-        calls: How many calls are timed together, where one is short.
+        calls: How many calls are timed in a round, where one is short.
     """
 
     name: str
     shapes: Shapes
-    dtype: torch.dtype = torch.float32
     calls: int = 1
 
     @property
     def title(self) -> str:
         """Say how many and how large they are."""
-        size = sum(torch.Size(shape).numel() for shape in self.shapes) * self.dtype.itemsize
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.name} {dtype} ({len(self.shapes)}, {size / 1e6:.0f} MB)"
+        size = 4 * sum(torch.Size(shape).numel() for shape in self.shapes)
+        return f"{self.name} ({len(self.shapes)}, {size / 1e6:.1f} MB)"
 
-    def model(self, device: str = "cpu") -> nn.ParameterList:
+    def model(self) -> nn.ParameterList:
         """Return parameters with these gradients; their own values are never read, nor written."""
         torch.manual_seed(0)
         model = nn.ParameterList()
         for shape in self.shapes:
-            model.append(nn.Parameter(torch.empty(shape, dtype=self.dtype, device=device)))
-            model[-1].grad = 1e-3 * torch.randn(shape, dtype=self.dtype, device=device)
+            model.append(nn.Parameter(torch.empty(shape)))
+            model[-1].grad = 1e-3 * torch.randn(shape)
         return model
 
 
@@ -54,22 +51,27 @@ def gradients_of(model: nn.Module) -> list[Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def cases(*, quick: bool) -> tuple[Case, Case, Case]:
-    """Return GPT-2 124M in float32, the small tensors, and GPT-2 124M in bfloat16."""
-    shapes = _gpt2_shapes(2, VOCABULARY // 16) if quick else _gpt2_shapes(LAYERS, VOCABULARY)
-    name = "part of GPT-2" if quick else "GPT-2 124M"
-    return (
-        Case(name, shapes),
-        Case(
-            "small", _small_shapes(NUM_SMALL // 8 if quick else NUM_SMALL), calls=1 if quick else 5
-        ),
-        Case(name, shapes, torch.bfloat16),
-    )
+def large(*, quick: bool) -> Case:
+    """Return GPT-2 124M."""
+    if quick:
+        return Case("part of GPT-2", _gpt2_shapes(2, VOCABULARY // 16))
+    return Case("GPT-2 124M", _gpt2_shapes(LAYERS, VOCABULARY))
 
 
-def tiny(case: Case) -> Case:
-    """Return one that takes the same ways through the code as *case*, in no memory."""
-    return Case("tiny", (*_small_shapes(8), (512, 512)), case.dtype)
+def small(*, quick: bool) -> Case:
+    """Return many small tensors."""
+    return Case("small", _small_shapes(250 if quick else 2000), calls=1 if quick else 5)
+
+
+def tiny(*, quick: bool) -> list[Case]:
+    """Return models so small that the calls cost more than the numbers."""
+    cases = [Case("MLP", MLP, calls=100), Case("tiny", ((16,),) * 148, calls=50)]
+    return cases if quick else [*cases, Case("tiny", ((16,),) * 4000, calls=5)]
+
+
+def warming() -> Case:
+    """Return one that takes the same ways through the code as all others, in no memory."""
+    return Case("warming", (*_small_shapes(8), (512, 512)))
 
 
 def _gpt2_shapes(layers: int, vocabulary: int) -> Shapes:

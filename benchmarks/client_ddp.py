@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
-from benchmarks.harness import Pipe, Worker, aggregator, workers
-from benchmarks.report import show, with_range
+from benchmarks.harness import Pipe, Worker, aggregator, turns, workers
+from benchmarks.report import ratios, show, with_range
 from benchmarks.step import BATCH, LAYERS, LENGTH, WARMUP_STEPS, WIDTH, Block, _model
 
 RUN: Final = "bench-client-ddp"
@@ -51,15 +51,14 @@ def run(*, quick: bool = False, steps: int = 20, rounds: int = 16) -> None:
     ):
         blocks = {WITHOUT: Block(None, steps), WITH: Block(server.ingest, steps)}
         _rate(ranks, blocks[WITH])  # the first block warms up
-        for turn in range(rounds):
-            for name in (WITHOUT, WITH) if turn % 2 else (WITH, WITHOUT):
-                rates[name].append(_rate(ranks, blocks[name]))
+        for name in turns((WITH, WITHOUT), rounds):
+            rates[name].append(_rate(ranks, blocks[name]))
         health = server.find(f"/runs/{RUN}/health")
     show(
         "client, DDP",
         ("training", "steps/s", "ratio"),
         [
-            [name, with_range(own, ".2f"), with_range(_ratios(own, rates[WITHOUT]), ".3f")]
+            [name, with_range(own, ".2f"), with_range(ratios(own, rates[WITHOUT]), ".3f")]
             for name, own in rates.items()
         ],
         f"{RANKS} processes of a thread each, gloo; transformer of {LAYERS} layers, width {WIDTH}, "
@@ -68,10 +67,6 @@ def run(*, quick: bool = False, steps: int = 20, rounds: int = 16) -> None:
         f"The aggregator stored {health['records']['stored']} records of it and lost "
         f"{health['records']['lost']}.",
     )
-
-
-def _ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(own, base, strict=True)]
 
 
 def _rate(ranks: Sequence[Worker], block: Block) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 import gradwatch
 from benchmarks.client_cases import gradients_of
+from benchmarks.harness import unused_endpoint
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
@@ -31,12 +31,6 @@ Call: TypeAlias = Callable[[], Any]
 RUN: Final = "bench-client"
 NO_LIMIT: Final = 1e30
 """A `max_norm` that no gradient here reaches."""
-
-
-def unused_endpoint() -> str:
-    """Return an endpoint where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
 def _floor(model: nn.Module, _stack: ExitStack) -> Call:
@@ -70,11 +64,6 @@ def _clip(model: nn.Module, _stack: ExitStack) -> Call:
     return lambda: nn.utils.clip_grad_norm_(parameters, NO_LIMIT)
 
 
-def _items(model: nn.Module, _stack: ExitStack) -> Call:
-    gradients = gradients_of(model)
-    return lambda: [gradient.norm().item() for gradient in gradients]
-
-
 def _masks(model: nn.Module, _stack: ExitStack) -> Call:
     gradients = gradients_of(model)
     return lambda: [
@@ -83,9 +72,9 @@ def _masks(model: nn.Module, _stack: ExitStack) -> Call:
     ]
 
 
-def _lightning(model: nn.Module, _stack: ExitStack) -> Call:
-    grad_norm = import_module("pytorch_lightning.utilities").grad_norm
-    return lambda: grad_norm(model, 2)
+def _fused(model: nn.Module, _stack: ExitStack) -> Call:
+    gradients = gradients_of(model)
+    return lambda: torch._foreach_norm(gradients, 2.0, dtype=torch.float64)
 
 
 class _HandOut(torch.autograd.Function):
@@ -143,22 +132,21 @@ def _wandb(model: nn.Module, stack: ExitStack) -> Call:
 
 
 FLOOR, NORMS, SIX = "floor: sum() of each", "gradwatch norms", "gradwatch all six"
-COLLECT = "gradwatch collect(), attached"
-CLIP, ITEMS = "clip_grad_norm_", "norm().item() of each"
-MASKS, LIGHTNING = "norm and three masks, .item()", "Lightning grad_norm"
+COLLECT, FUSED = "gradwatch collect(), attached", "one fused norm"
+CLIP, MASKS = "clip_grad_norm_", "norm and three masks, .item()"
 WANDB, HAND_OUT = "wandb.watch", "backward pass without it"
 
 OWN: Final = (NORMS, SIX, COLLECT)
+PEERS: Final = (CLIP, MASKS, WANDB)
 
 VARIANTS: Final[dict[str, Callable[[nn.Module, ExitStack], Call]]] = {
     FLOOR: _floor,
     NORMS: _norms,
     SIX: _six,
     COLLECT: _collect,
+    FUSED: _fused,
     CLIP: _clip,
-    ITEMS: _items,
     MASKS: _masks,
-    LIGHTNING: _lightning,
     HAND_OUT: _hand_out,
     WANDB: _wandb,
 }
@@ -175,9 +163,7 @@ TOTALS: Final[dict[str, Callable[[Any], float]]] = {
     NORMS: lambda found: float(found.values["l2"].norm()),
     SIX: lambda found: float(found.values["l2"].norm()),
     CLIP: float,
-    ITEMS: lambda norms: math.hypot(*norms),
     MASKS: lambda rows: math.hypot(*(row[0] for row in rows)),
-    LIGHTNING: lambda norms: float(norms["grad_2.0_norm_total"]),
 }
 """The norm over all gradients, out of what a variant returns."""
 

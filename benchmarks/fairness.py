@@ -8,29 +8,23 @@ both are of one run on one machine.
 from __future__ import annotations
 
 import contextlib
-import platform
 import re
 import resource
 import signal
-import sqlite3
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from benchmarks.attacks.attack import Outcome, Refused, Target
 from benchmarks.attacks.registry import ATTACKS, run_attack
 from benchmarks.documents import Section
-from benchmarks.harness import Aggregator, Worker, aggregator, rss_mb, workers
+from benchmarks.harness import Aggregator, Worker, aggregator, chosen, logged, workers
 from benchmarks.honest import PATIENCE_S, Place, Times, Told, newcomer, work
 from benchmarks.report import console, quantile, show
-from gradwatch_wire import SEQUENCED, decode_record
 
 RUN: Final = "honest"
 CONFIG: Final = "log_max_bytes = 67108864\ncheckpoint_s = 1.0\n"
@@ -71,29 +65,24 @@ class Row:
 
 def run(*, quick: bool = False, only: str = "", write: bool = False) -> None:
     """Measure and print; exit 1 if something honest was refused, lost or trimmed."""
-    chosen = [name for name in ATTACKS if only in name]
-    if not chosen:
-        sys.exit(f"--only: no attack is called like {only!r}; there are: {', '.join(ATTACKS)}")
-    if write and (only or quick):
-        sys.exit("--write needs all attacks in full: leave --only and --quick out")
     quiet_s, attack_s = (0.4, 0.7) if quick else (8.0, 20.0)
     rows = []
-    for name in chosen:
+    for name in chosen(ATTACKS, only):
         rows.append(_measure(name, quiet_s, attack_s))
         console.print(f"{name}: {_verdict(rows[-1])}", markup=False, highlight=False)
     quiet = _quiet(rows)
     table = [["nothing", *_cells(quiet, quiet), "", "", ""], *(_line(row, quiet) for row in rows)]
     notes = _notes(rows, attack_s)
-    show("fairness", COLUMNS, table, *notes)
-    if write:
-        SECTION.write(_markdown(table, notes))
+    show("fairness", COLUMNS, table, *notes, section=SECTION if write else None)
     if not quick and any(row.wrongs for row in rows):
         sys.exit(1)
 
 
 def _measure(name: str, quiet_s: float, attack_s: float) -> Row:
     config = CONFIG + ATTACKS[name].config
-    with _usual_files(), aggregator(config) as server, contextlib.ExitStack() as stack:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = min(USUAL_FILES, hard), hard
+    with aggregator(config, files=files) as server, contextlib.ExitStack() as stack:
         target = Target(server.ingest, server.url, name)
         (attacker,) = stack.enter_context(workers(run_attack, [target]))
         assert attacker.receive() == "ready"  # it may have measured something before
@@ -104,7 +93,7 @@ def _measure(name: str, quiet_s: float, attack_s: float) -> Row:
             attacker.tell("go")
             time.sleep(attack_s)
             refusal = newcomer(server.ingest, "newcomer", min(PATIENCE_S, 3 * attack_s))
-            row.during, row.memory_mb = _times(honest), rss_mb(server.process.pid)
+            row.during, row.memory_mb = _times(honest), server.rss_mb
             attacker.tell("stop")
             outcome: Outcome = attacker.receive()
             honest.tell(None)
@@ -126,17 +115,6 @@ def _measure(name: str, quiet_s: float, attack_s: float) -> Row:
 
 def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.iterdir())
-
-
-@contextmanager
-def _usual_files() -> Iterator[None]:
-    """Let the aggregator start with the limit on open files that it usually has."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(USUAL_FILES, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _times(honest: Worker) -> Times:
@@ -170,12 +148,9 @@ def _health_wrongs(server: Aggregator, told: Told) -> Iterator[str]:
 
 
 def _log_wrongs(server: Aggregator, told: Told) -> Iterator[str]:
-    kept = 0
-    with sqlite3.connect(server.directory / "gradwatch.db") as log:
-        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
-        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
-        kept = sum(decode_record(payload).session == told.session for (payload,) in rows)
-    log.close()
+    kept = sum(
+        count for (session, _), count in logged(server.directory).items() if session == told.session
+    )
     if kept < told.produced:
         yield f"{told.produced - kept} of {told.produced} records trimmed from the log"
 
@@ -235,14 +210,3 @@ def _notes(rows: Sequence[Row], attack_s: float) -> list[str]:
 
 def _listed(refused: Refused) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in (+refused).most_common())
-
-
-def _markdown(table: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    heading = (
-        f"Made by `scripts/bench fairness --write`: {psutil.cpu_count()} cores "
-        f"({platform.machine()}), Python {platform.python_version()}, "
-        f"SQLite {sqlite3.sqlite_version}, {time.strftime('%Y-%m-%d')}."
-    )
-    lines = [COLUMNS, ("---", *("---:",) * (len(COLUMNS) - 1)), *table]
-    rows = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([heading, "", *rows, "", *(f"* {note}" for note in notes)])

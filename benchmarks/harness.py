@@ -9,21 +9,27 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
+import sqlite3
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import httpx
 import psutil
 
 import tests.support.aggregator as aggregator_process
+from gradwatch_wire import SEQUENCED, decode_record
 
 ANSWER_TIMEOUT_S: Final = 600.0
 
+Name = TypeVar("Name")
 Pipe: TypeAlias = "Connection[Any, Any]"
 
 _spawn = multiprocessing.get_context("spawn")
@@ -50,19 +56,67 @@ class Aggregator(aggregator_process.Aggregator):
             return None
         return response.raise_for_status().json()
 
+    def records(self, run: str) -> dict[str, int]:
+        """Return the run's records as `/health` counts them, nothing while it is not known."""
+        try:
+            report = self.find(f"/runs/{run}/health")
+        except httpx.HTTPError:
+            return {}
+        found: dict[str, int] = report["records"] if report else {}
+        return found
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process for a while."""
+        self.send(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.send(signal.SIGCONT)
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time of the process."""
+        return cpu_seconds(self.process.pid)
+
+    @property
+    def rss_mb(self) -> float:
+        """Resident memory of the process."""
+        return rss_mb(self.process.pid)
+
 
 @contextlib.contextmanager
-def aggregator(config: str = "") -> Iterator[Aggregator]:
-    """Run an aggregator on loopback ports, in a directory that is removed with it."""
+def aggregator(
+    config: str = "", *, is_started: bool = True, files: tuple[int, int] | None = None
+) -> Iterator[Aggregator]:
+    """Run an aggregator on loopback ports, in a directory that is removed with it.
+
+    Args:
+        config: Text of its configuration file.
+        is_started: Whether it is started before it is handed out.
+        files: Files that it may open, the limit in force and the highest; None for as many as we.
+    """
     with tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as name:
         file = Path(name) / "gradwatch.toml"
         file.write_text(config)
         made = Aggregator(Path(name) / "data", "--config", str(file))
+        made.files = files
         try:
-            made.start()
+            if is_started:
+                made.start()
             yield made
         finally:
             made.close()
+
+
+def logged(directory: Path) -> Counter[tuple[bytes, int]]:
+    """Return how often the log of a data directory has each record, by session and number."""
+    found: Counter[tuple[bytes, int]] = Counter()
+    url = f"file:{directory / 'gradwatch.db'}?mode=ro"
+    with contextlib.closing(sqlite3.connect(url, uri=True)) as log:
+        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
+        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
+        for (payload,) in rows:
+            envelope = decode_record(payload)
+            found[envelope.session, envelope.seq] += bool(envelope.seq)
+    return +found
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +168,28 @@ def workers(target: Callable[[Any, Pipe], None], jobs: Sequence[Any]) -> Iterato
 def _work(target: Callable[[Any, Pipe], None], job: Any, pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches us too; the parent ends us
     target(job, pipe)
+
+
+def turns(names: Sequence[Name], rounds: int) -> Iterator[Name]:
+    """Yield all names round by round, in an order that rotates from round to round."""
+    for number in range(rounds):
+        start = number % len(names)
+        yield from (*names[start:], *names[:start])
+
+
+def chosen(names: Iterable[str], only: str) -> list[str]:
+    """Return the names that contain *only*; end the process if there is none."""
+    every = list(names)
+    found = [name for name in every if only in name]
+    if not found:
+        sys.exit(f"--only: nothing is called like {only!r}; there are: {', '.join(every)}")
+    return found
+
+
+def unused_endpoint() -> str:
+    """Return an endpoint where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -8,24 +8,20 @@ same messages from the same senders under the same flow control, in turns.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 from benchmarks.bare import run_bare
-from benchmarks.harness import Aggregator, Worker, aggregator, cpu_seconds, wait_until, workers
+from benchmarks.harness import Worker, aggregator, cpu_seconds, logged, wait_until, workers
 from benchmarks.report import show, with_range
 from benchmarks.senders import COLUMNS, LAYERS, TIMEOUT_S, WINDOW, Sent, Work, run_sender
-from gradwatch_wire import Kind
 
 RUN: Final = "bench-ingest"
 MAX_PROCESSES: Final = 8
 SENDERS: Final = (1, 8, 64)
-RECORD_KINDS: Final = (Kind.MANIFEST, Kind.STATS, Kind.BYE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +101,24 @@ def _rows(senders: int, pairs: Sequence[tuple[Pass, Pass]]) -> list[list[str]]:
 
 def _gradwatch(senders: int, steps: int) -> Pass:
     with aggregator() as server, _welcomed(server.ingest, senders, steps) as crowd:
-        before = cpu_seconds(server.process.pid)
+        before = server.cpu_s
         began_ns, sent = _race(crowd)
         total = sum(s.records for s in sent)
         # All are acknowledged by now; what is left is that the last batch is applied and shown.
-        wait_until(lambda: _stored(server) >= total, TIMEOUT_S, "all records to be stored")
+        wait_until(
+            lambda: server.records(RUN).get("stored", 0) >= total,
+            TIMEOUT_S,
+            "all records to be stored",
+        )
         seconds = (time.monotonic_ns() - began_ns) / 1e9
-        cpu = cpu_seconds(server.process.pid) - before
-        counted = server.health(RUN)["records"]
-        assert counted["stored"] == total == _logged(server.directory), (counted, total)
+        cpu = server.cpu_s - before
+        counted = server.records(RUN)
+        assert counted["stored"] == total == logged(server.directory).total(), (counted, total)
         assert counted["lost"] == counted["unresolved"] == 0, counted
         # Alerts cost more than records: with any of them it is not their rate that is measured.
         alerts = server.find(f"/runs/{RUN}/alerts")
         assert not alerts, alerts
     return _pass(sent, seconds, cpu, counted["late"])
-
-
-def _stored(server: Aggregator) -> int:
-    answer = server.find(f"/runs/{RUN}")
-    return int(answer["records"]["stored"]) if answer else 0
-
-
-def _logged(data: Path) -> int:
-    """Count the records in the log itself, through a connection that can only read."""
-    url = f"file:{data / 'gradwatch.db'}?mode=ro"
-    with contextlib.closing(sqlite3.connect(url, uri=True)) as db:
-        query = "SELECT count(*) FROM log WHERE kind IN (?, ?, ?)"
-        (count,) = db.execute(query, [int(kind) for kind in RECORD_KINDS]).fetchone()
-    return int(count)
 
 
 def _bare(senders: int, steps: int) -> Pass:

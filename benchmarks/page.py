@@ -7,9 +7,8 @@ store.
 
 from __future__ import annotations
 
-import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from benchmarks import long_run
 from benchmarks.documents import Section
 from benchmarks.harness import Aggregator, aggregator
 from benchmarks.page_tab import FirstPicture, measured_tab
-from benchmarks.report import console, machine, quantile, show, with_range
+from benchmarks.report import console, quantile, show, with_range
 from gradwatch_wire import Column, Stats
 from tests.support.chromium import chromium, missing
 from tests.support.peer import Peer
@@ -70,10 +69,7 @@ def run(*, quick: bool = False, rounds: int = 9, write: bool = False) -> None:
     size, rounds = (QUICK, 1) if quick else (Size(), rounds)
     with chromium() as browser:
         rows = [*_wide(browser, size, rounds), *_long(browser, size, rounds)]
-    notes = _notes(rounds)
-    show("page", COLUMNS, rows, *notes)
-    if write and not quick:
-        SECTION.write(_markdown(rows, notes))
+    show("page", COLUMNS, rows, *_notes(rounds), section=SECTION if write else None)
 
 
 def _wide(browser: Any, size: Size, rounds: int) -> Iterator[list[str]]:
@@ -217,10 +213,3 @@ def _notes(rounds: int) -> list[str]:
     )
     useful = "The first useful picture is the frame that shows the verdict and layers x steps."
     return [about, useful, at_once]
-
-
-def _markdown(rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    heading = f"Made by `scripts/bench page --write` on {platform.system()}: {machine()}."
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows]
-    table = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines]
-    return "\n".join([heading, "", *table, "", *(f"* {note}" for note in notes)])

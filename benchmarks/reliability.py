@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from benchmarks.harness import Pipe, Worker, rss_mb, wait_until, workers
-from benchmarks.outages import Outages, outages
+from benchmarks.harness import (
+    Aggregator,
+    Pipe,
+    Worker,
+    aggregator,
+    logged,
+    rss_mb,
+    wait_until,
+    workers,
+)
 from benchmarks.report import quantile, show
-from gradwatch_wire import SEQUENCED, decode_record
 
 RUN: Final = "bench-reliability"
 RATE: Final = 100.0
@@ -64,7 +69,7 @@ def run(*, quick: bool = False, records: int = 1_000_000) -> None:
     scale = 0.1 if quick else 1.0
     rows = []
     for name, fault, steps, buffer_bytes in FAULTS:
-        with outages() as server:
+        with aggregator(is_started=False) as server:
             outcome = _suffer(server, fault, max(100, int(steps * scale)), buffer_bytes, scale)
         rows.append(_row(name, outcome))
     show(
@@ -80,8 +85,8 @@ def run(*, quick: bool = False, records: int = 1_000_000) -> None:
 
 
 def _suffer(
-    server: Outages,
-    fault: Callable[[Outages, Worker, float], list[float]],
+    server: Aggregator,
+    fault: Callable[[Aggregator, Worker, float], list[float]],
     steps: int,
     buffer_bytes: int,
     scale: float,
@@ -101,8 +106,8 @@ def _suffer(
     else:
         time.sleep(2.0)
     lost = int(server.records(RUN)["lost"])
-    server.kill()
-    stored = _count(server)
+    server.stop(signal.SIGKILL)
+    stored = logged(server.directory)
     return Outcome(
         produced=produced or sum(stored.values()),
         stored=len(stored),
@@ -112,23 +117,9 @@ def _suffer(
     )
 
 
-def _accounted(server: Outages) -> int:
+def _accounted(server: Aggregator) -> int:
     records = server.records(RUN)
     return int(records.get("stored", 0)) + int(records.get("lost", 0))
-
-
-def _count(server: Outages) -> Counter[tuple[bytes, int]]:
-    """Return how often each record is in the log."""
-    found: Counter[tuple[bytes, int]] = Counter()
-    with sqlite3.connect(next(server.directory.glob("gradwatch.db"))) as log:
-        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
-        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
-        for (payload,) in rows:
-            envelope = decode_record(payload)
-            if envelope.seq:
-                found[envelope.session, envelope.seq] += 1
-    log.close()
-    return found
 
 
 def _row(name: str, outcome: Outcome) -> list[str]:
@@ -138,37 +129,37 @@ def _row(name: str, outcome: Outcome) -> list[str]:
     return [name, *(f"{number:,}" for number in numbers), recovery]
 
 
-def _none(_server: Outages, _worker: Worker, _scale: float) -> list[float]:
+def _none(_server: Aggregator, _worker: Worker, _scale: float) -> list[float]:
     return []
 
 
-def _killed(server: Outages, _worker: Worker, scale: float) -> list[float]:
+def _killed(server: Aggregator, _worker: Worker, scale: float) -> list[float]:
     """SIGKILL under load, ten times."""
     wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
     taken = []
     for _ in range(max(2, int(10 * scale))):
         time.sleep(1.5)
-        server.kill()
+        server.stop(signal.SIGKILL)
         server.start()
         taken.append(server.started_s)
     return taken
 
 
-def _stopped(server: Outages, _worker: Worker, scale: float) -> list[float]:
+def _stopped(server: Aggregator, _worker: Worker, scale: float) -> list[float]:
     """SIGSTOP for 30 s."""
     wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
     server.pause(30.0 * scale)
     return []
 
 
-def _late(server: Outages, _worker: Worker, scale: float) -> list[float]:
+def _late(server: Aggregator, _worker: Worker, scale: float) -> list[float]:
     """Started after training."""
     time.sleep(5.0 * scale)
     server.start()
     return [server.started_s]
 
 
-def _worker_killed(server: Outages, worker: Worker, scale: float) -> list[float]:
+def _worker_killed(server: Aggregator, worker: Worker, scale: float) -> list[float]:
     """SIGKILL of the training process."""
     wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
     time.sleep(5.0 * scale)
@@ -243,7 +234,7 @@ def _time_calls(steps: int) -> None:
 
 
 def _calls(state: str, steps: int) -> list[float]:
-    with outages() as server:
+    with aggregator(is_started=False) as server:
         if state != "dead":
             server.start()
         with workers(train, [Job(server.ingest, steps)]) as (worker,):
@@ -259,14 +250,14 @@ def _calls(state: str, steps: int) -> list[float]:
 
 def _watch_memory(records: int, outage: int) -> None:
     rows = []
-    with outages() as server:
+    with aggregator(is_started=False) as server:
         server.start()
-        idle = server.rss_mb()
+        idle = server.rss_mb
         with workers(train, [Job(server.ingest, records, rate=0.0, layers=8)]) as (worker,):
             done: Done = worker.receive()
-        rows.append([f"{records:,} records", f"{done.rss_mb:.0f}", f"{server.rss_mb():.0f}"])
+        rows.append([f"{records:,} records", f"{done.rss_mb:.0f}", f"{server.rss_mb:.0f}"])
         rows[0] += [f"{idle:.0f}"]
-    with outages() as server:
+    with aggregator(is_started=False) as server:
         with workers(train, [Job(server.ingest, outage, rate=5_000.0, layers=8)]) as (worker,):
             done = worker.receive()
         rows.append([f"{outage:,} records, nobody there", f"{done.rss_mb:.0f}", "", ""])

@@ -7,21 +7,36 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.spread import quantile, with_range
+from benchmarks.documents import Section
+from benchmarks.spread import quantile, ratios, with_range
 
-__all__ = ["console", "quantile", "show", "with_range"]
+__all__ = ["console", "markdown", "quantile", "ratios", "show", "with_range"]
 
 console = Console(width=None if sys.stdout.isatty() else 110)
 
 
-def show(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
-    """Print a table, and under it what a reader has to know."""
+def show(
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *notes: str,
+    section: Section | None = None,
+) -> None:
+    """Print a table, and under it what a reader has to know.
+
+    Args:
+        name: Of the benchmark, or of the part of it.
+        columns: Heads of the columns.
+        rows: Cells.
+        *notes: A line each.
+        section: The part of a page that is written with the same.
+    """
     table = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
@@ -32,6 +47,16 @@ def show(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *note
     for note in notes:
         console.print(f"* {note}", style="dim", highlight=False)
     console.print()
+    if section is not None:
+        heading = f"Made by `scripts/bench {name} --write`: {machine()}."
+        listed = [f"* {note}" for note in notes]
+        section.write("\n".join([heading, "", markdown(columns, rows), "", *listed]))
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for a page."""
+    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def machine() -> str:

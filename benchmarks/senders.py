@@ -81,14 +81,12 @@ class Sent:
         wire_bytes: Their bytes.
         again: Records that were sent more than once.
         finished_ns: `time.monotonic_ns` when the last one was acknowledged.
-        cpu_s: CPU seconds between the start and then.
     """
 
     records: int
     wire_bytes: int
     again: int
     finished_ns: int
-    cpu_s: float
 
 
 class Session:
@@ -152,7 +150,6 @@ def run_sender(work: Work, pipe: Pipe) -> None:
                 raise TimeoutError("no WELCOME")
         pipe.send("welcomed")
         pipe.recv()
-        began = time.process_time()
         _send_all(sessions)
         messages = [message for session in sessions for message in session.messages]
         pipe.send(
@@ -161,7 +158,6 @@ def run_sender(work: Work, pipe: Pipe) -> None:
                 wire_bytes=sum(len(frame) for message in messages for frame in message),
                 again=sum(session.again for session in sessions),
                 finished_ns=time.monotonic_ns(),
-                cpu_s=time.process_time() - began,
             )
         )
     finally:

@@ -19,3 +19,8 @@ def with_range(values: Sequence[float], form: str) -> str:
     if len(values) == 1:
         return middle
     return f"{middle} ({min(values):{form}}..{max(values):{form}})"
+
+
+def ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Return the ratio of each value to that of the base in the same round."""
+    return [each / other for each, other in zip(own, base, strict=True)]

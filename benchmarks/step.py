@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.harness import Pipe, Worker, aggregator, rss_mb, workers
-from benchmarks.report import quantile, show, with_range
+from benchmarks.harness import Pipe, Worker, aggregator, rss_mb, turns, unused_endpoint, workers
+from benchmarks.report import quantile, ratios, show, with_range
 
 RUN: Final = "bench-step"
 WITHOUT, ALIVE, DEAD, KILLED, STOPPED = "no gradwatch", "alive", "dead", "killed", "stopped"
@@ -96,16 +95,6 @@ class Filling:
     buffer_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Resident memory of a trainer that nobody acknowledges, above that at the start, in MB."""
-
-    full: float
-    after: float
-    collected: int
-    evicted: int
-
-
 def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
     """Measure and print."""
     if quick:
@@ -118,29 +107,18 @@ def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
 def _time_steps(steps: int, rounds: int) -> None:
     times: dict[str, list[Times]] = {name: [] for name in VARIANTS}
     with workers(train, [None]) as (worker,):
-        for turn in range(rounds):
-            start = turn % len(VARIANTS)
-            for name in VARIANTS[start:] + VARIANTS[:start]:
-                times[name].append(_measure(worker, name, steps))
+        for name in turns(VARIANTS, rounds):
+            times[name].append(_measure(worker, name, steps))
     show(
         "step",
-        (
-            "aggregator",
-            "step p50 ms",
-            "ratio",
-            "p99 ms",
-            "ratio",
-            "call p50 ms",
-            "p50 share",
-            "p99 share",
-        ),
+        ("aggregator", "step p50 ms", "ratio", "call p50 ms", "p50 share", "p99 share"),
         [_row(name, times[name], times[WITHOUT]) for name in VARIANTS],
         f"Transformer of {LAYERS} layers, width {WIDTH}, batch {BATCH} x {LENGTH}, AdamW; "
         f"{rounds} rounds of {steps} steps of each. dead: never started; killed: SIGKILL at half "
         "of the steps; stopped: SIGSTOP before the first.",
-        "Step ratios: to the step without gradwatch, p50 as the median of the rounds (range), p99 "
-        "over all rounds. call: the end of the backward pass, collect() and the record, in the "
-        "training thread; shares: of the p50 step without gradwatch.",
+        "ratio: to the step without gradwatch, the median of the rounds (range). call: the end of "
+        "the backward pass, collect() and the record, in the training thread; shares: of the p50 "
+        "step without gradwatch.",
     )
 
 
@@ -148,11 +126,9 @@ def _time_digests(steps: int, rounds: int) -> None:
     """Compare steps with and without a digest of the weights."""
     times: dict[int, list[Times]] = {every: [] for every in DIGESTS}
     with aggregator() as server, workers(train, [None]) as (worker,):
-        for turn in range(rounds):
-            start = turn % len(DIGESTS)
-            for every in DIGESTS[start:] + DIGESTS[:start]:
-                worker.tell(Block(server.ingest, steps, every))
-                times[every].append(_conduct(worker, {}))
+        for every in turns(DIGESTS, rounds):
+            worker.tell(Block(server.ingest, steps, every))
+            times[every].append(_conduct(worker, {}))
     plain = times[0]
     step_ms = median(quantile(own.steps, 0.5) for own in plain)
     rows = []
@@ -194,19 +170,11 @@ def _watch_memory(buffer_bytes: int) -> None:
         assert worker.receive() == "attached"
         server.process.send_signal(signal.SIGSTOP)
         worker.tell("go")
-        growth: Growth = worker.receive()
+        growth_mb: tuple[float, float] = worker.receive()
     show(
         "memory while the aggregator is stopped",
-        ("buffer MB", "growth MB when full", f"filled {FILLS} times over", "collected", "given up"),
-        [
-            [
-                f"{buffer_bytes / 1e6:.1f}",
-                f"{growth.full:.1f}",
-                f"{growth.after:.1f}",
-                str(growth.collected),
-                str(growth.evicted),
-            ]
-        ],
+        ("buffer MB", "growth MB when full", f"filled {FILLS} times over"),
+        [[f"{each:.1f}" for each in (buffer_bytes / 1e6, *growth_mb)]],
         f"Resident memory of a training process of {FILL_LAYERS} layers. The buffer is what "
         "attach(buffer_bytes=) sets; when it is full the oldest records are given up and counted.",
     )
@@ -215,7 +183,7 @@ def _watch_memory(buffer_bytes: int) -> None:
 def _measure(worker: Worker, name: str, steps: int) -> Times:
     """Let the worker train a block; signal the aggregator at the point that the variant names."""
     if name in (WITHOUT, DEAD):
-        worker.tell(Block(None if name == WITHOUT else _unused_endpoint(), steps))
+        worker.tell(Block(None if name == WITHOUT else unused_endpoint(), steps))
         return _conduct(worker, {})
     with aggregator() as server:
         worker.tell(Block(server.ingest, steps))
@@ -237,31 +205,15 @@ def _conduct(worker: Worker, actions: Mapping[str, Callable[[], None]]) -> Times
         worker.tell("go")
 
 
-def _unused_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
-
-
 def _row(name: str, own: Sequence[Times], without: Sequence[Times]) -> list[str]:
     p50 = [quantile(times.steps, 0.5) for times in own]
     base = [quantile(times.steps, 0.5) for times in without]
-    p99, base_p99 = (quantile(_all_steps(group), 0.99) for group in (own, without))
     calls = [call for times in own for call in times.calls]
-    row = [
-        name,
-        f"{median(p50):.1f}",
-        with_range([a / b for a, b in zip(p50, base, strict=True)], ".3f"),
-        f"{p99:.1f}",
-        f"{p99 / base_p99:.3f}",
-    ]
+    row = [name, f"{median(p50):.1f}", with_range(ratios(p50, base), ".3f")]
     if not calls:
         return [*row, "", "", ""]
     shares = [quantile(calls, share) / median(base) for share in (0.5, 0.99)]
     return [*row, f"{quantile(calls, 0.5):.2f}", *(f"{share:.2%}" for share in shares)]
-
-
-def _all_steps(group: Sequence[Times]) -> list[float]:
-    return [step for times in group for step in times.steps]
 
 
 def _model() -> Any:
@@ -319,7 +271,7 @@ def train(_job: None, pipe: Pipe) -> None:
 
 
 def fill(job: Filling, pipe: Pipe) -> None:
-    """Collect until the buffer has been filled several times over."""
+    """Fill the buffer several times over; send the growth of the memory when full, and after."""
     import torch  # noqa: PLC0415
 
     import gradwatch  # noqa: PLC0415
@@ -336,9 +288,7 @@ def fill(job: Filling, pipe: Pipe) -> None:
     _collect_until(watch, lambda stats: stats["evicted"] > 0)
     full, held = rss_mb() - before, int(watch.stats()["pending"])
     _collect_until(watch, lambda stats: stats["evicted"] >= (FILLS - 1) * held)
-    stats = watch.stats()
-    after = rss_mb() - before
-    pipe.send(Growth(full, after, int(stats["collected"]), int(stats["evicted"])))
+    pipe.send((full, rss_mb() - before))
     watch.close()
 
 

@@ -154,12 +154,6 @@ def delays(faults: Iterable[Judged]) -> str:
     return f"{quantile(steps, 0.5):.0f} / {quantile(steps, 0.9):.0f}"
 
 
-def markdown(columns: Sequence[str], rows: Iterable[Row]) -> str:
-    """Return a table for a page."""
-    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _share(flags: Iterable[bool | None]) -> str:
     known = [flag for flag in flags if flag is not None]
     return f"{sum(known) / len(known):.0%}".replace("%", " %") if known else NOTHING

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from benchmarks.client_cases import Shapes, cases, tiny
+from benchmarks.client_cases import Shapes, large, small, warming
 
 Filling: TypeAlias = Callable[[Tensor], object]
 
@@ -70,8 +70,9 @@ class Gradients:
 
 def all_gradients(*, is_small: bool) -> list[Gradients]:
     """Return the cases of the stage about time on the device."""
-    gpt2, small, _ = (tiny(c).shapes if is_small else c.shapes for c in cases(quick=is_small))
-    many = small * 5
+    some = [warming()] * 2 if is_small else [large(quick=False), small(quick=False)]
+    gpt2, few = (case.shapes for case in some)
+    many = few * 5
     huge = ((1 << 12,) if is_small else ((1 << 31) + 5,),)
     return [
         Gradients("GPT-2 124M float32", gpt2),
@@ -80,7 +81,7 @@ def all_gradients(*, is_small: bool) -> list[Gradients]:
         Gradients("GPT-2 float32, off by one element", gpt2, offset=1),
         Gradients("GPT-2 bfloat16, off by one element", gpt2, torch.bfloat16, offset=1),
         Gradients("GPT-2 float32, all zero", gpt2, fill=Tensor.zero_),
-        Gradients(f"{len(small):,} small float32", small),
+        Gradients(f"{len(few):,} small float32", few),
         Gradients(f"{len(many):,} small float32", many),
         Gradients("one of 2^31 + 5 bfloat16", huge, torch.bfloat16),
         Gradients("8B bfloat16", _llama_8b(is_small=is_small), torch.bfloat16),

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from benchmarks.documents import Section
+from benchmarks.harness import chosen
 from benchmarks.loops.cell import Cell, Verdict
 from benchmarks.loops.harness import run_loops
 from benchmarks.loops.registry import Loop, loops
@@ -21,13 +22,8 @@ LIBRARIES: Final = ("torch", "lightning", "transformers", "accelerate")
 def run(*, only: str = "", write: bool = False) -> None:
     """Run the loops, or those whose name contains *only*; exit 1 if a cell is wrong."""
     every = loops()
-    chosen = [loop for name, loop in every.items() if only in name]
-    if not chosen:
-        sys.exit(f"--only: no loop is called like {only!r}; there are: {', '.join(every)}")
-    if write and len(chosen) < len(every):
-        sys.exit("--write needs all loops: leave --only out")
     rows: dict[str, tuple[Loop, Row]] = {}
-    for outcome in run_loops(chosen):
+    for outcome in run_loops([every[name] for name in chosen(every, only)]):
         row = judge(outcome)
         rows[outcome.loop.name] = outcome.loop, row
         cells = ", ".join(f"{column}: {_shown(row[column])}" for column in COLUMNS)

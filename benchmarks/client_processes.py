@@ -6,17 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from benchmarks.client_cases import Case, tiny
-from benchmarks.client_peers import COLLECT, HAND_OUT, VARIANTS, WANDB, check, ready
-from benchmarks.harness import Pipe
+import torch
+from torch import nn
+
+from benchmarks.client_cases import Case, warming
+from benchmarks.client_peers import COLLECT, HAND_OUT, WANDB, check, ready
+from benchmarks.harness import Pipe, turns
 
 SLOW: Final = (HAND_OUT, WANDB)
 BUSY: Final = (COLLECT, WANDB)
 """They work on, in threads and processes of their own, after the call has returned."""
 
 SETTLE_S: Final = 0.3
+STEP_WIDTH: Final = 160
+STEP_US_PER_TENSOR: Final = 10
 
 STATUS: Final = Path("/proc/self/status")
 CLEAR_REFS: Final = Path("/proc/self/clear_refs")
@@ -24,9 +30,10 @@ CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A case to time, the slow variants in the first `slow_rounds` only."""
+    """A case to time by all variants, the slow ones in the first `slow_rounds` only."""
 
     case: Case
+    variants: tuple[str, ...]
     rounds: int
     slow_rounds: int
 
@@ -41,27 +48,47 @@ class Peak:
 
 def take_times(job: Timing, pipe: Pipe) -> None:
     """Send milliseconds of each round by variant; they take turns, after a round to warm up."""
-    with ready(job.case.model(), list(VARIANTS)) as calls:
+    with ready(job.case.model(), job.variants) as calls:
         check({name: call() for name, call in calls.items()}, len(job.case.shapes))
         times: dict[str, list[float]] = {name: [] for name in calls}
-        names = list(calls)
-        for turn in range(job.rounds):
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
-                if name not in SLOW:
-                    times[name].append(_milliseconds(calls[name], job.case.calls))
-                elif turn < job.slow_rounds:
-                    times[name].append(_milliseconds(calls[name], 1))
-                if name in BUSY:
-                    time.sleep(SETTLE_S)
+        for name in turns(list(calls), job.rounds):
+            if name not in SLOW:
+                times[name].append(_p50_ms(calls[name], job.case.calls, lambda: None))
+            elif len(times[name]) < job.slow_rounds:
+                times[name].append(_p50_ms(calls[name], 1, lambda: None))
+            if name in BUSY:
+                time.sleep(SETTLE_S)
     pipe.send(times)  # the last thing: the parent ends us then
 
 
-def _milliseconds(call: Callable[[], Any], number: int) -> float:
-    began = time.perf_counter()
+def take_tiny_times(job: Timing, pipe: Pipe) -> None:
+    """Send the same of a tiny model, on one thread, with the work of a step between the calls.
+
+    The background thread has time to send then, and the caches are not left as the call wants them.
+    """
+    torch.set_num_threads(1)
+    step, batch = nn.Linear(STEP_WIDTH, STEP_WIDTH), torch.ones(STEP_WIDTH, STEP_WIDTH)
+
+    def train() -> None:
+        until = time.perf_counter() + 1e-6 * STEP_US_PER_TENSOR * (100 + len(job.case.shapes))
+        while time.perf_counter() < until:
+            step(batch)
+
+    with ready(job.case.model(), job.variants) as calls:
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for name in turns(list(calls), job.rounds + 1):
+            times[name].append(_p50_ms(calls[name], job.case.calls, train))
+    pipe.send({name: own[1:] for name, own in times.items()})  # the first warms up
+
+
+def _p50_ms(call: Callable[[], Any], number: int, prepare: Callable[[], None]) -> float:
+    times = []
     for _ in range(number):
+        prepare()
+        began = time.perf_counter()
         call()
-    return 1e3 * (time.perf_counter() - began) / number
+        times.append(1e3 * (time.perf_counter() - began))
+    return median(times)
 
 
 def take_peak(job: Peak, pipe: Pipe) -> None:
@@ -70,7 +97,7 @@ def take_peak(job: Peak, pipe: Pipe) -> None:
     A call with a few small gradients comes before, so that code and thread pools are loaded. It is
     None where the kernel does not tell.
     """
-    with ready(tiny(job.case).model(), [job.variant]) as calls:
+    with ready(warming().model(), [job.variant]) as calls:
         calls[job.variant]()
     with ready(job.case.model(), [job.variant]) as calls:
         time.sleep(SETTLE_S)
