@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.notify import backoff, batch, deadline, message, plan
+from gradwatch_server.notify import deadline, message, plan, worker
 from gradwatch_server.notify.notifiers import alertmanager, base
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.settings import load_settings
@@ -39,11 +39,9 @@ def test_the_keys_of_a_target_are_all_explained() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     """Each as the page has it."""
     assert message.MAX_NAMED == 10
-    assert batch.MAX_MESSAGES == 10
-    assert f"more than {batch.MAX_MESSAGES} groups" in PAGE
     assert f"{plan.MAX_ENTRIES:,} alerts of each target" in PAGE
-    assert backoff.FIRST_S == 1.0
-    assert f"{backoff.MOST_S / 60:g} minutes at the most" in PAGE
+    assert worker.FIRST_RETRY_S == 1.0
+    assert f"{worker.MOST_RETRY_S / 60:g} minutes at the most" in PAGE
     assert f"{base.TIMEOUT_S:g} s (apprise" in PAGE
     assert f"a message {deadline.DEADLINE_S:g} s in all" in PAGE
     assert f"every {alertmanager.RESEND_S / 60:g} minutes" in PAGE
