@@ -87,10 +87,6 @@ class Buckets:
             counts,
         )
 
-    def wider(self, width: int) -> Self:
-        """Return the same in buckets of a multiple of the width."""
-        return type(self).joined([self], width)
-
     @classmethod
     def joined(cls, pieces: Sequence[Buckets], width: int) -> Self:
         """Put pieces together that follow one another, in buckets of a width.

@@ -145,19 +145,6 @@ def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
     return found
 
 
-def load_position(saved: SavedState) -> Position | None:
-    """Return where in the log the saved runs stand; None if nothing says it.
-
-    Raises:
-        StorageError: If the store cannot be read.
-    """
-    try:
-        found = _load_part(saved, _POSITION)
-        return None if found is None else _position_of(found)
-    except (DamagedError, TypeError, ValueError):
-        return None
-
-
 def _position_of(plain: Any) -> Position:
     """Return what was saved as a position.
 

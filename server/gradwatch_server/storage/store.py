@@ -1,7 +1,7 @@
 """What a store is: a log, alert events and the saved state, kept over restarts and crashes.
 
-`sqlite/` is one; in a cluster `postgres/` has all but the log. All that a caller may
-rely on is here, and `tests/server/storage/test_contract.py` holds every implementation to it:
+`sqlite/` is one. All that a caller may rely on is here, and `tests/server/storage/test_contract.py`
+holds every implementation to it:
 
 * The engine's thread writes and is the only one that does; `AlertEventReader` is for any thread.
 * A call that returns has committed. One that raises has changed nothing.
@@ -41,18 +41,11 @@ class StorageError(GradwatchError):
     Args:
         message: What was wrong, and for errors at the start also what to do.
         fault: What kind of fault it is.
-        epoch: Of the owner that is in the way, where that is known.
     """
 
-    def __init__(
-        self,
-        message: str,
-        fault: StorageFault = StorageFault.FAILED,
-        epoch: int | None = None,
-    ) -> None:
+    def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
         super().__init__(message)
         self.fault = fault
-        self.epoch = epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +257,6 @@ class AlertEventReader(Protocol):
         Of one *run* or of all; those after which the alert was in one *state*, or all. `change`
         begins with that state, up to a colon.
         """
-
-    def changes(self, run: str, after: int, most: int) -> list[tuple[int, NewAlertEvent]]:
-        """Return up to *most* events of a run after a cursor with theirs, as they were added."""
 
     def of_alert(self, alert_id: str) -> list[AlertEvent]:
         """Return the events of one alert that are kept, oldest first."""

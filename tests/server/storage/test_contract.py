@@ -263,17 +263,6 @@ def test_alert_events_of_one_run_keep_the_cursor_of_all(store: Store) -> None:
     assert cursors(store, 0, "c") == []
 
 
-def test_changes_of_a_run_come_as_they_were_added(store: Store) -> None:
-    """With the text of the body, so that they can be added to another store."""
-    added = [event("a", run="x"), event("b", run="y"), event("a", "resolved", run="x")]
-    store.alert_events.add(added)
-
-    assert store.alert_events.changes("x", 0, 9) == [(1, added[0]), (3, added[2])]
-    assert store.alert_events.changes("x", 1, 9) == [(3, added[2])]
-    assert store.alert_events.changes("x", 0, 1) == [(1, added[0])]
-    assert store.alert_events.changes("z", 0, 9) == []
-
-
 def test_layers_of_an_attempt_are_kept_as_they_were_saved(store: Store) -> None:
     """Curves without any have none."""
     assert store.series.layers("gpt", 1) == b""

@@ -157,20 +157,6 @@ class SQLiteAlertEvents:
             readable = (event for row in rows if (event := self._read(*row)) is not None)
             return list(islice(readable, most))
 
-    def changes(self, run: str, after: int, most: int) -> list[tuple[int, NewAlertEvent]]:
-        """Return up to *most* events of a run after a cursor with theirs, as they were added."""
-        with self._db.reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM alert_events WHERE cursor > ? AND run = ?"  # noqa: S608
-                " ORDER BY cursor",
-                (after, run),
-            )
-            readable = (row for row in rows if self._read(*row) is not None)
-            return [
-                (cursor, NewAlertEvent(alert_id, change, run, body))
-                for cursor, alert_id, change, _, body, _ in islice(readable, most)
-            ]
-
     def of_alert(self, alert_id: str) -> list[AlertEvent]:
         """Return the events of one alert that are kept, oldest first; damaged ones are left out."""
         with self._db.reading() as connection:

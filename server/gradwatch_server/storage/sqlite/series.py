@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Final
 
 from gradwatch_server.series.encoding import Read
-from gradwatch_server.storage.chunk_conditions import NOT_NEWEST, STOOD_FOR
 from gradwatch_server.storage.series_store import (
     FACT_COLUMNS,
     ChunkFacts,
@@ -26,6 +25,19 @@ from gradwatch_server.storage.stored_series import StoredChunks
 _OF: Final = "series = (SELECT id FROM series WHERE run = ? AND attempt = ?)"
 
 _CHUNK: Final = f"SELECT id FROM series_chunks WHERE {_OF} AND level = ? AND number = ?"  # noqa: S608 - literal
+
+# Conditions about a row `c` of `series_chunks`.
+_STOOD_FOR: Final = (
+    "(SELECT entries FROM series_chunks AS above WHERE above.series = c.series"
+    " AND above.level = c.level + 1 AND above.upto >= c.number ORDER BY above.number LIMIT 1) > 0"
+)
+"""Whether a chunk of the next level has what a chunk has."""
+
+_NOT_NEWEST: Final = (
+    "number < (SELECT max(number) FROM series_chunks AS other WHERE other.series = c.series"
+    " AND other.level = c.level)"
+)
+"""Whether there is a later chunk of its level."""
 
 
 class SQLiteSeries:
@@ -97,11 +109,11 @@ class SQLiteSeries:
 
     def trim(self, run: str, attempt: int, level: int, most: int) -> int:
         """Delete the *most* oldest chunks of a level that the next one stands for; return bytes."""
-        return self._delete_oldest(run, attempt, level, most, STOOD_FOR)
+        return self._delete_oldest(run, attempt, level, most, _STOOD_FOR)
 
     def drop(self, run: str, attempt: int, level: int, most: int) -> int:
         """Delete the *most* oldest chunks of a level, but not the newest one; return the bytes."""
-        return self._delete_oldest(run, attempt, level, most, NOT_NEWEST)
+        return self._delete_oldest(run, attempt, level, most, _NOT_NEWEST)
 
     def _delete_oldest(self, run: str, attempt: int, level: int, most: int, which: str) -> int:
         rows = list(
