@@ -30,10 +30,6 @@ UNREACHABLE: Final = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 """UnicodeError: a host name that cannot be one."""
 
 
-class NoAnswerError(GradwatchError):
-    """Nobody answers: it may come back."""
-
-
 def named(run: str) -> str:
     """Return the name of a run.
 
@@ -191,8 +187,8 @@ def not_an_aggregator(url: str) -> GradwatchError:
     return GradwatchError(f"what answers at {url} is no aggregator; give its address with --url")
 
 
-def no_answer(url: str, error: Exception) -> NoAnswerError:
+def no_answer(url: str, error: Exception) -> GradwatchError:
     """Return the error for an aggregator that cannot be reached."""
-    return NoAnswerError(
+    return GradwatchError(
         f"no aggregator answers at {url} ({error}); start one with 'gradwatch serve' or give --url"
     )

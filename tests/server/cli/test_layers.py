@@ -134,7 +134,7 @@ def test_an_unknown_run_is_one_line(layers: Any) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("runs",), ("health", "every"), ("layers", "every"), ("top",), ("top", "every"), ("alerts",)],
+    [("runs",), ("health", "every"), ("layers", "every"), ("alerts",)],
 )
 def test_every_command_that_reads_has_json(
     layers: Any, service: Any, peers: Any, command: tuple[str, ...]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import subprocess
 import sys
 import time
@@ -18,11 +16,11 @@ import pytest
 from textual.pilot import Pilot
 
 from gradwatch_server.cli.top.app import TopApp
-from gradwatch_server.cli.top.table import LiveTable
+from gradwatch_server.cli.top.run_list import RunsTable
 from gradwatch_server.keys import make_keys, read_keys
 from gradwatch_wire import Bye
 from gradwatch_wire.keyfile import read_client_key
-from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
+from tests.page.feeding import LAYERS, POISONED, STEPS, feed, more
 from tests.support.command import Command, run_command
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE_S
@@ -127,11 +125,8 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
     drive(service.url, follow, "shown")
 
 
-def test_steps_come_by_the_stream(
-    service: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is seen by itself, also where nothing else makes it look."""
-    monkeypatch.setattr("gradwatch_server.cli.top.app.IDLE_S", 10 * PATIENCE_S)
+def test_steps_come_by_themselves(service: Any, peers: Any) -> None:
+    """Without a key."""
     peer = feed(service, peers, "moving", range(STEPS), None)
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -142,80 +137,44 @@ def test_steps_come_by_the_stream(
     drive(service.url, follow, "moving")
 
 
-def test_the_cursor_stays_on_the_worst_layer_and_follows_a_run(service: Any, peers: Any) -> None:
-    """A key acts on a run: it is the same one when the order changed; of layers the top counts."""
+def test_the_cursor_follows_its_run(service: Any, peers: Any) -> None:
+    """Enter opens the same one when the order changed."""
     peer = feed(service, peers, "turn-a", poison_step=None)
-    other = feed(service, peers, "turn-b", poison_step=None)
-
-    def chosen(pilot: Pilot[None], table: str) -> str | None:
-        return pilot.app.screen.query_one(f"#{table}", LiveTable).chosen
+    feed(service, peers, "turn-b", poison_step=None)
 
     async def follow(pilot: Pilot[None]) -> None:
+        table = pilot.app.query_one(RunsTable)
         await pilot.press("slash", *"turn-", "enter")
         await shows(pilot, "turn-a", "turn-b", "2 runs: ")
         await pilot.press("home")
-        last = "turn-b"
-        await becomes(pilot, lambda: chosen(pilot, "runs"), last)
+        await becomes(pilot, lambda: table.chosen, "turn-b")
         await asyncio.to_thread(more, peer, range(STEPS, STEPS + 1), STEPS)
         seen = await shows(pilot, "✖ critical")
         assert seen.index("turn-a") < seen.index("turn-b")
-        assert chosen(pilot, "runs") == last
+        await becomes(pilot, lambda: table.chosen, "turn-b")
         await pilot.press("enter")
-        await shows(pilot, "attempt 1", POISONED)
-        assert chosen(pilot, "layers") != POISONED
-        await asyncio.to_thread(more, other, range(STEPS, STEPS + 1), STEPS)
-        await shows(pilot, "✖ critical", "nonfinite")
-        await becomes(pilot, lambda: chosen(pilot, "layers"), POISONED)
+        await shows(pilot, "run turn-b", "attempt 1")
 
     drive(service.url, follow)
 
 
-def test_an_alert_is_acknowledged_by_a_key(service: Any, peers: Any) -> None:
-    """Others see by whom; a second time it says that it is known."""
-    feed(service, peers, "known", range(STEPS), LAST)
-
-    async def follow(pilot: Pilot[None]) -> None:
-        await shows(pilot, "nobody yet")
-        await pilot.press("a")
-        await shows(pilot, "is acknowledged by", hides="nobody yet")
-        await pilot.press("a")
-        await shows(pilot, "already")
-
-    drive(service.url, follow, "known")
-    (alert,) = service.json("/runs/known/alerts", params={"state": "firing"})
-    assert alert["acknowledged"]["by"]
-
-
-def test_without_an_alert_the_key_says_so(service: Any, peers: Any) -> None:
-    """And nothing is sent."""
-    feed(service, peers, "well", poison_step=None)
-
-    async def follow(pilot: Pilot[None]) -> None:
-        await shows(pilot, "attempt 1")
-        await pilot.press("a")
-        await shows(pilot, "no alert fires")
-
-    drive(service.url, follow, "well")
-
-
-def test_a_reader_looks_and_cannot_acknowledge(
-    serve: Any, peers: Any, tmp_path: Path, gradwatch: Command, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_looks_with_the_read_token(
+    serve: Any, peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With keys it takes the read token, and for the key `a` the write token; each is said."""
+    """Of an aggregator with keys; without the token the head says what is missing."""
     make_keys(tmp_path / "keys")
     service = serve("--keys-dir", str(tmp_path / "keys"))
     key = read_client_key(tmp_path / "keys" / "client.key")
     more(peers(service.ingest, run="locked", key=key).attach(LAYERS), range(STEPS), LAST)
-    refused = gradwatch("top", "--json", "--url", service.url)
-    assert refused.returncode == 1
-    assert "token" in refused.stderr
+
+    async def refused(pilot: Pilot[None]) -> None:
+        await shows(pilot, "stale: ", "token")
+
+    drive(service.url, refused)
     monkeypatch.setenv("GRADWATCH_TOKEN", read_keys(tmp_path / "keys").tokens.read)
 
     async def follow(pilot: Pilot[None]) -> None:
-        await shows(pilot, "nobody yet")
-        await pilot.press("a")
-        await shows(pilot, "write token")
-        await shows(pilot, "nobody yet")
+        await shows(pilot, "✖ critical · running", "nobody yet")
 
     drive(service.url, follow, "locked")
 
@@ -253,12 +212,10 @@ def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Any, peers: 
     async def follow(pilot: Pilot[None]) -> None:
         await shows(pilot, "live ·", "✖ critical")
         await asyncio.to_thread(service.stop)
-        await shows(pilot, "aggregator gone since", "reconnecting", "was critical · running")
+        await shows(pilot, "stale since", "no aggregator answers at", "was critical · running")
         assert pilot.app.screen.has_class("old")
         await asyncio.to_thread(service.start)
-        await shows(
-            pilot, "live ·", "✖ critical", "was started anew", hides="aggregator gone since"
-        )
+        await shows(pilot, "live ·", "✖ critical", hides="stale since")
         assert not pilot.app.screen.has_class("old")
 
     drive(service.url, follow, "kept")
@@ -298,35 +255,16 @@ def test_hostile_names_are_text(service: Any, peers: Any) -> None:
 
 
 def test_it_fits_into_80_by_24(service: Any, peers: Any) -> None:
-    """Status, layer, norm and keys are in sight."""
+    """Status, layer, norm, the newest step of its curve and keys are in sight."""
     feed(service, peers, "small", range(STEPS), LAST)
 
     async def follow(pilot: Pilot[None]) -> None:
-        await shows(pilot, "✖ critical", POISONED, "NaN", "q quit", "a acknowledge")
+        seen = await shows(pilot, "✖ critical", POISONED, "NaN", "q quit", "/ filter", "▼ ")
+        rows = [line.split() for line in seen.splitlines()]
+        (curve,) = [row[-1] for row in rows if row[:1] == [POISONED]]
+        assert curve[-1] == "▼"
 
     drive(service.url, follow, "small", (80, 24))
-
-
-def test_json_is_what_it_would_show(gradwatch: Command, service: Any, peers: Any) -> None:
-    """Once, of all runs or of one; a program reads it."""
-    feed(service, peers, "once", range(STEPS), POISON_STEP)
-    rows = json.loads(gradwatch("top", "--json", "--url", service.url).stdout)["runs"]
-    assert {"run", "status", "spark", "alerts"} <= rows[0].keys()
-    assert "once" in {row["run"] for row in rows}
-    shown = json.loads(gradwatch("top", "once", "--json", "--url", service.url).stdout)
-
-    assert shown["run"] == shown["health"]["run"] == "once"
-    (poisoned,) = [own for own in shown["layers"] if own["name"] == POISONED]
-    assert len(shown["layers"]) == len(LAYERS)
-    assert poisoned["curve"][POISON_STEP] == "NaN"
-    assert poisoned["curve"].count("NaN") == 1
-    assert shown["curves"]["norm"][POISON_STEP] == "NaN"
-    assert math.isclose(shown["curves"]["loss"][0], 3.0)
-    frame = service.json(f"/runs/once/frames/{LAST}", params={"worst": 1})
-    assert shown["layers"][0] == frame["layers"][0] | {
-        "gone_wrong": [],
-        "curve": shown["layers"][0]["curve"],
-    }
 
 
 @pytest.mark.parametrize("arguments", [(), ("some",)])
@@ -337,20 +275,20 @@ def test_without_a_terminal_it_is_one_line(gradwatch: Command, arguments: tuple[
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
         "gradwatch: top draws in a terminal, and this is none; "
-        "--json prints once what it would show\n"
+        "'gradwatch runs' and 'gradwatch health RUN' print once\n"
     )
 
 
-def test_what_cannot_be_shown_is_one_line(gradwatch: Command, service: Any) -> None:
-    """As in the other commands: no such run, nobody there."""
+def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Any) -> None:
+    """As in the other commands: no such run, nobody there. The screen is not taken."""
     for arguments, says in (
-        (("top", "nope", "--json", "--url", service.url), "no run 'nope'; "),
-        (("top", "--json", "--url", "http://127.0.0.1:1"), "no aggregator answers at "),
+        (("top", "nope", "--url", service.url), "gradwatch: no run 'nope'; "),
+        (("top", "--url", "http://127.0.0.1:1"), "gradwatch: no aggregator answers at "),
     ):
-        result = gradwatch(*arguments)
-        assert (result.returncode, result.stdout) == (1, "")
-        assert result.stderr.startswith(f"gradwatch: {says}")
-        assert result.stderr.count("\n") == 1
+        with Terminal(tmp_path, *arguments) as terminal:
+            terminal.shows(says)
+            assert terminal.ends() == 1
+            assert "\x1b[?1049h" not in terminal.raw
 
 
 @pytest.mark.parametrize("key", ["q", "\x03"], ids=["q", "Ctrl-C"])

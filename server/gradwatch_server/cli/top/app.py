@@ -1,23 +1,24 @@
-"""The live view: follows the stream, and reads anew what the screen on top shows."""
+"""The live view: all runs, or one of them in their place, read anew every second."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import ClassVar, Final
 
-from textual.app import App
-from textual.binding import BindingType
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input
 
 from gradwatch_server.cli.async_client import AsyncClient, connected
-from gradwatch_server.cli.top.freshness import Freshness
-from gradwatch_server.cli.top.run_screen import RunScreen
-from gradwatch_server.cli.top.runs_screen import RunsScreen
-from gradwatch_server.cli.top.screen import LiveScreen
-from gradwatch_server.core.printable import printable
+from gradwatch_server.cli.top.head import Head
+from gradwatch_server.cli.top.run_list import RunList
+from gradwatch_server.cli.top.run_view import RunView
 from gradwatch_server.errors import GradwatchError
 
-IDLE_S: Final = 5.0
-"""The longest that it waits for something to move: that a rank went silent comes with no tick."""
+LOOK_S: Final = 15.0
+"""The longest that one look may take."""
+
+MAX_FILTER: Final = 200
 
 
 class TopApp(App[None]):
@@ -33,108 +34,108 @@ class TopApp(App[None]):
 
     CSS_PATH = "top.tcss"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = []
-
-    num_bottom: Final = 2
-    """Screens that are never closed: textual's own, and the list of runs."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("escape", "back", "back", key_display="esc"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+    ]
 
     def __init__(self, url: str, run: str | None = None) -> None:
         super().__init__()
-        self.address = url.partition("//")[2].rstrip("/")
         self._url = url
-        self._run = run
-        self._freshness = Freshness()
-        self._client: AsyncClient | None = None
+        self._asked = asyncio.Event()
+        self._head = Head(url.partition("//")[2].rstrip("/"))
+        self._list, self._run = RunList(), RunView()
+        self._filter = Input(id="filter", max_length=MAX_FILTER)
+        self._list_filter = ""
+        self._view: RunList | RunView = self._list
+        if run is not None:
+            self._run.open(run)
+            self._view = self._run
         self.fault: Exception | None = None
-        self._asked = asyncio.Event()  # by a key: at once
-        self._moved = asyncio.Event()  # on the other side: soon
 
-    async def on_mount(self) -> None:
+    def compose(self) -> ComposeResult:
+        """Make the parts, from top to bottom."""
+        yield from (self._head, self._list, self._run, self._filter)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
         """Begin."""
-        await self.push_screen(RunsScreen())
-        if self._run is not None:
-            await self.push_screen(RunScreen(self._run))
-        self.set_interval(1.0, self._age)
+        self._show(self._view)
         self.run_worker(self._live())
-
-    def look(self) -> None:
-        """Read anew what is shown, at once."""
-        self._asked.set()
-        self._moved.set()
-
-    def acknowledge(self, alert: str, by: str) -> None:
-        """Say that somebody knows of an alert."""
-        self.run_worker(self._acknowledge(alert, by))
-
-    def tell(self, text: str, *, is_error: bool = False) -> None:
-        """Show a line for some seconds."""
-        self.notify(printable(text), severity="error" if is_error else "information", markup=False)
 
     async def _live(self) -> None:
         try:
-            async with connected(self._url) as self._client, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._follow(self._client))
-                tasks.create_task(self._keep_fresh(self._client))
+            async with connected(self._url) as client:
+                while True:
+                    self._asked.clear()
+                    await self._look(client)
+                    await _happens(self._asked, self._view.every_s)
         except Exception as error:  # noqa: BLE001 - textual would show all local variables
             self.fault = error
             self.exit()
 
-    async def _follow(self, client: AsyncClient) -> None:
-        async for heard in client.follow():
-            if self._freshness.heard(heard):
-                self.tell("the aggregator was started anew; what is shown is fresh again")
-            self._moved.set()
-
-    async def _keep_fresh(self, client: AsyncClient) -> None:
-        while True:
-            self._asked.clear()
-            self._moved.clear()
-            is_read = await self._look(client)
-            every_s = self.screen.every_s if isinstance(self.screen, LiveScreen) else 0.0
-            if not await _happens(self._asked, every_s) and is_read:
-                await _happens(self._moved, IDLE_S)
-
-    async def _look(self, client: AsyncClient) -> bool:
-        """Show what is there now; return whether it could be read."""
-        screen = self._live_screen()
-        if screen is None:
-            return True
+    async def _look(self, client: AsyncClient) -> None:
+        """Read what is shown; where that fails, what is there is old."""
+        view = self._view
         try:
-            snapshot = await screen.read(client)
+            async with asyncio.timeout(LOOK_S):
+                await view.read(client, self._filter.value.strip())
         except GradwatchError as error:
-            self._freshness.failed(error)
-            self._age()
-            return False
-        self._freshness.looked()
-        if self.is_running and screen.is_current:
-            screen.show(snapshot, self._freshness)
-        return True
-
-    async def _acknowledge(self, alert: str, by: str) -> None:
-        if self._client is None:
-            return
-        try:
-            await self._client.post(f"/alerts/{alert}/ack", {"by": by, "comment": ""})
-        except GradwatchError as error:
-            self.tell(str(error), is_error=True)
+            self._head.failed(str(error))
+        except TimeoutError:
+            self._head.failed(f"no answer in {LOOK_S:.0f} s")
         else:
-            self.tell(f"{alert} is acknowledged by {by}")
-        self.look()
+            self._head.looked()
+        if self.is_running and view is self._view:
+            self._head.tell(view.draw(is_old=self._head.is_old))
+            self.screen.set_class(self._head.is_old, "old")
+            if self.focused is None:  # as long as the list has nothing to show
+                view.focus()
 
-    def _age(self) -> None:
-        if (screen := self._live_screen()) is not None:
-            screen.age(self._freshness)
+    def _show(self, view: RunList | RunView, text: str = "") -> None:
+        """Show the list or the run, with a filter."""
+        self._view = view
+        self._list.display, self._run.display = view is self._list, view is self._run
+        self._filter.placeholder = view.filter_hint
+        self._filter.value = text
+        self._filter.display = bool(text)
+        view.focus()
+        self._asked.set()
 
-    def _live_screen(self) -> LiveScreen | None:
-        """Return the screen if it can be drawn on: when the view ends it loses its parts first."""
-        screen = self.screen if self.is_running else None
-        return screen if isinstance(screen, LiveScreen) and screen.is_mounted else None
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open the run of a row."""
+        if event.row_key.value is not None:
+            self._list_filter = self._filter.value
+            self._run.open(event.row_key.value)
+            self._show(self._run)
+
+    def action_filter(self) -> None:
+        """Let the user type a filter."""
+        self._filter.display = True
+        self._filter.focus()
+
+    async def action_back(self) -> None:
+        """End the filter, or go back to the list."""
+        if self._filter.display:
+            self._show(self._view)
+        elif self._view is self._run:
+            self._show(self._list, self._list_filter)
+
+    def on_input_changed(self) -> None:
+        """Look with the filter as it is now."""
+        self._asked.set()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._filter.display = bool(self._filter.value.strip())
+        self._view.focus()
 
 
-async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event at most so long; return whether it happened."""
+async def _happens(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event at most so long."""
     try:
         await asyncio.wait_for(event.wait(), timeout_s)
     except TimeoutError:
-        return False
-    return True
+        return

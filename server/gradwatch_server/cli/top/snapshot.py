@@ -1,4 +1,4 @@
-"""What is shown at one moment: of all runs, or of one. It is also what `--json` prints."""
+"""What is shown of a run at one moment."""
 
 from __future__ import annotations
 
@@ -9,32 +9,16 @@ from gradwatch_server.cli.async_client import AsyncClient
 from gradwatch_server.cli.client import query_of, run_path
 from gradwatch_server.cli.layer_rows import gone_wrong, named_paths, worst_names, worst_path
 
-MAX_RUNS: Final = 200
 MAX_LAYERS: Final = 16
 """As many layers as one request of curves may name."""
 
-RUN_POINTS: Final = 24
 STEPS: Final = 64
 """Of the newest steps, and of points in a curve of a run or a layer."""
 
 RUN_COLUMNS: Final = ("norm", "loss")
 
 
-async def read_runs(client: AsyncClient, text: str = "") -> dict[str, Any]:
-    """Return the runs, those first that need somebody: `runs`, rows of `GET /runs`.
-
-    Args:
-        client: Asks.
-        text: What their names have in them; all without.
-
-    Raises:
-        GradwatchError: If the aggregator cannot be reached, or answers with an error.
-    """
-    asked = (("q", text), ("sort", "worst"), ("spark", RUN_POINTS), ("limit", MAX_RUNS))
-    return {"runs": await client.get("/runs" + query_of(*asked))}
-
-
-async def read_run(client: AsyncClient, run: str, text: str = "") -> dict[str, Any]:
+async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     """Return a run: its `health`, its `curves`, and its worst `layers`.
 
     A layer has what `GET /runs/{run}/frames/{step}` says of it, the rules that say that it has
@@ -52,10 +36,10 @@ async def read_run(client: AsyncClient, run: str, text: str = "") -> dict[str, A
     columns = [("column", name) for name in RUN_COLUMNS]
     path = run_path(run, "series") + query_of(*columns, ("last", STEPS), ("points", STEPS))
     report, series = await asyncio.gather(client.get(run_path(run, "health")), client.get(path))
-    curves = {own["column"]: curve_of(own) for own in series["series"]}
+    curves = {own["column"]: _curve_of(own) for own in series["series"]}
     step = series["last_step"]
     layers = [] if step is None else await _read_layers(client, run, step, report, text)
-    return {"run": run, "health": report, "curves": curves, "layers": layers}
+    return {"health": report, "curves": curves, "layers": layers}
 
 
 async def _read_layers(
@@ -83,10 +67,10 @@ async def _read_curves(client: AsyncClient, run: str, names: list[str]) -> dict[
         return {}
     asked = (("column", "l2"), ("last", STEPS), ("points", STEPS))
     path = run_path(run, "series") + query_of(*(("layer", name) for name in names), *asked)
-    return {own["layer"]: curve_of(own) for own in (await client.get(path))["series"]}
+    return {own["layer"]: _curve_of(own) for own in (await client.get(path))["series"]}
 
 
-def curve_of(series: dict[str, Any]) -> list[float | str | None]:
+def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
     """Return one value for each bucket; what was not finite hides none that was, but is seen."""
     nothing = [0] * len(series["max"])
     return [

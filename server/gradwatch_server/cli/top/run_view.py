@@ -1,0 +1,154 @@
+"""One run: how it is and why, its curves, its worst layers, its alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from gradwatch_server.cli.async_client import AsyncClient
+from gradwatch_server.cli.rendering import short
+from gradwatch_server.cli.sparkline import sparkline
+from gradwatch_server.cli.top.cells import name_cell, number_cell
+from gradwatch_server.cli.top.snapshot import STEPS, read_run
+from gradwatch_server.cli.words import marked, sentences, status_text
+from gradwatch_server.core.printable import printable
+
+MAX_REASONS: Final = 5
+MAX_NAME: Final = 48
+MIN_CURVE: Final = 16
+GAP: Final = 2
+"""Spaces between columns."""
+
+LAYER_COLUMNS: Final = ("layer", "gone wrong", "norm now", "usual", "newest steps")
+ALERT_COLUMNS: Final = ("alert", "rule", "since step", "known by", "message")
+
+
+class RunView(VerticalScroll):
+    """Everything about a run that helps at one glance."""
+
+    filter_hint = "names of layers that have this in them"
+    every_s = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run = ""
+        self._snapshot: dict[str, Any] = {}
+        self._all = Static(markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Make the one part."""
+        yield self._all
+
+    def open(self, run: str) -> None:
+        """Show another run from now on."""
+        self._run = run
+        self._snapshot = {}
+        self._all.update("asking how it is")
+
+    async def read(self, client: AsyncClient, text: str) -> None:
+        """Ask how it is, and its layers with a text in their names."""
+        self._snapshot = await read_run(client, self._run, text)
+
+    def draw(self, *, is_old: bool) -> str:
+        """Show it; return which it is."""
+        if self._snapshot:
+            parts = _parts(self._snapshot, self._all.size.width, is_old=is_old)
+            self._all.update(Group(*parts))
+        return f"run {printable(self._run)}"
+
+
+def _parts(snapshot: dict[str, Any], width: int, *, is_old: bool) -> Iterator[Text | Table]:
+    """Yield what is shown, from top to bottom, in so many characters."""
+    report = snapshot["health"]
+    yield status_text(report["status"], report["phase"], is_old=is_old)
+    yield from _reasons(report)
+    yield Text()
+    for name, curve in snapshot["curves"].items():
+        if any(value is not None for value in curve):
+            yield Text.assemble(f"{name}  ", sparkline(curve, STEPS))
+    yield from (Text(), _layers(snapshot["layers"], width))
+    firing = [own for own in report["alerts"]["items"] if own["state"] == "firing"]
+    if firing:
+        firing.sort(key=lambda own: own["severity"] != "critical")
+        yield from (Text(), _table(ALERT_COLUMNS, map(_alert, firing)))
+        yield from (
+            Text(f"often behind it (heuristic): {printable(hint)}", style="dim")
+            for hint in firing[0]["hints"][:1]
+        )
+
+
+def _reasons(report: dict[str, Any]) -> Iterator[Text]:
+    """Yield why it is so, and the numbers that go with that."""
+    told = sentences(report)
+    yield from (Text(f"  {printable(reason)}") for reason in told[:MAX_REASONS])
+    if len(told) > MAX_REASONS:
+        yield Text(f"  and {len(told) - MAX_REASONS} further reasons", style="dim")
+    states = [own["state"] for own in report["ranks"]]
+    facts = {
+        "step": report["step"],
+        "score": report["score"]["last"],
+        "norm": report["gradient_norm"]["last"],
+        "loss": report["loss"],
+        "lr": report["lr"],
+        "s/step": report["step_time_s"],
+        "layers": report["layers"]["total"],
+        "ranks": f"{states.count('alive')} of {report['world']} alive",
+        "attempt": report["attempt"],
+    }
+    known = (f"{name} {_shown(value)}" for name, value in facts.items() if value is not None)
+    yield Text(printable("  ".join(known)), style="dim")
+    if (bad := report["first_bad"]) is not None:
+        rank = "" if bad["rank"] is None else f", rank {bad['rank']}"
+        layer = f" in {printable(bad['layer'])}" if bad["layer"] else ""
+        yield Text(f"first NaN or Inf at step {bad['step']:,}{rank}{layer}", style="dim")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def _table(columns: Iterable[str], rows: Iterable[list[Text]]) -> Table:
+    table = Table(*columns, box=None, padding=(0, GAP, 0, 0), header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _layers(layers: list[dict[str, Any]], width: int) -> Table:
+    """Return the layers; their curves have the room that the other columns leave."""
+    rows = [_layer(own) for own in layers]
+    columns = zip(LAYER_COLUMNS, *rows, strict=False)
+    beside = sum(GAP + max(cell_len(str(cell)) for cell in column) for column in columns)
+    room = min(max(width - beside - GAP, MIN_CURVE), STEPS)
+    curves = (sparkline(own["curve"], room) for own in layers)
+    return _table(LAYER_COLUMNS, ([*row, curve] for row, curve in zip(rows, curves, strict=True)))
+
+
+def _layer(own: dict[str, Any]) -> list[Text]:
+    return [
+        name_cell(own["name"], MAX_NAME),
+        Text(printable(", ".join(own["gone_wrong"])), style="bold red"),
+        number_cell(own["l2"]),
+        number_cell(own["usual"]),
+    ]
+
+
+def _alert(own: dict[str, Any]) -> list[Text]:
+    by = own["acknowledged"]["by"] if own["acknowledged"] else "nobody yet"
+    return [
+        marked(own["severity"]),
+        Text(printable(own["rule"])),
+        Text(str(own["first_step"]), justify="right"),
+        Text(printable("silenced" if own["silenced"] else by)),
+        Text(printable(own["message"])),
+    ]
