@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 from unittest import mock
 
 from gradwatch_server.core.frames import assembler as assembler_module
@@ -66,17 +66,7 @@ class Outcome:
         }
 
 
-class Simulated(Protocol):
-    """What is run to its end."""
-
-    def run(self) -> None:
-        """Run; a `Violation` says which promise was broken."""
-
-    def note(self, *what: object) -> None:
-        """Write a line of the trace."""
-
-
-def violation_of(cluster: Simulated) -> str | None:
+def violation_of(cluster: Cluster) -> str | None:
     """Run a cluster; return the promise that it broke, None if it kept all."""
     try:
         cluster.run()
@@ -115,7 +105,9 @@ def simulate(
     return Outcome(
         seed=seed,
         violation=violation,
-        trace=trace_of(cluster.trace),
+        trace="\n".join(
+            f"{at_s:8.2f} s  " + " ".join(map(str, what)) for at_s, what in cluster.trace
+        ),
         made=sum(len(account.made) for account in accounts),
         stored=sum(account.num_stored for account in accounts),
         lost=sum(account.num_lost for account in accounts),
@@ -128,11 +120,6 @@ def simulate(
         evicted=sum(use[name].num_evicted for name in use),
         refused=sum(use[name].num_refused for name in use),
     )
-
-
-def trace_of(events: Iterable[tuple[float, tuple[object, ...]]]) -> str:
-    """Return what happened, one event a line."""
-    return "\n".join(f"{at_s:8.2f} s  " + " ".join(map(str, what)) for at_s, what in events)
 
 
 @contextlib.contextmanager
