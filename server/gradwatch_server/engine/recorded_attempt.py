@@ -92,11 +92,6 @@ class RecordedAttempt:
     _saved_layers: KnownLayers | None = None
 
     @classmethod
-    def begin(cls) -> Self:
-        """Return an attempt of which nothing is stored."""
-        return cls(_tracks={track: _Recorded(Tail()) for track in Track})
-
-    @classmethod
     def resume(cls, store: SeriesStore, run: str, attempt: int) -> Self:
         """Return an attempt that goes on with the last chunks that are stored."""
         made = cls()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Forgotten
@@ -41,12 +41,6 @@ MAX_TAIL_BYTES: Final = 256 << 20
 SLICE_CHUNKS: Final = 16
 """Chunks that are deleted at once."""
 
-
-MAX_WAITING_ROWS: Final = 1_000
-"""Rows that may wait for attempts that began before a store was away, and moved while it was."""
-
-Add: TypeAlias = Callable[[RecordedAttempt], None]
-
 _LEVELS: Final = sorted((level for track in Track for level in track.levels), key=height)
 """All levels, the lowest of each track first."""
 
@@ -72,22 +66,15 @@ class SeriesRecorder:
         self._compactor = Compactor(store)
         self._rest_until_ns = self._trim_ns = self._looked_ns = 0
         self._failed = self._missed = False
-        self._stored: set[tuple[str, int]] | None = None  # those of which something may be stored
-        self._waiting: dict[tuple[str, int], list[Add]] = {}  # rows of those that cannot be read
-        self._read_again_ns = 0
 
     def begin(self) -> None:
         """Begin with what the store has: the engine reads it, maybe for the second time."""
         self._kept, self._full, self._gone = {}, {}, {}
-        self._stored, self._waiting = None, {}
 
     def look(self, state: State) -> None:
         """Find what an earlier process left to be done, once the state is that of the log."""
         attempts = {(run.name, own.number) for run in state.runs.values() for own in run.attempts}
-        sizes = self._store.sizes()
-        # Of any other one that comes nothing has to be read: it may begin while the store is away.
-        self._stored = {(size.run, size.attempt) for size in sizes} | self._kept.keys()
-        for size in sizes:
+        for size in self._store.sizes():
             own = size.run, size.attempt
             if own in attempts:
                 self._compactor.note(*own)
@@ -96,24 +83,21 @@ class SeriesRecorder:
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""
-        offset = self.offset
-        self._add((run, attempt), lambda own: own.add_frame(closed, offset))
+        self._add((run, attempt), lambda own: own.add_frame(closed, self.offset))
 
     def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
         """Take in the next gains of an attempt likewise."""
-        offset = self.offset
-        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, offset))
+        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.offset))
 
-    def _add(self, of: tuple[str, int], add: Add) -> None:
+    def _add(self, of: tuple[str, int], add: Callable[[RecordedAttempt], None]) -> None:
         """Let an attempt take something in.
 
         A fault in that costs the row: what the rules make of the frame does not depend on it.
         """
         try:
-            kept = self._find(of)
+            kept = self._kept.get(of)
             if kept is None:
-                self._keep_waiting(of, add)
-                return
+                kept = self._kept[of] = RecordedAttempt.resume(self._store, *of)
             add(kept)
             if kept.has_full:
                 self._full[of] = None
@@ -121,40 +105,6 @@ class SeriesRecorder:
             if not self._missed:
                 logger.exception("a row of the curves of run %s is missing (told once)", of[0])
             self._missed = True
-
-    def _find(self, of: tuple[str, int]) -> RecordedAttempt | None:
-        """Return an attempt with the rows that waited for it, None if it cannot be read now."""
-        kept = self._kept.get(of)
-        if kept is not None:
-            return kept
-        if self._stored is not None and of not in self._stored:
-            kept = RecordedAttempt.begin()
-        elif of in self._waiting and self._clock.now_ns() < self._read_again_ns:
-            return None
-        else:
-            try:
-                kept = RecordedAttempt.resume(self._store, *of)
-            except StorageError as error:
-                if not self._waiting:
-                    logger.warning("curves cannot be read, their rows wait: %s", error)
-                self._read_again_ns = self._clock.now_ns() + RETRY_NS
-                return None
-        self._kept[of] = kept
-        for add in self._waiting.pop(of, ()):
-            add(kept)
-        return kept
-
-    def _keep_waiting(self, of: tuple[str, int], add: Add) -> None:
-        """Keep a row until the attempt can be read.
-
-        Raises:
-            StorageError: If too many wait.
-        """
-        rows = self._waiting.setdefault(of, [])
-        if sum(map(len, self._waiting.values())) >= MAX_WAITING_ROWS:
-            msg = f"{MAX_WAITING_ROWS} rows wait already"
-            raise StorageError(msg)
-        rows.append(add)
 
     def place(self, run: str, attempt: int) -> tuple[int, int] | None:
         """Return epoch and step of the newest row in memory, None without any; from any thread."""
@@ -184,16 +134,10 @@ class SeriesRecorder:
             StorageError: If the disk is full or fails; the state is not to be saved then.
         """
         names = set(runs)
-        for own in [own for own in self._waiting if own[0] in names]:
-            if self._find(own) is None:
-                msg = f"rows of the curves of run {own[0]} wait to be written"
-                raise StorageError(msg)
         for own in [own for own in self._kept if own[0] in names]:
             self._write(own)
 
     def _write(self, own: tuple[str, int]) -> None:
-        if self._stored is not None:
-            self._stored.add(own)  # also if the answer is lost
         if self._kept[own].write(self._store, *own):
             self._compactor.note(*own)
         self._full.pop(own, None)
@@ -203,8 +147,6 @@ class SeriesRecorder:
         for own in [own for own in self._kept if own[0] == gone.run and own[1] <= gone.attempts]:
             del self._kept[own]
             self._full.pop(own, None)
-        for own in [own for own in self._waiting if own[0] == gone.run and own[1] <= gone.attempts]:
-            del self._waiting[own]
         for size in self._store.sizes():
             if size.run == gone.run and size.attempt <= gone.attempts:
                 self._gone[size.run, size.attempt] = None
@@ -214,8 +156,6 @@ class SeriesRecorder:
         if self._failed and now_ns < self._rest_until_ns:
             return
         try:
-            for own in list(self._waiting):
-                self._find(own)
             for own in list(self._full):
                 self._write(own)
             if now_ns - self._looked_ns >= LOOK_NS:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from gradwatch_server.series.encoding import Read
 from gradwatch_server.series.history import StoredSeries
@@ -69,16 +69,6 @@ class ChunkFacts:
     entries: int
     is_closed: bool = True
     upto: int = -1
-
-
-FACT_COLUMNS: Final = "level, number, epoch, first_step, last_step, entries, is_closed, upto"
-"""The columns that `facts_of` reads, in stores that have tables."""
-
-
-def facts_of(row: Sequence[Any]) -> ChunkFacts:
-    """Return what the columns `FACT_COLUMNS` of a row say."""
-    level, number, epoch, first, last, entries, is_closed, upto = row
-    return ChunkFacts(level, number, epoch, first, last, entries, bool(is_closed), upto)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.items import ItemKind, table_of
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import StorageError
 from gradwatch_wire import Hello
 from tests.support.records import manifest_of
 
@@ -400,46 +399,3 @@ def test_a_column_that_comes_later_is_unknown_before(feed: Feed) -> None:
     assert feed.read(1, table="linf").counts[0].sum() == 0
     nans = feed.read(1, 0, 12, table="nans")
     assert (nans.counts[0, :, 0].tolist(), nans.stats[3, :, 0].tolist()) == ([1] * 13, [0.0] * 13)
-
-
-# A store that is away.
-
-
-class Away:
-    """A store of curves of which nothing can be read or written while it is away."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.is_away = False
-
-    def __getattr__(self, name: str) -> Any:
-        if self.is_away:
-            raise StorageError("away")
-        return getattr(self._store, name)
-
-
-@pytest.mark.parametrize("is_known", [False, True], ids=["a new attempt", "one that was let go"])
-def test_rows_that_come_while_the_store_is_away_are_written_afterwards(
-    feed: Feed, is_known: bool
-) -> None:
-    """No step is missing."""
-    away = Away(feed.store.series)
-    recorder = feed.recorder = SeriesRecorder(away, feed.max_bytes, Clock())
-    recorder.begin()
-    recorder.look(State(64))
-    if is_known:
-        feed.steps(0, 10)
-        recorder.before_save(["r"])
-        recorder._kept.clear()  # as of one that did not move for long
-    away.is_away = True
-    feed.steps(10, 20, work=False)
-    recorder.work(1)
-    with pytest.raises(StorageError):  # a state that stands for them is not saved
-        recorder.before_save(["r"])
-    away.is_away = False
-    recorder._read_again_ns = recorder._rest_until_ns = 0
-    recorder.work(2)
-    recorder.before_save(["r"])
-    first = 0 if is_known else 10
-    check(feed.read(1), 1, first, 20)
-    assert [own.entries for own in feed.store.series.after("r", 1, 0, -1, 9)] == [20 - first]

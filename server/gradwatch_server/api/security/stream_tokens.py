@@ -14,23 +14,15 @@ STREAM_TOKEN_S: Final = 60
 
 
 class StreamTokens:
-    """Issues and checks them. They are signed, not stored, and good where the secret is known.
+    """Issues and checks them. They are signed, not stored, and good for this process only.
 
     Args:
         clock_s: The time in seconds; from when does not matter.
-        secret: What they are signed with; random without, so that only this process knows it.
-        grace_s: For how many seconds more one is good, where clocks of several may differ.
     """
 
-    def __init__(
-        self,
-        clock_s: Callable[[], float] = time.monotonic,
-        secret: bytes | None = None,
-        grace_s: float = 0.0,
-    ) -> None:
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._grace_s = grace_s
-        self._secret = secret or os.urandom(32)
+        self._secret = os.urandom(32)
 
     def issue(self) -> str:
         """Return a token that is good for `STREAM_TOKEN_S`."""
@@ -42,7 +34,7 @@ class StreamTokens:
         expiry, _, signature = token.rpartition("-")
         # The signature first: only then is the rest ours.
         genuine = hmac.compare_digest(self._sign(expiry).encode(), signature.encode())
-        return genuine and self._clock_s() < float(expiry) + self._grace_s
+        return genuine and self._clock_s() < float(expiry)
 
     def _sign(self, text: str) -> str:
         message = text.encode("utf-8", "surrogatepass")

@@ -9,18 +9,16 @@ from typing import Final
 
 from gradwatch_server.series.encoding import Read
 from gradwatch_server.storage.series_store import (
-    FACT_COLUMNS,
     ChunkFacts,
     SavedSeriesChunk,
     SeriesSize,
     Track,
-    facts_of,
 )
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.faults import storage_errors
-from gradwatch_server.storage.sqlite.series_bodies import open_body
+from gradwatch_server.storage.sqlite.series_rows import FACT_COLUMNS, facts_of, open_body
 from gradwatch_server.storage.sqlite.stored_chunks import SQLiteChunks
-from gradwatch_server.storage.stored_series import StoredChunks
+from gradwatch_server.storage.sqlite.stored_series import StoredChunks
 
 _OF: Final = "series = (SELECT id FROM series WHERE run = ? AND attempt = ?)"
 

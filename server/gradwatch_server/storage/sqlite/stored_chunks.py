@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from gradwatch_server.series.encoding import Read
 from gradwatch_server.series.history import Wanted
-from gradwatch_server.storage.series_store import FACT_COLUMNS, facts_of
+from gradwatch_server.storage.series_store import ChunkFacts
 from gradwatch_server.storage.sqlite.faults import storage_errors
-from gradwatch_server.storage.sqlite.series_bodies import open_body
-from gradwatch_server.storage.stored_series import FoundChunk
+from gradwatch_server.storage.sqlite.series_rows import FACT_COLUMNS, facts_of, open_body
 
 _EPOCHS: Final = (
     "WITH RECURSIVE epochs (epoch) AS ("
@@ -29,6 +30,14 @@ _END: Final = (
 _ENDS: Final = f"SELECT {_END.format('first_step', 'ASC')}, {_END.format('last_step', 'DESC')}"
 
 _OF_EPOCH: Final = "FROM series_chunks WHERE series = ? AND level = ? AND epoch = ? AND number < ?"
+
+
+class FoundChunk(NamedTuple):
+    """A stored chunk, and what opens the body of the wanted table: None if there is none."""
+
+    facts: ChunkFacts
+    head: bytes
+    body: Callable[[], AbstractContextManager[Read | None]]
 
 
 class SQLiteChunks:
@@ -68,13 +77,19 @@ class SQLiteChunks:
         yield from self._rows(select, self._series, level, epoch, before)
 
     def stood_for(self, level: int, epoch: int, before: int) -> tuple[int, int]:
-        """Return up to which chunk below, and which step, chunks with such numbers stand for."""
+        """Return up to which chunk below, and which step, chunks with such numbers stand for.
+
+        -1 and -1 if there are none.
+        """
         select = f"SELECT upto, last_step {_OF_EPOCH} ORDER BY last_step DESC LIMIT 1"
         row = self._row(select, self._series, level, epoch, before)
         return (-1, -1) if row is None else (int(row[0]), int(row[1]))
 
     def chunks(self, wanted: Wanted, level: int, after: int, upto: int) -> Iterator[FoundChunk]:
-        """Yield the chunks of a level with numbers in (after, upto], by their steps."""
+        """Yield the chunks of a level with numbers in (after, upto], by their steps.
+
+        Of the wanted epoch, from the first wanted step on.
+        """
         rows = self._rows(
             f"SELECT head, t.id, {FACT_COLUMNS} FROM series_chunks AS c"  # noqa: S608 - a literal
             " LEFT JOIN series_tables AS t ON t.chunk = c.id AND t.name = ?"

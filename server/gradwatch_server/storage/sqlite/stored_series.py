@@ -1,23 +1,23 @@
-"""What is stored of the curves of an attempt, put together of the chunks that a store has."""
+"""What is stored of the curves of an attempt, put together of its chunks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from gradwatch_server.series import encoding
 from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.encoding import DamagedChunkError, Read
+from gradwatch_server.series.encoding import DamagedChunkError
 from gradwatch_server.series.history import MAX_EPOCHS, Span, Wanted
 from gradwatch_server.series.layers import KnownLayers
 from gradwatch_server.series.rows import Rows
-from gradwatch_server.storage.series_store import ChunkFacts, Track, width_of
+from gradwatch_server.storage.series_store import Track, width_of
+from gradwatch_server.storage.sqlite.stored_chunks import FoundChunk, SQLiteChunks
 
 logger = logging.getLogger(__name__)
 
@@ -25,46 +25,6 @@ T = TypeVar("T")
 
 NO_END: Final = 1 << 62
 """A number that no chunk has."""
-
-OpenBody: TypeAlias = Callable[[], "AbstractContextManager[Read | None]"]
-"""Opens the body of a table, None if there is none."""
-
-
-class FoundChunk(NamedTuple):
-    """A chunk as a store has it, with the body of the table that is wanted."""
-
-    facts: ChunkFacts
-    head: bytes
-    body: OpenBody
-
-
-class ChunkSource(Protocol):
-    """The chunks of one attempt as they are at one moment, for one thread."""
-
-    def layers(self) -> bytes:
-        """Return the layers, encoded; nothing if nothing is stored."""
-
-    def epochs(self, level: int, most: int) -> Sequence[int]:
-        """Return up to *most* epochs of which there are chunks of a level, the newest first."""
-
-    def ends(self, level: int, epoch: int) -> tuple[int, int] | None:
-        """Return the first and the last step of the chunks of a level that have entries."""
-
-    def newest_heads(self, level: int, epoch: int, before: int) -> Iterator[tuple[int, bytes]]:
-        """Yield entries and head of the chunks with numbers below one, the newest first."""
-
-    def stood_for(self, level: int, epoch: int, before: int) -> tuple[int, int]:
-        """Return up to which chunk below, and which step, chunks with such numbers stand for.
-
-        -1 and -1 if there are none.
-        """
-
-    def chunks(self, wanted: Wanted, level: int, after: int, upto: int) -> Iterator[FoundChunk]:
-        """Yield the chunks of a level with numbers in (after, upto], by their steps.
-
-        Of the wanted epoch, from the first wanted step on; their bodies can be opened until the
-        next one is asked for, at least.
-        """
 
 
 class StoredChunks:
@@ -76,7 +36,7 @@ class StoredChunks:
         track: The track.
     """
 
-    def __init__(self, source: ChunkSource, before: int | None, track: Track) -> None:
+    def __init__(self, source: SQLiteChunks, before: int | None, track: Track) -> None:
         self._source = source
         self._before = NO_END if before is None else before
         self._track = track

@@ -1,13 +1,24 @@
-"""The body of a table of curves in SQLite, read in parts."""
+"""Rows of the tables of curves: the facts of a chunk, and the body of a table, read in parts."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from gradwatch_server.series.encoding import Read
+from gradwatch_server.storage.series_store import ChunkFacts
 from gradwatch_server.storage.sqlite.faults import storage_errors
+
+FACT_COLUMNS: Final = "level, number, epoch, first_step, last_step, entries, is_closed, upto"
+"""The columns that `facts_of` reads."""
+
+
+def facts_of(row: Sequence[Any]) -> ChunkFacts:
+    """Return what the columns `FACT_COLUMNS` of a row say."""
+    level, number, epoch, first, last, entries, is_closed, upto = row
+    return ChunkFacts(level, number, epoch, first, last, entries, bool(is_closed), upto)
 
 
 @contextlib.contextmanager
