@@ -644,7 +644,7 @@ def test_a_device_that_does_not_exist_is_refused(device: str | int) -> None:
 def test_a_device_that_attach_refuses_is_refused_here_as_well(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """G24: gradients on it, and numbers that are to lie there, in the same words."""
+    """Gradients on it, and numbers that are to lie there, in the same words."""
     module = module_on(kind)
     module.weight.grad = module_on(kind).weight
     said = f"on {kind}:0; gradients are measured on cpu and cuda "

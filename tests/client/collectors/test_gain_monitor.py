@@ -68,7 +68,7 @@ def decoy() -> Tensor:
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
 def test_blocks_on_a_device_that_attach_refuses_are_refused(kind: str) -> None:
-    """G24: before a hook is registered; the first backward pass would end in an error."""
+    """Before a hook is registered; the first backward pass would end in an error."""
     first, second = nn.Linear(2, 2), module_on(kind)
     with pytest.raises(ValueError, match=rf"^block 1 is on {kind}:0; .* cpu and cuda"):
         GradientGainMonitor([first, second])

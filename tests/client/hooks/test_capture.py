@@ -96,7 +96,7 @@ def test_no_hook_does_anything_inside_a_capture(
     caplog: pytest.LogCaptureFixture,
     local: bool,
 ) -> None:
-    """G4: local norms or probe, gains, activations, passes and steps; told in one line."""
+    """Local norms or probe, gains, activations, passes and steps; told in one line."""
     watch, model, optimizer = everything(attach, monkeypatch, local=local)
     train(model, optimizer)
     model(torch.ones(1, 4)).sum().backward()
@@ -124,7 +124,7 @@ def test_no_hook_does_anything_inside_a_capture(
 def test_nothing_is_measured_while_a_stream_is_captured(
     attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
-    """G4: no operation of torch is called by any hook beside those of the model itself."""
+    """No operation of torch is called by any hook beside those of the model itself."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counting(TorchDispatchMode):
@@ -158,7 +158,7 @@ def test_nothing_is_measured_while_a_stream_is_captured(
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
-    """G4: neither settled, though the captured pass zeroed the gradients, nor reported."""
+    """Neither settled, though the captured pass zeroed the gradients, nor reported."""
     watch, model, optimizer = everything(attach, monkeypatch, local=False)
     train(model)
     with capturing():
@@ -178,7 +178,7 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
 def test_a_captured_step_is_collected_after_each_replay(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """G4: forward, backward and step are in the graph: each collect() is a step of its own."""
+    """Forward, backward and step are in the graph: each collect() is a step of its own."""
     model = Chain()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
     unused = GradScaler("cpu")  # alive, and so taken for the one in use until a step shows
@@ -204,7 +204,7 @@ def test_a_captured_step_is_collected_after_each_replay(
 def test_a_captured_step_of_several_micro_batches_is_one_record(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """G4: what a replay changes has no new version, and is measured anew."""
+    """What a replay changes has no new version, and is measured anew."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -223,7 +223,7 @@ def test_a_captured_step_of_several_micro_batches_is_one_record(
 def test_a_captured_backward_pass_with_a_step_outside_is_collected_before_it(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """G4: as with a graph of forward and backward; without collect() the step itself measures."""
+    """As with a graph of forward and backward; without collect() the step itself measures."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     unused = GradScaler("cpu")
@@ -249,7 +249,7 @@ def test_a_captured_backward_pass_with_a_step_outside_is_collected_before_it(
 def test_steps_that_run_again_outside_of_the_graph_are_seen(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """G4: an odd last batch, trained without the graph."""
+    """An odd last batch, trained without the graph."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     watch = attach(model, optimizer)
@@ -270,7 +270,7 @@ def test_steps_that_run_again_outside_of_the_graph_are_seen(
 def test_local_norms_of_replays_are_unknown(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """G4: the hook was in place and did not run; that is no zero any more."""
+    """The hook was in place and did not run; that is no zero any more."""
     model = Chain()
     watch = attach(model, local=True, every=2)
     with capturing():
@@ -286,7 +286,7 @@ def test_local_norms_of_replays_are_unknown(
 
 
 def test_a_monitor_of_its_own_records_nothing_inside_a_capture(capturing: Capturing) -> None:
-    """G4: and raises nothing into it; a strict one can be used after it."""
+    """And raises nothing into it; a strict one can be used after it."""
     model = Chain()
     with GradientGainMonitor(model.blocks) as monitor:
         with capturing():
@@ -300,7 +300,7 @@ def test_a_monitor_of_its_own_records_nothing_inside_a_capture(capturing: Captur
 def test_asking_makes_no_context_and_costs_nothing_without_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G4: a process that has not touched CUDA is not asked further."""
+    """A process that has not touched CUDA is not asked further."""
 
     def fail() -> bool:
         raise AssertionError("the device was asked")

@@ -72,7 +72,7 @@ def device(tmp_path: Path) -> Iterator[Device]:
 def test_a_reader_beside_the_writer_never_sees_a_wrong_number(
     device: Device, given_up: float
 ) -> None:
-    """G1: any bits, in any order, places used again, some given up while they are written to."""
+    """Any bits, in any order, places used again, some given up while they are written to."""
     ring, dice = Ring(device.memory), random.Random(0)
     waiting: deque[tuple[RingNumbers, int, int]] = deque()
     num_read = num_given_up = num_full = 0
@@ -107,7 +107,7 @@ def read_oldest(waiting: deque[tuple[RingNumbers, int, int]]) -> bool:
 
 
 def test_numbers_are_there_when_the_last_of_them_is() -> None:
-    """G1: one that lacks, wherever, holds the rest back."""
+    """One that lacks, wherever, holds the rest back."""
     for late in range(5):
         ring, memory = ring_of(5)
         found = ring.take(5)
@@ -133,7 +133,7 @@ def test_the_pattern_across_two_numbers_is_none() -> None:
 
 
 def test_a_place_is_used_again_only_once_it_was_read() -> None:
-    """G20, G22: in the order in which it was given out, around the end."""
+    """In the order in which it was given out, around the end."""
     ring, memory = ring_of(10)
     places = [ring.take(4), ring.take(4)]
     assert [place[0] for place in places if place] == [0, 4]
@@ -149,7 +149,7 @@ def test_a_place_is_used_again_only_once_it_was_read() -> None:
 
 
 def test_what_was_given_up_is_used_again_only_once_it_has_arrived() -> None:
-    """G1: a copy that comes late would fall on other numbers."""
+    """A copy that comes late would fall on other numbers."""
     ring, memory = ring_of(4)
     found: Any = ring.take(4)
     del found

@@ -324,7 +324,7 @@ def test_nothing_between_two_reports_reads_from_the_device() -> None:
 
 @pytest.mark.parametrize("first_on_cpu", [True, False])
 def test_numbers_of_the_cpu_and_an_accelerator_meet_on_the_accelerator(first_on_cpu: bool) -> None:
-    """G8: a copy to the CPU is not there yet when the CPU goes on. A meta tensor refuses one."""
+    """A copy to the CPU is not there yet when the CPU goes on. A meta tensor refuses one."""
     devices = [torch.device("cpu"), torch.device("meta")]
     far = devices[1]
     gradients = [torch.ones(3, device=device) for device in devices]
@@ -352,7 +352,7 @@ def test_numbers_of_the_cpu_and_an_accelerator_meet_on_the_accelerator(first_on_
 
 
 def test_samples_of_different_scales_are_unscaled_before_they_are_combined() -> None:
-    """G16: one sample's numbers keep the scale until they are on the host; several cannot."""
+    """One sample's numbers keep the scale until they are on the host; several cannot."""
     cpu = torch.device("cpu")
     merged = None
     for scale in (2.0, 1024.0, 3.0):

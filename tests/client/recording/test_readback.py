@@ -50,7 +50,7 @@ def norm(stats: Stats) -> float:
 def test_what_arrives_late_is_sent_as_it_was_measured(
     aggregator: Any, attach: Any, device: list[LateMemory]
 ) -> None:
-    """G1: the device writes, element by element, while the sender looks."""
+    """The device writes, element by element, while the sender looks."""
     model = with_gradient(1.0)
     watch = attach(model, columns=MEASURED_COLUMNS)
     stop = threading.Event()
@@ -85,7 +85,7 @@ def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
     monkeypatch: pytest.MonkeyPatch,
     wait_until: Callable[..., object],
 ) -> None:
-    """G22: the memory is bounded in bytes, and nothing waits; manifests are sent in any case."""
+    """The memory is bounded in bytes, and nothing waits; manifests are sent in any case."""
     monkeypatch.setattr(readback, "RING_BYTES", 0)
     model = with_gradient(1.0)
     watch = attach(model)
@@ -159,7 +159,7 @@ def test_no_number_looks_like_one_that_has_not_arrived(device: list[LateMemory])
 def test_the_memory_is_the_host_s_whatever_the_default_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G25: under `torch.set_default_device("cuda")` torch would refuse to pin."""
+    """Under `torch.set_default_device("cuda")` torch would refuse to pin."""
     asked: dict[str, Any] = {}
 
     def empty(size: int, **settings: Any) -> LateMemory:
@@ -172,7 +172,7 @@ def test_the_memory_is_the_host_s_whatever_the_default_device(
 
 
 def test_nothing_is_copied_inside_a_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4: each replay would copy once more, into what holds the numbers of others by then."""
+    """Each replay would copy once more, into what holds the numbers of others by then."""
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     faults = Faults()
@@ -205,7 +205,7 @@ def attached(attach: Any, **settings: Any) -> tuple[nn.Module, Any, GradScaler, 
 def test_the_background_thread_never_calls_torch(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1, G2: a call into torch could be one into a driver, on a device that is not this rank's."""
+    """A call into torch could be one into a driver, on a device that is not this rank's."""
     calls: set[str] = set()
 
     def look(frame: Any, event: str, what: Any) -> None:
@@ -235,7 +235,7 @@ def test_the_background_thread_never_calls_torch(
 def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
     attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G2: to drop the last reference to a tensor there would be such a call, too."""
+    """To drop the last reference to a tensor there would be such a call, too."""
     found: set[str] = set()
     handed = 0
     put = Sender.put

@@ -24,7 +24,7 @@ def with_gradients() -> nn.Linear:
 def test_inside_a_graph_capture_nothing_is_collected(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G4: what is captured does nothing, and is no step; around it all is well."""
+    """What is captured does nothing, and is no step; around it all is well."""
     watch = attach(with_gradients())
     # There is none here to capture with.
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -103,7 +103,7 @@ def test_a_slower_path_is_told_once_with_its_cause(
 def test_columns_are_narrower_only_while_a_slower_path_runs(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One failure that passes, as of memory, took `nans` and `infs` from all later records (G6)."""
+    """One failure that passes, as of memory, took `nans` and `infs` from all later records."""
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("out of memory")
@@ -129,7 +129,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 def test_the_kernels_are_loaded_when_a_model_is_attached(
     attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For each device and the dtypes on it, and what keeps them from running is told (G18)."""
+    """For each device and the dtypes on it, and what keeps them from running is told."""
     asked: list[tuple[torch.device, set[torch.dtype]]] = []
 
     def warm_up(device: torch.device, dtypes: set[torch.dtype]) -> str:

@@ -161,7 +161,7 @@ class Operators(TorchDispatchMode):
 
 
 def test_a_record_is_one_tensor_whatever_is_in_it() -> None:
-    """G16: no division, no addition of the probe's sums, one conversion for what is no float64."""
+    """No division, no addition of the probe's sums, one conversion for what is no float64."""
     sums = [torch.tensor(float(n), dtype=torch.float64) for n in range(16)]
     scalars = {"local_probe": sums, "loss_scale": [torch.tensor(2.0)]}
     sample = StepSample(step=0, layers=(0,), device_scalars=scalars)

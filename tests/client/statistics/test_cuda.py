@@ -66,7 +66,7 @@ def test_collecting_never_waits_for_the_device(
 
 
 def test_nothing_is_compiled_after_attach(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for the first step, nor for another set of layers (G17, G18)."""
+    """Not for the first step, nor for another set of layers."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1).bfloat16()).cuda()
     watch = attach(model)
     compiled = pytest.importorskip("triton.compiler.compiler")
@@ -110,7 +110,7 @@ def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -
 def test_hooks_inside_a_capture_leave_it_whole(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """G4: of several ranks, so that the probe is there as well; replays and eager steps agree."""
+    """Of several ranks, so that the probe is there as well; replays and eager steps agree."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
@@ -151,7 +151,7 @@ def test_hooks_inside_a_capture_leave_it_whole(
 def test_a_capture_while_numbers_are_on_their_way_is_not_broken(
     aggregator: Any, attach: Any
 ) -> None:
-    """G1: in the capture mode `global` a call of any thread into the driver would end it."""
+    """In the capture mode `global` a call of any thread into the driver would end it."""
     model = nn.Linear(64, 1).cuda()
     batch = torch.ones(8, 64, device="cuda")
     model(batch).square().mean().backward()

@@ -117,7 +117,7 @@ def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
 def test_sums_that_leave_the_range_are_made_again_in_float64(
     dtype: torch.dtype, value: float
 ) -> None:
-    """In each segment apart: a tensor may have both kinds (G11)."""
+    """In each segment apart: a tensor may have both kinds."""
     size = 5 * plans.MIN_TILES * TILE_BYTES // dtype.itemsize
     same = torch.full((size,), value, dtype=dtype, device=DEVICE)
     mixed = same.clone()
@@ -137,7 +137,7 @@ def test_sums_that_leave_the_range_are_made_again_in_float64(
 
 
 def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
-    """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4 (G11)."""
+    """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4."""
     size = MAX_TILES * TILE_BYTES // 4
     gradient = torch.full((size,), 0.1, device=DEVICE)
     gradient[: TILE_BYTES // 4] = 1.0
@@ -146,7 +146,7 @@ def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
 
 
 def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them zero is no sign of a sum that has left its range (G12)."""
+    """All of them zero is no sign of a sum that has left its range."""
     if DEVICE.type == "cuda":
         pytest.skip("the interpreter shows it")
     exact = []
@@ -171,7 +171,7 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_has_as_many_threads_on_any_device(
     monkeypatch: pytest.MonkeyPatch, warp_size: int | None, hip: str | None, expected: int
 ) -> None:
-    """Of ROCm's, which are wider, there are half as many warps; older torch does not say (G24)."""
+    """Of ROCm's, which are wider, there are half as many warps; older torch does not say."""
     known = {"multi_processor_count": 304} | ({"warp_size": warp_size} if warp_size else {})
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(**known)
@@ -183,7 +183,7 @@ def test_a_program_has_as_many_threads_on_any_device(
 
 
 def test_small_tensors_share_a_program() -> None:
-    """Many of them, in few programs, each tensor in one (G14)."""
+    """Many of them, in few programs, each tensor in one."""
     tensors, size = 2000, plans.DeviceSize(multiprocessors=10)
     small = plans.Plan([64] * tensors, [torch.float32] * tensors, DEVICE, size)
     (launch,) = small._launches
@@ -193,7 +193,7 @@ def test_small_tensors_share_a_program() -> None:
 
 
 def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
-    """As many as the device holds, so that what they leave is combined in few iterations (G13)."""
+    """As many as the device holds, so that what they leave is combined in few iterations."""
     size = plans.DeviceSize(multiprocessors=132)
     numels = [50_257 * 768, 1024 * 768] + [768, 768 * 2304, 2304, 768 * 768, 768, 768 * 3072] * 12
     large = plans.Plan(numels, [torch.float32] * len(numels), torch.device("cpu"), size)
@@ -309,7 +309,7 @@ def test_what_is_written_lies_where_it_was_asked_for() -> None:
 
 
 def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And sizes and segments not again, as long as they are the same (G15, G16)."""
+    """And sizes and segments not again, as long as they are the same."""
     sent: list[Sequence[int]] = []
     send = addresses._Block.send
 
@@ -345,7 +345,7 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
 def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, number: int, room: int
 ) -> None:
-    """With the device that far behind, what it is to read stays as it was (G22)."""
+    """With the device that far behind, what it is to read stays as it was."""
     is_there: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
     kept = addresses.Addresses(number, DEVICE)
@@ -368,7 +368,7 @@ def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
 def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next path measures that one, rightly, and says so; then the kernel is back (G22)."""
+    """The next path measures that one, rightly, and says so; then the kernel is back."""
     is_there: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
     monkeypatch.setattr(addresses, "MAX_BYTES", 0)
@@ -386,7 +386,7 @@ def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
 
 @pytest.mark.parametrize("elsewhere", ["meta", "cpu"])
 def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:
-    """Under `torch.set_default_device` tables and results are where they are needed (G25)."""
+    """Under `torch.set_default_device` tables and results are where they are needed."""
     gradients = [torch.full((5,), 2.0, device=DEVICE), torch.ones(70_001, device=DEVICE)]
     with torch.device(elsewhere):
         found = cuda_statistics(gradients, MEASURED_COLUMNS)
@@ -398,7 +398,7 @@ def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:
 
 
 def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device may be many steps behind: each copy then has memory of its own (G15)."""
+    """The device may be many steps behind: each copy then has memory of its own."""
     done: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(done))
     kept = addresses.Addresses(2, DEVICE)
@@ -417,7 +417,7 @@ def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.Monk
 
 
 def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked before the first of them is written over, and not before (G16)."""
+    """It is asked before the first of them is written over, and not before."""
     asked: list[bool] = []
 
     def is_free(block: Any) -> bool:
@@ -481,7 +481,7 @@ def emptied() -> torch.Tensor:
 def test_the_kernel_is_given_nothing_that_it_cannot_read(
     odd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorted out before the first launch, after plain ones of the same shape as well (G3, G7)."""
+    """Sorted out before the first launch, after plain ones of the same shape as well."""
     launched: list[object] = []
     plain = torch.ones(3, device=DEVICE)
     gradient = odd()
@@ -495,7 +495,7 @@ def test_the_kernel_is_given_nothing_that_it_cannot_read(
 
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_an_odd_gradient_is_measured_apart(place: int) -> None:
-    """Each by the next path, between those that the kernel has measured (G3, G7, G23)."""
+    """Each by the next path, between those that the kernel has measured."""
     gradients = [torch.full((n,), float(n), device=DEVICE) for n in (1, 2, 3, 4)]
     gradients[place] = torch.full((5,), 2.0, device=DEVICE).to(torch.float8_e4m3fn)
     gradients[2] = torch.full((3, 4), 1.0, device=DEVICE)[:, ::2]
@@ -523,7 +523,7 @@ def test_another_layout_of_the_same_size_is_seen() -> None:
 
 @pytest.mark.usefixtures("undecided")
 def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two optimizers, or a hook on each parameter: nothing is worked out again (G15, G19)."""
+    """Two optimizers, or a hook on each parameter: nothing is worked out again."""
     sets = [
         [torch.ones(size, device=DEVICE) for size in sizes] for sizes in ([3, 4], [5, 6, 7], [8])
     ]
@@ -572,7 +572,7 @@ def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dtype_that_is_refused_is_tried_once(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its gradients go to the next path, the others do not, and the cause is kept (G6)."""
+    """Its gradients go to the next path, the others do not, and the cause is kept."""
     tried: list[str] = []
     warm_up = plans.Plan.warm_up
 
@@ -598,7 +598,7 @@ def test_a_dtype_that_is_refused_is_tried_once(
 def test_without_triton_it_is_imported_once(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing import runs anew each time, which takes milliseconds (G6)."""
+    """A failing import runs anew each time, which takes milliseconds."""
     tried = []
 
     def missing(name: str) -> None:
@@ -616,7 +616,7 @@ def test_without_triton_it_is_imported_once(
 def test_memory_that_is_short_once_costs_one_record(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be there in the next step (G6)."""
+    """It may be there in the next step."""
     run = plans.Plan.run
     gradients = [torch.ones(4, device=DEVICE)]
     cuda_statistics(gradients, (L2,))
@@ -631,7 +631,7 @@ def test_memory_that_is_short_once_costs_one_record(
 
 
 def test_torchs_norm_of_many_makes_no_huge_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills tensors x chunks of the largest one: 640 MB for 10,000 beside one of 525M (G23)."""
+    """It fills tensors x chunks of the largest one: 640 MB for 10,000 beside one of 525M."""
     sizes: list[int] = []
     order: list[int] = []
 

@@ -67,7 +67,7 @@ def random_bits(size: int, dtype: torch.dtype, seed: int) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
-    """G19: of no element, of few, of whole tiles and of what is in front of and behind these."""
+    """Of no element, of few, of whole tiles and of what is in front of and behind these."""
     per_tile = TILE_BYTES // dtype.itemsize
     tensors = []
     for seed, size in enumerate([0, 1, 7, per_tile - 1, 2 * per_tile + 5]):
@@ -200,7 +200,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_local_norms_and_blocks_are_measured_by_one_launch_each(
     aggregator: Any, attach: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G19: the numbers are those of the other path, and nothing is made again in the loop."""
+    """The numbers are those of the other path, and nothing is made again in the loop."""
     places: list[int] = []
     combined: list[Any] = []
     measure, combine = Parts.measure, Parts.combine

@@ -88,7 +88,7 @@ def test_memory_is_counted_while_it_is_there() -> None:
 def test_all_that_a_path_makes_has_room_in_16_mb(
     name: str, dtype: torch.dtype, view: str, spoiled: bool
 ) -> None:
-    """Of all at once, not of the largest alone; also of what the kernel leaves (row A11, G23)."""
+    """Of all at once, not of the largest alone; also of what the kernel leaves (row A11)."""
     if (name, dtype) == ("rows", FLOAT8):
         pytest.skip("goes to the public functions, as on a GPU")
     gradient = torch.ones(3000, 3000)
@@ -109,7 +109,7 @@ def test_all_that_a_path_makes_has_room_in_16_mb(
 def test_the_kernel_needs_little_beside_what_it_reads(
     launches: Launches, numels: list[int]
 ) -> None:
-    """Tables, parts and results of any set of layers, on a device as large as there are (G23)."""
+    """Tables, parts and results of any set of layers, on a device as large as there are."""
     with PeakMemory() as seen:
         size = plans.DeviceSize(multiprocessors=160)
         made = plans.Plan(numels, [torch.bfloat16] * len(numels), torch.device("cpu"), size)

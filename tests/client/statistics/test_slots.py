@@ -22,7 +22,7 @@ def write(slots: Slots, index: int, number: float, add: Any = None) -> None:
 
 
 def test_another_pass_is_measured_beside_what_is_kept() -> None:
-    """G9: what is written and never kept, as by `autograd.grad`, changes nothing."""
+    """What is written and never kept, as by `autograd.grad`, changes nothing."""
     slots = Slots([CPU] * 2)
     for number in (3.0, 1.0, 2.0):
         write(slots, 0, number, torch.maximum)
@@ -57,7 +57,7 @@ def test_a_layer_that_is_new_has_a_place_and_the_others_keep_theirs() -> None:
 
 
 def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
-    """G9: no tensor that a hook made is handed to another stream."""
+    """No tensor that a hook made is handed to another stream."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer, local=True, blocks=model)
@@ -82,7 +82,7 @@ def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
 def test_a_single_norm_is_exact(
     dtype: torch.dtype, numel: int, scale: Any, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G19: as those of many gradients are, for every finite input; NaN and Inf show."""
+    """As those of many gradients are, for every finite input; NaN and Inf show."""
     if forced:
         monkeypatch.setenv("GRADWATCH_FOREACH", "0")
     limits = torch.finfo(dtype)

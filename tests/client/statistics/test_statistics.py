@@ -23,7 +23,7 @@ pytest.importorskip("triton")
 
 
 def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
-    """The path of CUDA devices: on the GPU where there is one, or in Triton's interpreter (G27)."""
+    """The path of CUDA devices: on the GPU where there is one, or in Triton's interpreter."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = cuda_statistics([gradient.to(device) for gradient in gradients], columns)
     assert (found.path, found.declined) == ("triton", "")

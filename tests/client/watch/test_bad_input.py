@@ -318,7 +318,7 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["mps", "xpu", "hpu"])
 def test_a_model_on_a_device_that_is_not_supported_is_refused(kind: str) -> None:
-    """G24: in one line, which names the layer, before a thread or a hook is there."""
+    """In one line, which names the layer, before a thread or a hook is there."""
     model = nn.ModuleDict({"head": module_on(kind)})
     threads = threading.active_count()
     with pytest.raises(ValueError, match=rf"^model: head.weight is on {kind}:0; .* only") as caught:
@@ -331,7 +331,7 @@ def test_a_model_on_a_device_that_is_not_supported_is_refused(kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "meta"])
 def test_a_model_on_other_devices_is_not(kind: str) -> None:
-    """G24: ROCm goes by the name of cuda; what is on meta is left out later, layer by layer."""
+    """ROCm goes by the name of cuda; what is on meta is left out later, layer by layer."""
     parameter = SimpleNamespace(device=torch.device(kind))
     layers: Any = [SimpleNamespace(name="head.weight", parameter=parameter)]
     check_devices(layers)

@@ -138,7 +138,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, columns: Any
 ) -> None:
-    """G7: the kernel has the plain ones, the next path those that it can read, of each kind."""
+    """The kernel has the plain ones, the next path those that it can read, of each kind."""
     threes = torch.full((3,), 3.0)
     kinds: dict[str, Tensor] = {
         "wrapper": TwoTensor(threes, threes),
