@@ -102,12 +102,3 @@ def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
     assert len(words) > 30
     assert words == sorted(words)
     assert [word for word in words if word not in " ".join(others.split())] == []
-
-
-@each_page
-def test_names_that_were_given_up_do_not_come_back(page: Path) -> None:
-    """Words that earlier pages had for other things."""
-    # `fold=` is a parameter of /heatmap, where rows are put together.
-    words = "keepers? sightings? thaw(?:ed)? leftovers? goodbyes? folds? folded"
-    old = rf"\b(?:{'|'.join(words.split())})\b(?!=)"
-    assert not re.findall(old, page.read_text("utf-8"), re.IGNORECASE)

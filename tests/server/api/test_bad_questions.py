@@ -132,7 +132,11 @@ def test_the_table_of_runs_says_so_too(known: Any, problem: Any, query: str, tol
 
 
 @pytest.mark.parametrize(
-    "route", ["", "series", "heatmap", "frames/1", "layers", "health", "alerts"]
+    "route",
+    [
+        *("", "series", "heatmap", "frames/1", "layers", "health", "alerts", "alerts/stream"),
+        *("gains", "noise-scale", "groups"),
+    ],
 )
 @pytest.mark.parametrize("name", ["Known", LONG, "<script>", "%00", "\u202e"])
 def test_a_run_that_is_not_there_is_named_with_those_that_are(

@@ -402,23 +402,6 @@ def newest(service: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/health", "/gains", "/noise-scale", "/groups", "/alerts", "/alerts/stream"]
-)
-@pytest.mark.parametrize(
-    "name", ["nope", "a%20b", "%00", "%2e%2e%2fetc", "<script>", "x" * 4_000, "%ff%fe", "é"]
-)
-def test_an_unknown_run_is_a_404_that_says_so(service: Any, path: str, name: str) -> None:
-    """A problem document, also of a stream, and inert whatever the name was."""
-    response = service.get(f"/runs/{name}{path}")
-    status, detail = problem(response)
-
-    assert status == 404
-    assert detail.isascii()
-    assert detail.isprintable()
-    assert len(detail) < 1_200
-
-
-@pytest.mark.parametrize(
     ("path", "where"),
     [
         ("/alerts?after=x", "query after"),

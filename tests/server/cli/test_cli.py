@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -11,7 +10,6 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import threading
 import time
@@ -26,7 +24,6 @@ from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, Column, Stats, __version__
 from tests.support.aggregator import GRADWATCH
@@ -205,37 +202,6 @@ def test_a_corrupt_log_is_one_line(gradwatch: Any, tmp_path: Path, damage: bytes
     assert line.startswith(f"cannot open the log data/{DATABASE_NAME}: ")
     assert line.endswith("move the file away to start afresh")
     assert file.read_bytes() == damage
-
-
-def test_a_log_with_damaged_pages_is_set_aside_and_the_service_starts(
-    serve: Any, peers: Any
-) -> None:
-    """Nothing of the damaged file is thrown away, and what can be read of it is there."""
-    service = serve()
-    peer = peers(service.ingest).attach([f"l{i}" for i in range(1_000)])
-    for step in range(100):
-        peer.stats(step, [1.0] * 1_000)
-    peer.acked()
-    service.stop()
-    file = service.directory / DATABASE_NAME
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as db:
-        # Without a checkpoint all of the log is read. It is the second half of the file then.
-        for table in ("saved_state", "saved_runs", "saved_attempts", "saved_frames"):
-            db.execute(f"DELETE FROM {table}")
-        db.execute("VACUUM")
-    data = bytearray(file.read_bytes())
-    page = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES
-    data[page : page + PAGE_BYTES] = b"\xff" * PAGE_BYTES
-    file.write_bytes(data)
-
-    again = serve()
-    (kept,) = file.parent.glob(f"{DATABASE_NAME}.damaged-*")
-
-    assert kept.read_bytes()[100:] == data[100:]  # after the header, which opening it changes
-    ready = again.json("/readyz")
-    assert ready["status"] == "ready"
-    assert kept.name in ready["lost"]
-    assert again.health("gpt")["step"] == 99
 
 
 def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
@@ -419,12 +385,6 @@ def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> Non
         assert line.isprintable()
 
 
-def test_an_unknown_run_exits_1(gradwatch: Any, service: Any) -> None:
-    """As a process, too."""
-    line = error(gradwatch("health", "nope", "--url", service.url))
-    assert line.startswith("no run 'nope'; known runs: ")
-
-
 @pytest.mark.parametrize(
     "url",
     ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
@@ -453,11 +413,6 @@ def test_the_ingest_port_as_url_is_one_line_at_once(
         "give the HTTP address with --url, by default port 8420"
     )
     assert time.monotonic() - began_s < 8  # a time-out takes ten
-
-
-def test_without_an_aggregator_it_exits_1(gradwatch: Any) -> None:
-    """As a process, too."""
-    assert error(gradwatch("runs", "--url", "http://127.0.0.1:1")).startswith("no aggregator")
 
 
 def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
