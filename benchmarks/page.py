@@ -1,4 +1,4 @@
-"""What the page costs a browser: time to its first picture, bytes, frames while it is live.
+"""What the page costs a browser: time to its first picture, and bytes.
 
 A real `gradwatch serve`, and real Chromium in which nothing is cached. A run of 1,000 layers is
 sent to the ingest port, and goes on while it is watched. One of a million steps is put into the
@@ -50,16 +50,6 @@ class Size:
 QUICK: Final = Size(40, 60, 20_000, 4, 2.0, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What following a run costs, at so many steps per second."""
-
-    rate: float
-    bytes_per_step: float
-    script_ms_per_step: float
-    frame_gaps_ms: list[float]
-
-
 def run(*, quick: bool = False, rounds: int = 9, write: bool = False) -> None:
     """Measure and print; without a browser say what is missing."""
     why = missing()
@@ -80,7 +70,9 @@ def _wide(browser: Any, size: Size, rounds: int) -> Iterator[list[str]]:
         url = f"{service.url}/?run={RUN}"
         yield from _first(browser, url, what, rounds, aims=("1.0 s", "1.5 MB"))
         for rate in RATES:
-            yield from _live_rows(_follow(browser, url, sender, rate, size.live_s))
+            at = f"live, {rate:g} step{'' if rate == 1 else 's'}/s"
+            num_bytes = _follow(browser, url, sender, rate, size.live_s)
+            yield [f"{at}: bytes for a step", f"{num_bytes / 1e3:.1f} kB", "10 kB"]
         sender.close()
 
 
@@ -116,42 +108,23 @@ def _first(
     for _ in range(rounds):
         with measured_tab(browser) as tab:
             found.append(tab.open(url))
-    for part, times_ms, aim in (
-        ("first useful picture", [own.picture_ms for own in found], aims[0]),
-        ("of that the verdict", [own.verdict_ms for own in found], ""),
-    ):
-        yield [f"{part}, {what}", f"{with_range([own / 1e3 for own in times_ms], '.2f')} s", aim]
+    times_s = with_range([own.picture_ms / 1e3 for own in found], ".2f")
+    yield [f"first useful picture, {what}", f"{times_s} s", aims[0]]
     most = max(own.num_bytes for own in found)
     yield [f"bytes transferred, {what}", f"{most / 1e6:.2f} MB", aims[1]]
 
 
-def _follow(browser: Any, url: str, sender: _Sender, rate: float, seconds: float) -> Live:
-    """Watch a run that goes on."""
+def _follow(browser: Any, url: str, sender: _Sender, rate: float, seconds: float) -> float:
+    """Watch a run that goes on; return the bytes that a step costs."""
     with measured_tab(browser) as tab:
         tab.open(url)
-        tab.take_frame_gaps_ms()
-        before = tab.load()
-        began_s = time.perf_counter()
+        before, began_s = tab.num_bytes, time.perf_counter()
         steps = round(rate * seconds)
         for step in range(1, steps + 1):
             sender.step()
             sender.forget_answers()
             tab.wait(max(0.0, 1e3 * (began_s + step / rate - time.perf_counter())))
-        after = tab.load()
-        return Live(
-            rate,
-            (after.num_bytes - before.num_bytes) / steps,
-            1e3 * (after.script_s - before.script_s) / steps,
-            tab.take_frame_gaps_ms(),
-        )
-
-
-def _live_rows(live: Live) -> Iterator[list[str]]:
-    at = f"live, {live.rate:g} step{'' if live.rate == 1 else 's'}/s"
-    yield [f"{at}: bytes for a step", f"{live.bytes_per_step / 1e3:.1f} kB", "10 kB"]
-    yield [f"{at}: JavaScript for a step", f"{live.script_ms_per_step:.1f} ms", ""]
-    p50_ms, p99_ms = (quantile(live.frame_gaps_ms, share) for share in (0.5, 0.99))
-    yield [f"{at}: from frame to frame, p99", f"{p99_ms:.0f} ms (p50 {p50_ms:.0f})", ""]
+        return (tab.num_bytes - before) / steps
 
 
 class _Sender:

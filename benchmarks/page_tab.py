@@ -1,11 +1,10 @@
-"""A tab of Chromium that is measured: when its first picture was there, bytes, frames."""
+"""A tab of Chromium that is measured: when its first picture was there, and bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 LIMIT_S: Final = 60.0
@@ -20,7 +19,6 @@ requestAnimationFrame(note);
 MARKS: Final = """() => Object.fromEntries(
   performance.getEntriesByType("mark").map(({ name, startTime }) => [name, startTime]))"""
 NEXT_FRAME: Final = "(after) => gradwatchFrames.find((at) => at > after) ?? null"
-TAKE_FRAMES: Final = "() => gradwatchFrames.splice(0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +26,12 @@ class FirstPicture:
     """How a page began, in milliseconds since the navigation.
 
     Args:
-        verdict_ms: The words of the verdict were in the page.
         picture_ms: The frame began that shows layers and steps, and the verdict.
         num_bytes: All that came over the network until all parts of the page were there.
     """
 
-    verdict_ms: float
     picture_ms: float
     num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the browser has done so far.
-
-    Args:
-        num_bytes: Came over the network, with headers.
-        script_s: Ran JavaScript.
-    """
-
-    num_bytes: int
-    script_s: float
 
 
 class MeasuredTab:
@@ -66,7 +49,6 @@ class MeasuredTab:
             self._devtools.on(f"Network.{event}", self._adding(take))
         self._devtools.on("Network.loadingFinished", self._finished)
         self._devtools.send("Network.enable")
-        self._devtools.send("Performance.enable")
 
     def _adding(self, size_of: Any) -> Any:
         def add(event: Any) -> None:
@@ -93,7 +75,7 @@ class MeasuredTab:
         self._poll(has_frame, "the frame of the picture")
         self._page.locator("body[data-state=live], body[data-state=ended]").wait_for()
         self.wait(SETTLE_MS)
-        return FirstPicture(marks["verdict"], drawn[0], sum(self._sizes.values()))
+        return FirstPicture(drawn[0], self.num_bytes)
 
     def _poll(self, condition: Any, what: str) -> None:
         for _ in range(round(1000 * LIMIT_S / POLL_MS)):
@@ -107,16 +89,10 @@ class MeasuredTab:
         """Wait, and take what the browser tells meanwhile."""
         self._page.wait_for_timeout(milliseconds)
 
-    def load(self) -> Load:
-        """Return what it has done so far."""
-        metrics = self._devtools.send("Performance.getMetrics")["metrics"]
-        script_s = next(own["value"] for own in metrics if own["name"] == "ScriptDuration")
-        return Load(sum(self._sizes.values()), script_s)
-
-    def take_frame_gaps_ms(self) -> list[float]:
-        """Return the times between the frames since this was asked last."""
-        frames = self._page.evaluate(TAKE_FRAMES)
-        return [later - earlier for earlier, later in pairwise(frames)]
+    @property
+    def num_bytes(self) -> int:
+        """What came over the network so far, with headers."""
+        return sum(self._sizes.values())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is lost and what is doubled in each fault, how long recovery takes, what memory it costs.
+"""What is lost and what is doubled in each fault, and how long recovery takes.
 
 Real training processes with the real client at a steady pace, a real aggregator, real signals. What
 was produced is the highest sequence number that a client gave out; what was stored is counted in
@@ -21,11 +21,10 @@ from benchmarks.harness import (
     Worker,
     aggregator,
     logged,
-    rss_mb,
     wait_until,
     workers,
 )
-from benchmarks.report import quantile, show
+from benchmarks.report import show
 
 RUN: Final = "bench-reliability"
 RATE: Final = 100.0
@@ -42,15 +41,6 @@ class Job:
     rate: float = RATE
     layers: int = LAYERS
     buffer_bytes: int = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What it reports: sequenced records, and milliseconds of each call."""
-
-    produced: int
-    calls: list[float]
-    rss_mb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +70,7 @@ def run(*, quick: bool = False, records: int = 1_000_000) -> None:
         "declares. unaccounted: produced, neither stored nor declared. recovery: from the start of "
         "the process to its first /readyz, median.",
     )
-    _time_calls(100 if quick else 600)
-    _watch_memory(2_000 if quick else records, 3_600 if quick else 360_000)
+    _watch_memory(2_000 if quick else records)
 
 
 def _suffer(
@@ -96,8 +85,7 @@ def _suffer(
     with workers(train, [Job(server.ingest, steps, buffer_bytes=buffer_bytes)]) as (worker,):
         recovery_s = fault(server, worker, scale)
         try:
-            done: Done = worker.receive()
-            produced = done.produced
+            produced = int(worker.receive())
         except EOFError:  # it was killed, and what it produced died with it
             produced = 0
     wait_until(lambda: bool(server.records(RUN)), CATCH_UP_S, "the run")
@@ -178,7 +166,7 @@ FAULTS: Final = (
 
 
 def train(job: Job, pipe: Pipe) -> None:
-    """Collect at a steady pace, close, report."""
+    """Collect at a steady pace, close, and send how many records were numbered."""
     import torch  # noqa: PLC0415 - only the trainer needs it
 
     import gradwatch  # noqa: PLC0415
@@ -189,12 +177,9 @@ def train(job: Job, pipe: Pipe) -> None:
         parameter.grad = torch.ones(64)
     watch = gradwatch.attach(model, run=RUN, endpoint=job.endpoint, buffer_bytes=job.buffer_bytes)
     assert isinstance(watch, gradwatch.Watch)
-    calls = []
     due = time.perf_counter()
     for _ in range(job.steps):
-        began = time.perf_counter()
         watch.collect(loss=1.0)
-        calls.append(1e3 * (time.perf_counter() - began))
         due += 1.0 / job.rate if job.rate else 0.0
         pause = due - time.perf_counter() if job.rate else 0.0
         if pause > 0.0:
@@ -206,65 +191,18 @@ def train(job: Job, pipe: Pipe) -> None:
     settled = time.monotonic() + 30.0
     while watch.stats()["pending"] and time.monotonic() < settled:
         time.sleep(0.05)
-    held = rss_mb()
     watch.close()
-    pipe.send(Done(watch._sender.session.source.buffer.last, calls, held))
+    pipe.send(watch._sender.session.source.buffer.last)
 
 
-def _time_calls(steps: int) -> None:
-    """Compare the training-side call with the aggregator in several states."""
-    times = {state: _calls(state, steps) for state in ("alive", "dead", "stopped", "slow")}
-    p50, p99 = (quantile(times["alive"], share) for share in (0.5, 0.99))
-    show(
-        "collect() while the aggregator is",
-        ("state", "p50 ms", "ratio", "p99 ms", "ratio"),
-        [
-            [
-                state,
-                f"{quantile(calls, 0.5):.3f}",
-                f"{quantile(calls, 0.5) / p50:.2f}",
-                f"{quantile(calls, 0.99):.3f}",
-                f"{quantile(calls, 0.99) / p99:.2f}",
-            ]
-            for state, calls in times.items()
-        ],
-        f"{LAYERS} layers, {RATE:g} calls/s, {steps} calls in each state. slow: stopped for "
-        "90 ms of every 100 ms.",
-    )
-
-
-def _calls(state: str, steps: int) -> list[float]:
-    with aggregator(is_started=False) as server:
-        if state != "dead":
-            server.start()
-        with workers(train, [Job(server.ingest, steps)]) as (worker,):
-            end = time.monotonic() + steps / RATE + 2.0
-            if state == "stopped":
-                server.pause(steps / RATE + 2.0)
-            while state == "slow" and time.monotonic() < end:
-                server.pause(0.09)
-                time.sleep(0.01)
-            done: Done = worker.receive()
-    return done.calls
-
-
-def _watch_memory(records: int, outage: int) -> None:
-    rows = []
-    with aggregator(is_started=False) as server:
-        server.start()
-        idle = server.rss_mb
+def _watch_memory(records: int) -> None:
+    with aggregator() as server:
+        idle_mb = server.rss_mb
         with workers(train, [Job(server.ingest, records, rate=0.0, layers=8)]) as (worker,):
-            done: Done = worker.receive()
-        rows.append([f"{records:,} records", f"{done.rss_mb:.0f}", f"{server.rss_mb:.0f}"])
-        rows[0] += [f"{idle:.0f}"]
-    with aggregator(is_started=False) as server:
-        with workers(train, [Job(server.ingest, outage, rate=5_000.0, layers=8)]) as (worker,):
-            done = worker.receive()
-        rows.append([f"{outage:,} records, nobody there", f"{done.rss_mb:.0f}", "", ""])
+            worker.receive()
+        full_mb = server.rss_mb
     show(
-        "resident memory, MB",
-        ("after", "training process", "aggregator", "aggregator at the start"),
-        rows,
-        "The outage is an hour at 100 records/s, played faster; the buffer fills many times over. "
-        "The training process is mostly torch.",
+        "resident memory of the aggregator",
+        ("after", "MB"),
+        [["start", f"{idle_mb:.0f}"], [f"{records:,} records of 8 layers", f"{full_mb:.0f}"]],
     )

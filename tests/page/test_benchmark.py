@@ -20,11 +20,9 @@ def test_the_first_picture_and_what_is_live_are_measured(browser: Any) -> None:
         (measured,) = (text for what, text in rows.items() if words in what)
         return float(measured.split()[0])
 
-    assert 0 < number("verdict") <= number("first useful picture") < 60
+    assert 0 < number("first useful picture") < 60
     assert 0.05 < number("bytes transferred") < 1.5  # MB
     assert 0 < number("1 step/s: bytes") < 100  # kB
-    assert number("1 step/s: JavaScript") > 0
-    assert number("1 step/s: from frame") > 1
 
 
 def test_without_a_browser_it_says_what_is_missing(
