@@ -55,72 +55,57 @@ TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one sender process has to do.
-
-    Args:
-        endpoint: Where the receiver listens.
-        run: Name of the run.
-        world: Ranks of the run, over all sender processes.
-        ranks: Ranks of this process; each has a socket and a session of its own.
-        steps: STATS records per rank.
-    """
+    """A sender process: where it sends, the run, its rank of so many, and STATS records to send."""
 
     endpoint: str
     run: str
+    rank: int
     world: int
-    ranks: tuple[int, ...]
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a sender process did.
-
-    Args:
-        records: Sequenced records, each counted once.
-        wire_bytes: Their bytes.
-        again: Records that were sent more than once.
-        finished_ns: `time.monotonic_ns` when the last one was acknowledged.
-    """
+    """Sequenced records of a sender, and `time.monotonic_ns` when the last was acknowledged."""
 
     records: int
-    wire_bytes: int
-    again: int
     finished_ns: int
 
 
 class Session:
     """One rank's session on a socket of its own."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], work: Work, rank: int) -> None:
-        self._id = random.Random(rank).randbytes(16)
-        self.messages = _pack(self._id, work, rank)
-        self.acked = 0
-        self.again = 0
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], work: Work) -> None:
+        self._id = random.Random(work.rank).randbytes(16)
+        self.messages = _pack(self._id, work)
+        self._acked = 0
         self._sent = 0
-        self._highest = 0
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 100)
         self.socket.connect(work.endpoint)
-        hello = Hello(run=work.run, rank=rank, world=work.world)
+        hello = Hello(run=work.run, rank=work.rank, world=work.world)
         self.socket.send_multipart(encode(Envelope(session=self._id, record=hello)))
 
-    @property
-    def done(self) -> bool:
-        return self.acked == len(self.messages)
+    def send_all(self) -> None:
+        """Send until all is acknowledged."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._acked < len(self.messages):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the receiver stopped acknowledging")
+            self._fill()
+            if self.socket.poll(POLL_MS):
+                self.receive_answers()
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Send what the window and the socket take."""
-        last = min(self.acked + WINDOW, len(self.messages))
+        last = min(self._acked + WINDOW, len(self.messages))
         while self._sent < last:
             try:
                 self.socket.send_multipart(self.messages[self._sent], zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self.again += self._sent < self._highest
             self._sent += 1
-            self._highest = max(self._highest, self._sent)
 
     def receive_answers(self) -> bool:
         """Take in the answers; return whether there was one."""
@@ -133,7 +118,7 @@ class Session:
             has_answer = True
             match decode(frames).record:
                 case Welcome() | Ack() as answer:
-                    self.acked = max(self.acked, answer.acked)
+                    self._acked = max(self._acked, answer.acked)
                     if isinstance(answer, Ack) and answer.rewind:
                         self._sent = answer.acked
                 case Refuse(reason=reason):
@@ -144,50 +129,22 @@ def run_sender(work: Work, pipe: Pipe) -> None:
     """Connect, tell the parent, wait for its go, send everything, report."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        sessions = [Session(context, work, rank) for rank in work.ranks]
-        for session in sessions:
-            if not session.socket.poll(10_000) or not session.receive_answers():
-                raise TimeoutError("no WELCOME")
+        session = Session(context, work)
+        if not session.socket.poll(10_000) or not session.receive_answers():
+            raise TimeoutError("no WELCOME")
         pipe.send("welcomed")
         pipe.recv()
-        _send_all(sessions)
-        messages = [message for session in sessions for message in session.messages]
-        pipe.send(
-            Sent(
-                records=len(messages),
-                wire_bytes=sum(len(frame) for message in messages for frame in message),
-                again=sum(session.again for session in sessions),
-                finished_ns=time.monotonic_ns(),
-            )
-        )
+        session.send_all()
+        pipe.send(Sent(len(session.messages), time.monotonic_ns()))
     finally:
         context.destroy(linger=0)
 
 
-def _send_all(sessions: Sequence[Session]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    poller = zmq.Poller()
-    by_socket = {session.socket: session for session in sessions}
-    for session in sessions:
-        poller.register(session.socket, zmq.POLLIN)
-        session.fill()
-    while by_socket:
-        if time.monotonic() > deadline:
-            raise TimeoutError("the receiver stopped acknowledging")
-        for socket, _ in poller.poll(POLL_MS):
-            by_socket[socket].receive_answers()
-        for session in list(by_socket.values()):
-            session.fill()
-            if session.done:
-                poller.unregister(session.socket)
-                del by_socket[session.socket]
-
-
-def _pack(session: bytes, work: Work, rank: int) -> list[list[bytes]]:
+def _pack(session: bytes, work: Work) -> list[list[bytes]]:
     # Averaged gradients are the same on all ranks; were they not, an alert would say so.
     numbers = random.Random(0)
     variants = healthy_columns(numbers)
-    numbers = random.Random(rank)
+    numbers = random.Random(work.rank)
     records: list[Record] = [manifest_of(LAYERS)]
     records += [stats_of(step, variants[step % VARIANTS], numbers) for step in range(work.steps)]
     records.append(Bye())
