@@ -15,6 +15,9 @@ from gradwatch_server.cli.top.run_list import RunList
 from gradwatch_server.cli.top.run_view import RunView
 from gradwatch_server.errors import GradwatchError
 
+EVERY_S: Final = 1.0
+"""Time between two looks."""
+
 LOOK_S: Final = 15.0
 """The longest that one look may take."""
 
@@ -71,7 +74,7 @@ class TopApp(App[None]):
                 while True:
                     self._asked.clear()
                     await self._look(client)
-                    await _happens(self._asked, self._view.every_s)
+                    await _happens(self._asked, EVERY_S)
         except Exception as error:  # noqa: BLE001 - textual would show all local variables
             self.fault = error
             self.exit()

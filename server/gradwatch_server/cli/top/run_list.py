@@ -24,9 +24,6 @@ COLUMNS: Final = ("status", "run", "step", "s/step", "norm", "last", "score", "r
 MAX_NAME: Final = 40
 MAX_RUNS: Final = 200
 RUN_POINTS: Final = 24
-MANY: Final = 50
-MANY_S: Final = 5.0
-"""Time between two looks at more runs than that."""
 
 
 class RunsTable(DataTable[Text]):
@@ -74,11 +71,6 @@ class RunList(Vertical):
         self._empty = Static(id="empty")
         self._filter = ""
         self._runs: list[dict[str, Any]] | None = None
-
-    @property
-    def every_s(self) -> float:
-        """Time between two looks."""
-        return MANY_S if len(self._runs or ()) > MANY else 1.0
 
     def compose(self) -> ComposeResult:
         """Make the parts."""

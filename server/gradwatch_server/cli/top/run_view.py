@@ -21,7 +21,6 @@ from gradwatch_server.cli.top.snapshot import STEPS, read_run
 from gradwatch_server.cli.words import marked, sentences, status_text
 from gradwatch_server.core.printable import printable
 
-MAX_REASONS: Final = 5
 MAX_NAME: Final = 48
 MIN_CURVE: Final = 16
 GAP: Final = 2
@@ -35,7 +34,6 @@ class RunView(VerticalScroll):
     """Everything about a run that helps at one glance."""
 
     filter_hint = "names of layers that have this in them"
-    every_s = 1.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,10 +85,7 @@ def _parts(snapshot: dict[str, Any], width: int, *, is_old: bool) -> Iterator[Te
 
 def _reasons(report: dict[str, Any]) -> Iterator[Text]:
     """Yield why it is so, and the numbers that go with that."""
-    told = sentences(report)
-    yield from (Text(f"  {printable(reason)}") for reason in told[:MAX_REASONS])
-    if len(told) > MAX_REASONS:
-        yield Text(f"  and {len(told) - MAX_REASONS} further reasons", style="dim")
+    yield from (Text(f"  {printable(reason)}") for reason in sentences(report))
     states = [own["state"] for own in report["ranks"]]
     facts = {
         "step": report["step"],

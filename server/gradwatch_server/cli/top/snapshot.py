@@ -22,8 +22,7 @@ async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     """Return a run: its `health`, its `curves`, and its worst `layers`.
 
     A layer has what `GET /runs/{run}/frames/{step}` says of it, the rules that say that it has
-    `gone_wrong`, and the `curve` of its L2 norm. A curve is a list with an item for each bucket of
-    steps: the largest value, "NaN" or "Infinity" if there was one, null without any.
+    `gone_wrong`, and the `curve` of its L2 norm.
 
     Args:
         client: Asks.
