@@ -33,12 +33,6 @@ MAX_NAME_BYTES = 512
 MAX_TEXT_BYTES = 4_096
 """Free text: a reason, a version string, a token."""
 
-MAX_LINKS = 8
-"""Names of links of one attempt."""
-MAX_LINK_NAME = 64
-MAX_LINK_URL = 1_024
-"""Characters of a link's name, and of its URL."""
-
 MAX_CONTAINERS = 160
 """Arrays and maps in one record. It caps what a small hostile record can grow to in memory:
 one empty map costs 1 byte on the wire and 64 in memory."""

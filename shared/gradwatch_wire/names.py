@@ -63,7 +63,6 @@ class EventName(StrEnum):
     """Names of EVENT records that gradwatch itself sends."""
 
     SKIPPED_STEP = "skipped_step"
-    LINK = "link"
 
 
 INGEST_PORT: Final = 5555

@@ -190,7 +190,7 @@ class Event:
     """Something discrete: a skipped step, a link, a mark of the user.
 
     Args:
-        name: What happened: `skipped_step`, `link`, or any other, which is counted.
+        name: What happened: `skipped_step`, or any other, which is counted.
         step: The step it belongs to.
         data: Details, flat.
     """

@@ -222,21 +222,3 @@ def test_runs_that_are_equally_well_keep_their_places(shown: Any) -> None:
     """
 
     assert shown.module("panels/runfilter", body) == [["a", "b", "c"], ["c", "b", "a"], ["b", "a"]]
-
-
-def test_a_link_to_what_is_no_web_page_is_none(shown: Any) -> None:
-    """Should an aggregator ever let one through. Without links there is no line."""
-    show = """
-    const line = new m.RunLinks();
-    const urls = () => [...line.element.querySelectorAll("a")].map((link) => link.href);
-    line.show([{ name: "good", url: "https://h.example/1" }]);
-    const good = [line.element.hidden, ...urls()];
-    line.show(a.map((url) => ({ name: "bad", url })));
-    const bad = [line.element.hidden, ...urls()];
-    line.show([]);
-    return [good, bad, [line.element.hidden, ...urls()]];
-    """
-    bad = ["javascript:alert(1)", " java\nscript:x", "data:text/html,x", "//h/x", "x", ""]
-
-    shown_urls = shown.module("panels/runlinks", show, bad)
-    assert shown_urls == [[False, "https://h.example/1"], [True], [True]]

@@ -51,7 +51,6 @@ def _described(function: Callable[..., Any]) -> list[list[str]]:
     [
         ("## `attach`", gradwatch.attach),
         ("### `collect`", gradwatch.Watch.collect),
-        ("### `link`", gradwatch.Watch.link),
     ],
 )
 def test_every_argument_has_its_line_with_type_and_default(

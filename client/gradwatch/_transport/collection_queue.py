@@ -17,12 +17,11 @@ class Collected(Protocol):
     """Something collected whose numbers may still be on their way from the device.
 
     `manifests`, where there are any, have to be sent even if its numbers are dropped, or if it
-    `is_lost`: there was no room for them. `step` is None of what does not say how far the
-    training is.
+    `is_lost`: there was no room for them.
     """
 
     @property
-    def step(self) -> int | None:
+    def step(self) -> int:
         """The step it was collected at."""
 
     time_ns: int

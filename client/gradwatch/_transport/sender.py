@@ -246,8 +246,7 @@ class Sender(threading.Thread):
             num_lost, collected = taken
             # Each has a number, so that it is declared lost in its place.
             self.session.source.skip(num_lost)
-            if collected.step is not None:
-                self._driver.stepped(collected.step, time.monotonic())
+            self._driver.stepped(collected.step, time.monotonic())
             self._append(collected)
 
     def _append(self, collected: Collected) -> None:

@@ -43,9 +43,6 @@ class NullWatch:
     def annotate(self, *, loss: object = None, step: object = None) -> None:
         """Do nothing."""
 
-    def link(self, name: object, url: object) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Do nothing."""
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gradwatch._faults import Faults, tell
 from gradwatch._hooks.training_hooks import TrainingHooks
-from gradwatch._pending.link import PendingLink
 from gradwatch._recording.recorder import Recorder
 from gradwatch._transport.sender import JOIN_S, Sender
 from gradwatch._watch import lifecycle
@@ -21,7 +20,6 @@ from gradwatch._watch.http_url import find_http_url
 from gradwatch._watch.identity import Identity
 from gradwatch._watch.notebook import html_table
 from gradwatch._watch.null import NullWatch
-from gradwatch_wire.links import NAME, URL, checked_link
 from gradwatch_wire.names import Scalar
 from gradwatch_wire.run_page import run_page
 
@@ -124,24 +122,6 @@ class Watch:
         if not self._closed:
             number = self._valid(checked_step, step)
             self._recorder.annotate(number, self._valid(checked_loss, loss))
-
-    def link(self, name: str, url: str) -> None:
-        """Link the run to a page elsewhere, such as that of its run in an experiment tracker.
-
-        Any thread may call it, at any time until the watch is closed; one rank is enough. Of a name
-        the newest URL counts, and of an attempt the first 8 names do. A wrong argument is logged
-        once and left out.
-
-        Args:
-            name: What people read: 1 to 64 printable characters.
-            url: Where it leads: `http://` or `https://`, at most 1,024 characters of ASCII, without
-                a password in it, since whoever reads the run reads it.
-        """
-        if self._closed:
-            return
-        with self._faults.noting("link"):
-            link = checked_link({NAME: name, URL: url})
-            self._sender.put(PendingLink(self._recorder.step, link))
 
     def close(self) -> None:
         """Remove the hooks, send what is left and BYE, in 2.5 s whatever the aggregator does.

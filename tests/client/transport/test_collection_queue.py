@@ -38,7 +38,7 @@ def manifest(number: int) -> Manifest:
     return Manifest(manifest_id=number, names=("layer",), numel=numel, dtypes=("float32",))
 
 
-def taken(queue: CollectionQueue) -> list[tuple[int, int | None]]:
+def taken(queue: CollectionQueue) -> list[tuple[int, int]]:
     """What can be taken now: how many were lost before it, and its step."""
     found = []
     while (item := queue.take()) is not None:

@@ -340,22 +340,6 @@ def test_skipped_steps_are_counted(service: Any, attach: Any, run: str, wait_unt
     assert (shown["skipped_steps"], shown["events"]) == (2, {"skipped_step": 3})
 
 
-def test_a_run_tells_its_links(service: Any, attach: Any, run: str, wait_until: Any) -> None:
-    """Those that a page may show, whoever sent them."""
-    peer = attach()
-    assert service.json(f"/runs/{run}")["links"] == []
-    for name, url in (("W&B", "https://w.example/1"), ("x", "javascript:alert(1)")):
-        peer.send(Event(name="link", step=0, data={"name": name, "url": url}))
-    peer.send(Event(name="link", step=0, data={"name": "MLflow", "url": "http://m.example/#/2"}))
-    peer.acked()
-
-    shown = wait_until(lambda: len(found := service.json(f"/runs/{run}")["links"]) == 2 and found)
-    assert shown == [
-        {"name": "W&B", "url": "https://w.example/1"},
-        {"name": "MLflow", "url": "http://m.example/#/2"},
-    ]
-
-
 def test_alerts_of_a_run_can_be_asked_for_by_state(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:

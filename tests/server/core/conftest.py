@@ -113,10 +113,6 @@ class Cluster:
     def event(self, rank: int, name: str, step: int = 0) -> list[Alert]:
         return self.send(rank, Event(name=name, step=step))
 
-    def link(self, rank: int, name: Any, url: Any) -> list[Alert]:
-        """A rank links its run to a page elsewhere."""
-        return self.send(rank, Event(name="link", step=0, data={"name": name, "url": url}))
-
     def gains(self, rank: int, step: int, *norms: float, **changes: Any) -> list[Alert]:
         """Norms at blocks that are called `b0`, `b1`, and so on."""
         blocks = tuple(f"b{i}" for i in range(len(norms)))

@@ -133,7 +133,6 @@ class Story:
             job.gains(one, self.next, 1.0, two, 8.0)
         elif deed == "event":
             job.event(one, "skipped_step", self.next)
-            job.link(one, f"rank {one}", f"https://tracker.example/{self.next}")
         elif deed == "declare":
             self.names[one] = two
             job.declare(one, tuple(two), groups={})

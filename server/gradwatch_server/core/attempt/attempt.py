@@ -16,7 +16,6 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import saving
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
-from gradwatch_server.core.attempt.links import Links
 from gradwatch_server.core.attempt.manifests import Manifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames, TakenPart
 from gradwatch_server.core.attempt.ranks import Ranks
@@ -35,7 +34,7 @@ from gradwatch_server.core.pace import known_seconds
 from gradwatch_server.core.session import DeclaredManifest, Session
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import AlertState, RankState
-from gradwatch_wire.names import EventName, LayerOrder, Scalar
+from gradwatch_wire.names import LayerOrder, Scalar
 from gradwatch_wire.session.replayed import is_replayed
 
 ATTACH_GRACE_NS = 10_000_000_000
@@ -56,7 +55,6 @@ class Attempt:
         closed: What is known of those that do not.
         signs: How alive it is.
         counts: What is counted beside the frames.
-        links: Where else there are pages about it.
     """
 
     def __init__(self, run: str, number: int, hello: Hello, started_ns: int, steps: int) -> None:
@@ -73,7 +71,6 @@ class Attempt:
         self.closed = ClosedFrames(run, number, hello.world, steps)
         self.signs = SignsOfLife(started_ns)
         self.counts = Counts(steps)
-        self.links = Links()
         self.retired = False
         self.revision = 0  # counts the entries that concerned it; readers keep what is unchanged
 
@@ -220,8 +217,6 @@ class Attempt:
     def add_event(self, session: Session, event: Event) -> None:
         """Count an event by its name, and note what it tells."""
         self.counts.add_event(event.name)
-        if event.name == EventName.LINK:
-            self.links.add(event.data)
         session.add_event(event)
 
     def add_stats(

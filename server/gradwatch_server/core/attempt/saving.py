@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gradwatch_server.core.arrays import FloatArray
-from gradwatch_server.core.attempt.links import Links
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
 from gradwatch_server.core.packing import pack_integer
@@ -30,7 +29,6 @@ def state_dict(attempt: Attempt) -> dict[str, Any]:
         "sessions": [own.state_dict(layouts) for own in attempt.sessions.values()],
         "num_late": attempt.counts.num_late,
         "events": list(attempt.counts.events.items()),
-        "links": attempt.links.items(),
         **attempt.closed.state_dict(layouts),
         **attempt.open.state_dict(layouts),
         "liveness": {
@@ -56,7 +54,6 @@ def load_state_dict(
         attempt.join(Session.from_state_dict(own, attempt.run, attempt.number, layouts))
     attempt.counts.num_late = state["num_late"]
     attempt.counts.events = Counter(dict(state["events"]))
-    attempt.links = Links(state.get("links", ()))
     attempt.open.load_state_dict(state, layouts)
     attempt.closed.load_state_dict(state, layers, layouts, steps)
     liveness = state.get("liveness")

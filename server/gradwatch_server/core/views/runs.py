@@ -41,7 +41,6 @@ def describe_run(view: RunView) -> dict[str, Any]:
         "frames": view.frames,
         "events": dict(view.events),
         "skipped_steps": view.skipped_steps,
-        "links": [{"name": name, "url": url} for name, url in view.links],
         "attempts": [
             {
                 "attempt": attempt.number,

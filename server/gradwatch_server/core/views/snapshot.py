@@ -28,7 +28,6 @@ from gradwatch_server.core.pace import Gaps
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
-from gradwatch_wire.links import Link
 
 MAX_OTHERS: Final = 8
 """Attempts that are over and still shown, the newest."""
@@ -109,7 +108,6 @@ class RunView:
     late: int
     unresolved: int
     frames: int
-    links: tuple[Link, ...] = ()
     recent_lost: int = 0
     recent_late: int = 0
     recent_unresolved: int = 0
@@ -267,7 +265,6 @@ def _view_attempt(
         late=attempt.counts.num_late,
         unresolved=sum(rank.unresolved for rank in ranks),
         frames=attempt.num_frames,
-        links=attempt.links.items(),
         recent_lost=attempt.counts.lost.value(attempt.num_frames),
         recent_late=attempt.counts.late.value(attempt.num_frames),
         recent_unresolved=attempt.counts.unresolved.value(attempt.num_frames),

@@ -5,7 +5,6 @@ import { element, fill, nameOf, printable, setText } from "../element.js";
 import { setIcon } from "../icon.js";
 import { count } from "../numbers.js";
 import { RunFacts } from "./runfacts.js";
-import { RunLinks } from "./runlinks.js";
 import { statusOf } from "../status.js";
 import { span } from "../time.js";
 import { markOf, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
@@ -24,7 +23,6 @@ export class Verdict {
     this.run = run;
     this.health = null;
     this.facts = new RunFacts(page, aroundOf);
-    this.links = new RunLinks();
     this.element = element(
       "section",
       { class: "verdict", "aria-label": "How it is" },
@@ -64,7 +62,6 @@ export class Verdict {
           this.facts.element,
         ),
         element("ul", { class: "reasons" }, this.reasons(health, told)),
-        this.links.element,
       );
     }
     // Some count seconds: their text changes, the buttons beside it stay.
@@ -72,11 +69,6 @@ export class Verdict {
       .querySelectorAll(".reasons .text")
       .forEach((node, at) => setText(node, printable(health.reasons[at])));
     this.facts.show(health, firing[0]);
-  }
-
-  /** Show where else there are pages about the run. */
-  showLinks(links) {
-    this.links.show(links);
   }
 
   reasons(health, told) {

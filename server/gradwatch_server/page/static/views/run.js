@@ -172,7 +172,6 @@ export function runPage(page, state) {
       if (error.isGone) throw error;
     }
     controls.showAttempts(found.facts);
-    verdict.showLinks(found.facts?.links ?? []);
   }
 
   async function loadAlerts() {
