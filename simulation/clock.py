@@ -35,10 +35,9 @@ class Clock:
         """Set the wall clock forward or back."""
         self._wall_ns += int(seconds * SECOND_NS)
 
-    def boot(self, skew_s: float = 0.0) -> gradwatch_server.clock.Clock:
-        """Return the clock of a process on a machine whose clock is off by *skew_s*."""
-        skew_ns = int(skew_s * SECOND_NS)
-        return gradwatch_server.clock.Clock(lambda: self.wall_ns + skew_ns, self._read)
+    def boot(self) -> gradwatch_server.clock.Clock:
+        """Return the aggregator's clock, as it begins when a process starts."""
+        return gradwatch_server.clock.Clock(lambda: self.wall_ns, self._read)
 
     def _read(self) -> int:
         self.steady_ns += 1_000  # as with a real one, no two readings are the same

@@ -19,9 +19,9 @@ from simulation.faults import FaultInjector
 from simulation.greedy import AFTER_A_ROUND, GreedyPeer
 from simulation.invariants import Committed, InvariantChecker, Violation, require
 from simulation.job import Job
-from simulation.network import Network, Socket
+from simulation.network import Network
 from simulation.replay import Replay, alert_events, check_replay, check_store
-from simulation.scenario import RUN, SECOND_NS, Scenario
+from simulation.scenario import SECOND_NS, Scenario
 from simulation.worker import Worker
 
 TRACE_LINES: Final = 60
@@ -70,7 +70,6 @@ class Cluster:
         self._down_until_s = 0.0
         self.aggregator = Aggregator(self, parts.engine)
         self.job = Job(
-            RUN,
             scenario,
             random,
             self.clock,
@@ -78,7 +77,7 @@ class Cluster:
             self.faults,
             self.note,
             parts.session,
-            lambda: Socket(self.network, random),
+            self.network,
         )
 
     def note(self, *what: object) -> None:

@@ -14,8 +14,8 @@ from gradwatch_wire.session.session import Session
 from simulation.clock import Clock
 from simulation.faults import FaultInjector
 from simulation.invariants import InvariantChecker, key_of, require
-from simulation.network import Socket
-from simulation.scenario import Scenario
+from simulation.network import Network, Socket
+from simulation.scenario import RUN, Scenario
 from simulation.spill import SimulatedOrphan
 from simulation.spill_replayer import SpillReplayer
 from simulation.worker import Worker
@@ -34,7 +34,6 @@ class Job:
 
     def __init__(
         self,
-        run: str,
         scenario: Scenario,
         random: Random,
         clock: Clock,
@@ -42,12 +41,11 @@ class Job:
         faults: FaultInjector,
         note: Callable[..., None],
         session: type[Session[Outbox]],
-        new_socket: Callable[[], Socket],
+        network: Network,
     ) -> None:
         self.workers: list[Worker] = []
         self._orphans: dict[bytes, SimulatedOrphan] = {}  # by session
         self._replayers: list[SpillReplayer] = []
-        self.run = run
         self._scenario = scenario
         self._random = random
         self._clock = clock
@@ -55,7 +53,7 @@ class Job:
         self._faults = faults
         self._note = note
         self._session = session
-        self._new_socket = new_socket
+        self._network = network
         self._num_restarts = self._num_late = 0
         self._launch(range(scenario.world))
 
@@ -133,14 +131,14 @@ class Job:
         self._note(late.name, "attaches late")
 
     def _hello(self, rank: int, job: str) -> Hello:
-        return Hello(run=self.run, rank=rank, world=self._scenario.world, job=job)
+        return Hello(run=RUN, rank=rank, world=self._scenario.world, job=job)
 
     def _attach(self, hello: Hello, orphans: list[SimulatedOrphan]) -> Worker:
         worker = Worker(
             self._scenario,
             self._random,
             self._clock,
-            self._new_socket(),
+            Socket(self._network, self._random),
             self._invariants,
             self._session,
             hello,
@@ -173,7 +171,9 @@ class Job:
 
     def _replay(self, orphans: list[SimulatedOrphan]) -> None:
         for orphan in orphans:
-            self._replayers.append(SpillReplayer(orphan.claim(), self._new_socket()))
+            self._replayers.append(
+                SpillReplayer(orphan.claim(), Socket(self._network, self._random))
+            )
 
     # What was promised to them.
 

@@ -14,6 +14,7 @@ from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
+from gradwatch_server.api.tls import check_tls
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
@@ -28,12 +29,12 @@ from gradwatch_server.http_server import (
     quiet_signals,
 )
 from gradwatch_server.ingest.socket import Ingest
+from gradwatch_server.keys import read_keys
 from gradwatch_server.log_limits import LogLimits
-from gradwatch_server.notify.notifications import Notifications
+from gradwatch_server.notify.notifications import Notifications, make_notifiers
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit
-from gradwatch_server.preparation import Preparation, prepare
 from gradwatch_server.reload import RulesReload
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
@@ -58,18 +59,21 @@ def serve(
     Raises:
         GradwatchError: If a port is taken, the data directory cannot be used, or the engine died.
     """
-    made = prepare(settings)
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
     with reloading.listening(), contextlib.ExitStack() as stack:
-        _Aggregator(settings, made, stack).run(announce, reloading)
+        _Aggregator(settings, stack).run(announce, reloading)
 
 
 class _Aggregator:
     """All parts of an aggregator, put together; *stack* ends them."""
 
-    def __init__(self, settings: Settings, made: Preparation, stack: contextlib.ExitStack) -> None:
-        self._settings, self._made, self._stack = settings, made, stack
+    def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        # First what may be refused before anything is opened.
+        self._keys = None if settings.keys_dir is None else read_keys(settings.keys_dir)
+        check_tls(settings.http_tls_cert, settings.http_tls_key)
+        notifiers = make_notifiers(settings.notify)
         self._budget_use = BudgetUse(settings.budgets)
         self._log_limits = LogLimits(self._budget_use)
         stack.enter_context(self._log_limits.guarding())
@@ -84,12 +88,12 @@ class _Aggregator:
         stack.callback(self._store.close)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
-        self._ingest = Ingest(settings.ingest, made.keys, self._budget_use)
+        self._ingest = Ingest(settings.ingest, self._keys, self._budget_use)
         stack.callback(self._ingest.close)
         self._alert_stream = AlertStream(self._store.alert_events)
         page = page_url(settings, self._http_socket)
         self._notifications = stack.enter_context(
-            _notifications(settings, made.notifiers, self._store, page)
+            _notifications(settings, notifiers, self._store, page)
         )
         self._ending = Ending(self._alert_stream)
         self._engine = self._make_engine()
@@ -141,7 +145,7 @@ class _Aggregator:
         self._ending.check("the engine failed; the log above says why")
 
     def _secured_app(self) -> SecurityMiddleware:
-        settings, keys = self._settings, self._made.keys
+        settings, keys = self._settings, self._keys
         parts = ApiParts(
             connection_limits=self._limits,
             notifications=self._notifications,

@@ -16,18 +16,12 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
 
 
-def open_store(
-    directory: Path,
-    clock: Clock | None = None,
-    *,
-    allow_network_fs: bool = False,
-    boot: str = "",
-) -> Store:
+def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: str) -> Store:
     """Open or create the store of a data directory for writing.
 
     Args:
         directory: The data directory, made if missing.
-        clock: Tells the time; None for one of its own.
+        clock: Tells the time.
         allow_network_fs: Whether it may be on a network file system.
         boot: What tells this start of the aggregator from others: whoever may read the directory
             can tell by it whether an aggregator that answers somewhere is the one that has it.
@@ -35,9 +29,7 @@ def open_store(
     Raises:
         StorageError: If it cannot be used, or an aggregator has it.
     """
-    return SQLiteStore.open(
-        directory, clock or Clock(), allow_network_fs=allow_network_fs, boot=boot
-    )
+    return SQLiteStore.open(directory, clock, allow_network_fs=allow_network_fs, boot=boot)
 
 
 def open_delivery_log(directory: Path) -> DeliveryLog:

@@ -109,7 +109,7 @@ def attach(
             collects.
         run: Name of the run, the same on all ranks. Default: `GRADWATCH_RUN`, else the launcher's
             job id, else, in a single process, a generated one.
-        endpoint: Where the aggregator listens. Several, for one that has several nodes, are a list
+        endpoint: Where the aggregator listens. Several, where two networks lead to it, are a list
             or have commas between them: rank r begins with number r modulo their number, and goes
             on with the next one when one does not answer. Default: `GRADWATCH_ENDPOINT`, else
             `tcp://127.0.0.1:5555`.

@@ -39,10 +39,12 @@ class Problem(Json):
 
     media_type = "application/problem+json"
 
-    def __init__(self, status: int, detail: str, **more: Any) -> None:
+    def __init__(self, status: int, detail: str) -> None:
         title = HTTPStatus(status).phrase
-        own = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-        super().__init__(own | more, status_code=status)
+        super().__init__(
+            {"type": "about:blank", "title": title, "status": status, "detail": detail},
+            status_code=status,
+        )
 
 
 def install(app: FastAPI) -> None:

@@ -106,8 +106,16 @@ class Inbox(ABC):
                 self._floods.count(peer, num_bytes, now_s)
             session, seq = place_of(b"".join(frames[1:2]))
             if seq:
-                note_dropped(self.dropped, session, Dropped(whose, seq))
+                self._note_dropped(session, Dropped(whose, seq))
         return num_bytes
+
+    def _note_dropped(self, session: bytes, dropped: Dropped) -> None:
+        """Keep of a session the last record for which there was no room."""
+        before = self.dropped.get(session)
+        if before is None and len(self.dropped) >= MAX_DROPPED:
+            return
+        if before is None or dropped.seq > before.seq:
+            self.dropped[session] = dropped
 
     def _report(self) -> None:
         """Say what is used."""
@@ -160,15 +168,6 @@ class Inbox(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what is open."""
-
-
-def note_dropped(known: dict[bytes, Dropped], session: bytes, dropped: Dropped) -> None:
-    """Keep of a session the last record for which there was no room; of `MAX_DROPPED` sessions."""
-    before = known.get(session)
-    if before is None and len(known) >= MAX_DROPPED:
-        return
-    if before is None or dropped.seq > before.seq:
-        known[session] = dropped
 
 
 def bytes_of(arrived: Arrived) -> int:
