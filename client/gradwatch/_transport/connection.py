@@ -1,4 +1,4 @@
-"""The connection to the aggregator: a ZeroMQ socket, and what is seen of its handshakes."""
+"""The connection to the aggregator: a ZeroMQ socket."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from gradwatch._transport.handshakes import Handshakes
 from gradwatch._transport.keys import use_key
 from gradwatch._transport.room import check_descriptors, check_room
 from gradwatch_wire.keyfile import ClientKey
@@ -35,11 +35,20 @@ _OPTIONS_AMONG_OTHERS: Final = {zmq.HEARTBEAT_IVL: 1_000, zmq.HEARTBEAT_TIMEOUT:
 """Where there is another endpoint to go to, what hangs is found sooner. ZeroMQ's own threads answer
 a heartbeat, so an aggregator that is merely busy does."""
 
+_BROKEN: Final = (
+    zmq.Event.CONNECT_RETRIED
+    | zmq.Event.DISCONNECTED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+
 
 class Connection:
     """Made by one thread, then used and closed by one only.
 
-    It does not wait for the other side: ZeroMQ connects by itself, again and again.
+    It does not wait for the other side: ZeroMQ connects by itself, again and again, until a
+    handshake was refused.
     """
 
     def __init__(self, endpoint: str, key: ClientKey | None, *, has_others: bool = False) -> None:
@@ -61,7 +70,8 @@ class Connection:
             with _named(endpoint):
                 self._context = zmq.Context()
             undo.callback(self._context.term)
-            self._socket, self.handshakes = self._opened(endpoint)
+            self._socket, self._monitor = self._opened(endpoint)
+            self._is_connected = False
             undo.pop_all()
 
     def move(self, endpoint: str) -> None:
@@ -72,19 +82,27 @@ class Connection:
                 stays where it is.
         """
         check_descriptors()
-        socket, handshakes = self._opened(endpoint)
+        socket, monitor = self._opened(endpoint)
         self._close_socket()
-        self._socket, self.handshakes = socket, handshakes
+        self._socket, self._monitor, self._is_connected = socket, monitor, False
 
-    def _opened(self, endpoint: str) -> tuple[zmq.Socket[bytes], Handshakes]:
+    @property
+    def is_connected(self) -> bool:
+        """Whether the other side let the handshake succeed, and has not ended the connection."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self._is_connected = event == zmq.Event.HANDSHAKE_SUCCEEDED
+        return self._is_connected
+
+    def _opened(self, endpoint: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         with _named(endpoint), ExitStack() as undo:
             socket = self._context.socket(zmq.DEALER)
             undo.callback(socket.close, linger=0)
-            handshakes = Handshakes(socket, endpoint)
-            undo.callback(handshakes.close)
+            monitor = socket.get_monitor_socket(_BROKEN | zmq.Event.HANDSHAKE_SUCCEEDED)
+            undo.callback(_close_monitor, socket, monitor)
             self._connect(socket, endpoint)
             undo.pop_all()
-        return socket, handshakes
+        return socket, monitor
 
     def _connect(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         for option, value in self._options.items():
@@ -120,8 +138,13 @@ class Connection:
         self._context.term()
 
     def _close_socket(self) -> None:
-        self.handshakes.close()
+        _close_monitor(self._socket, self._monitor)
         self._socket.close(linger=0)
+
+
+def _close_monitor(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    socket.disable_monitor()
+    monitor.close(linger=0)
 
 
 @contextmanager

@@ -1,116 +1,147 @@
-"""Which of the aggregator's endpoints is in use, and when it is time for the next one."""
+"""The endpoint in use, the time for the next one, and the reason why nobody answers."""
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Sequence
 from typing import Final
 
-from gradwatch._faults import Faults, tell
-from gradwatch._transport.connection import RECONNECT_MAX_S, RECONNECT_S
-from gradwatch._transport.counterpart import Counterpart
-from gradwatch_wire.session.timing import BEAT_EVERY_S
+from gradwatch._faults import Faults
+from gradwatch_wire import ProtocolError
+from gradwatch_wire.session.peer import Peer, Speaks, look_at
+from gradwatch_wire.session.timing import BEAT_EVERY_S, CLOSE_S
 
 SILENT_AFTER_S: Final = 3 * BEAT_EVERY_S
-"""It answers each beat: after three without an answer it counts as silent."""
+"""An aggregator answers each beat: after three without an answer it counts as silent."""
+
+UNCONNECTED_AFTER_S: Final = 1.0
+"""Limit of an endpoint that takes no connection, where there are others."""
+
+LOOK_AFTER_S: Final = 3.0
+"""Seconds without a connection after which it is looked at what listens there."""
+
+_HINT: Final = (
+    "set attach(endpoint=...) or GRADWATCH_ENDPOINT to where gradwatch serve takes records"
+)
 
 
 class Route:
-    """Goes from one to the next as they are given, and round; stays where it is answered.
+    """Goes from an endpoint that does not answer to the next one, and after the last to the first.
 
-    It has neither socket nor clock. Of one endpoint alone it never says that it is time.
+    It has neither socket nor clock.
 
     Args:
         endpoints: Where the aggregator listens, the one to begin with first.
         now_s: The time, as in all that follows.
         has_key: Whether this process has a key for it.
-        faults: Where it is told what is wrong with one, and once that records go to another.
+        faults: Where the user is told what is wrong, and once that records go to another endpoint.
     """
 
     def __init__(
         self, endpoints: Sequence[str], now_s: float, *, has_key: bool, faults: Faults
     ) -> None:
         self.num_moves = 0
-        self._counterparts = [
-            Counterpart(each, has_key=has_key, faults=faults) for each in endpoints
-        ]
-        self._index = 0
+        self._endpoints = list(endpoints)  # the one in use first
+        self._answering = endpoints[0]  # the last one that answered
+        self._has_key = has_key
         self._faults = faults
-        self._known = endpoints[0]  # where it was when it was told last
-        self._looked_s = now_s
-        self._silent_s = 0.0
-        self._num_silent = 0  # left since the last answer
-        self._pause_s = RECONNECT_S
-        self._pause_until_s = float("-inf")
-        self._random = random.Random()  # noqa: S311 - no secret; that of `random` is the training's
-
-    @property
-    def counterpart(self) -> Counterpart:
-        """Who listens at the endpoint in use."""
-        return self._counterparts[self._index]
+        self._since_s = now_s  # the last answer, or the beginning at this endpoint
+        self._quiet_s = now_s  # the last answer, or the beginning
+        self._answered_s: float | None = None
+        self._babble = ""
+        self._peer: Peer | None = None
+        self._is_connected = False
 
     @property
     def endpoint(self) -> str:
         """The endpoint in use."""
-        return self.counterpart.endpoint
+        return self._endpoints[0]
 
     @property
     def others(self) -> list[str]:
         """The other endpoints, the next one first."""
-        around = self._counterparts[self._index + 1 :] + self._counterparts[: self._index]
-        return [each.endpoint for each in around]
+        return self._endpoints[1:]
 
     def answered(self, now_s: float) -> None:
         """Note an answer: here it stays."""
-        self.counterpart.answered(now_s)
-        if self.endpoint != self._known:
-            self._tell_move()
-        self._silent_s, self._num_silent = 0.0, 0
-        self._pause_s, self._pause_until_s = RECONNECT_S, float("-inf")
+        if self.endpoint != self._answering:
+            where = f"{self._answering} did not answer in time; records go to {self.endpoint}"
+            self._faults.tell_once("moved", where)
+            self._answering = self.endpoint
+        self._answered_s = self._since_s = self._quiet_s = now_s
+        self._peer = None
 
-    def is_to_leave(self, now_s: float, *, is_lost: bool) -> bool:
-        """Tell whether it is time for the next one; asked in each round.
+    def babbled(self, error: ProtocolError) -> None:
+        """Note an answer that is none of an aggregator."""
+        self._babble = str(error)
+        self._faults.note("answer not understood", error)
 
-        Args:
-            now_s: The time.
-            is_lost: Whether the connection ended, none is to be had, or the handshake is not let
-                finish.
+    def is_to_leave(self, now_s: float, *, is_connected: bool) -> bool:
+        """Tell whether it is time for another connection; asked in each round.
+
+        One endpoint alone is connected to anew, as ZeroMQ gives up after some failed handshakes.
         """
-        # If this process slept, nobody was silent meanwhile: nobody was asked anything.
-        self._silent_s += min(now_s - self._looked_s, BEAT_EVERY_S)
-        self._looked_s = now_s
-        if len(self._counterparts) == 1 or now_s < self._pause_until_s:
+        self._is_connected = is_connected
+        if is_connected and not self.others:
             return False
-        return is_lost or self._silent_s > SILENT_AFTER_S
+        is_quick = bool(self.others) and not is_connected
+        return now_s - self._since_s > (UNCONNECTED_AFTER_S if is_quick else SILENT_AFTER_S)
 
     def moved(self, now_s: float) -> None:
-        """Note that the next one is in use; where all were silent, rest there before going on."""
-        self._index = (self._index + 1) % len(self._counterparts)
-        self.num_moves += 1
-        self._num_silent += 1
-        self._silent_s = 0.0
-        if (self._num_silent + 1) % len(self._counterparts) == 0:
-            self.rest(now_s)
+        """Note that the next endpoint is in use."""
+        self._endpoints.append(self._endpoints.pop(0))
+        self.num_moves += bool(self.others)
+        self.stay(now_s)
 
-    def rest(self, now_s: float) -> None:
-        """Stay for a while, at random and longer each time, as ZeroMQ does between attempts."""
-        longest_s = min(RECONNECT_MAX_S, self._pause_s)
-        self._pause_s = 2 * longest_s
-        self._pause_until_s = now_s + self._random.uniform(longest_s / 2, longest_s)
+    def stay(self, now_s: float) -> None:
+        """Begin anew at the endpoint in use."""
+        self._since_s = now_s
 
-    def _tell_move(self) -> None:
-        """Tell where records go now: the first time so that it is seen, then where one looks."""
-        where = f"{self._known} did not answer in time; records go to {self.endpoint}"
-        self._known = self.endpoint
-        if self._faults.has_told("moved"):
-            tell(logging.INFO, where)
-        else:
-            self._faults.tell_once("moved", where)
+    def look(self, now_s: float) -> None:
+        """Look, once in each outage, at what takes no connection; tell what is certainly wrong."""
+        is_time = now_s - self._quiet_s > LOOK_AFTER_S
+        if is_time and self._peer is None and not self._is_connected:
+            self._peer = look_at(self.endpoint)
+            if why := self._certain():
+                self._faults.note("no answer", f"{self.endpoint}: {why}")
+
+    def look_at_last(self) -> None:
+        """Look at what never answered, for `describe`."""
+        self._peer = self._peer or look_at(self.endpoint)
+
+    def silent_s(self, now_s: float) -> float | None:
+        """Return the seconds since the last answer, None if there was none."""
+        return None if self._answered_s is None else max(0.0, now_s - self._answered_s)
 
     def describe(self, now_s: float) -> str:
-        """Say of all endpoints why records are left; those with the same reason together."""
-        found: dict[str, list[str]] = {}
-        for each in self._counterparts:
-            found.setdefault(each.describe(now_s), []).append(each.endpoint)
-        return "; ".join(f"{', '.join(where)}: {why}" for why, where in found.items())
+        """Say why records are left."""
+        ago_s = self.silent_s(now_s)
+        if ago_s is not None and ago_s < CLOSE_S:  # while it closed
+            how = f"had not stored them in the {CLOSE_S:g} s that close() waits"
+            return f"the aggregator answered {ago_s:.1f} s ago, but {how}"
+        if why := self._certain():
+            return why
+        if ago_s is not None:
+            return f"the aggregator stopped answering {ago_s:.0f} s ago"
+        if self._babble:
+            return f"what answers there is no aggregator ({self._babble}); {_HINT}"
+        if self._peer is not None and self._peer.speaks is not Speaks.NOTHING:
+            return f"{self._peer.what} listens there, it hangs, or is no aggregator; {_HINT}"
+        return (
+            "no aggregator answered; start one there (gradwatch serve), or set "
+            "attach(endpoint=...) or GRADWATCH_ENDPOINT"
+        )
+
+    def _certain(self) -> str:
+        """Return what is wrong with the one that listens, empty if it may be an aggregator."""
+        peer = self._peer
+        if peer is None or self._is_connected:
+            return ""
+        if peer.speaks is Speaks.CURVE:
+            key = "this process's is not known there" if self._has_key else "this process has none"
+            return f"the aggregator asks for another key (GRADWATCH_KEYS); {key}"
+        if peer.speaks is Speaks.ROUTER and self._has_key:
+            what = "leave keys= and GRADWATCH_KEYS out, or give it --keys-dir"
+            return f"the aggregator does not ask for keys; {what}"
+        if peer.speaks in {Speaks.HTTP, Speaks.ZEROMQ, Speaks.OTHER}:
+            return f"{peer.what} listens there, that is no aggregator; {_HINT}"
+        return ""

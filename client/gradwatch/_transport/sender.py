@@ -116,21 +116,20 @@ class Sender(threading.Thread):
         if count <= self._has_said_bye:
             return ""
         kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
-        if session.phase is Phase.REFUSED:
-            why = f"{self.route.endpoint}: the aggregator refused: {session.refused!a}"
-        else:
+        where, why = self.route.endpoint, f"the aggregator refused: {session.refused!a}"
+        if session.phase is not Phase.REFUSED:
+            where = ", ".join([where, *self.route.others])
             why = self.route.describe(time.monotonic())
-        return f"{count} pending records were not delivered to {why}{kept}"
+        return f"{count} pending records were not delivered to {where}: {why}{kept}"
 
     def describe_aggregator(self) -> str:
         """Say whether the aggregator answers; any thread may ask."""
         if self.session.phase is Phase.REFUSED:
             return f"refuses: {self.session.refused!a}"
         now_s = time.monotonic()
-        counterpart = self.route.counterpart
-        silent_s = counterpart.silent_s(now_s)
+        silent_s = self.route.silent_s(now_s)
         if silent_s is None:
-            return f"has not answered: {counterpart.describe(now_s)}"
+            return f"has not answered: {self.route.describe(now_s)}"
         if silent_s < SILENT_AFTER_S:
             return f"answers, {silent_s:.1f} s ago"
         return f"has been silent for {silent_s:.0f} s"
@@ -144,8 +143,7 @@ class Sender(threading.Thread):
             self._claim_orphaned()
             while not self._closing.is_set():
                 self._round(connection)
-                self.route.counterpart.check(connection.handshakes, time.monotonic())
-                self._follow_route(connection)
+                self.route.look(time.monotonic())
             self._drain(connection)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
@@ -171,23 +169,16 @@ class Sender(threading.Thread):
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
         if self.session.phase is Phase.GREETING:
-            now_s = time.monotonic()
-            self.route.counterpart.check(connection.handshakes, now_s, is_last=True)
+            self.route.look_at_last()
         while self.queue and self._driver.may_produce(time.monotonic()):
-            self._last_round(connection)
+            self._round(connection)
         if self.queue:
             self._faults.note("dropped", "at the end the device had not delivered its numbers")
         self.session.source.skip(self.queue.drop_all())  # nothing comes after BYE
         if self._bye is not None:
             self._has_said_bye = self.session.source.append(self._bye, time.time_ns())
         while not self._driver.is_closed(time.monotonic()):
-            self._last_round(connection)
-
-    def _last_round(self, connection: Connection) -> None:
-        """Do a round while it closes: there is no time left to look at who does not answer."""
-        self._round(connection)
-        connection.handshakes.check(time.monotonic())
-        self._follow_route(connection)
+            self._round(connection)
 
     def _round(self, connection: Connection) -> None:
         if connection.wait(ROUND_MS):
@@ -196,19 +187,20 @@ class Sender(threading.Thread):
         if self.spill is not None:
             self.spill.flush()
         self._driver.send(connection.send, time.monotonic())
+        self._follow_route(connection)
 
     def _follow_route(self, connection: Connection) -> None:
         """Go on with the next endpoint if the one in use does not answer."""
-        now_s, is_lost = time.monotonic(), connection.handshakes.is_lost
-        if not self.route.is_to_leave(now_s, is_lost=is_lost):
+        now_s = time.monotonic()
+        if not self.route.is_to_leave(now_s, is_connected=connection.is_connected):
             return
         if self.session.phase is Phase.REFUSED:  # it was answered, and is not to be asked again
             return
         try:
-            connection.move(self.route.others[0])
+            connection.move((self.route.others or [self.route.endpoint])[0])
         except ValueError as error:
             self._faults.note("endpoint", error)
-            self.route.rest(now_s)
+            self.route.stay(now_s)
             return
         self.route.moved(now_s)
         self._driver.greet_again()
@@ -223,7 +215,7 @@ class Sender(threading.Thread):
                 self._driver.receive(decode(frames), now_s)
                 self.route.answered(now_s)
             except ProtocolError as error:
-                self.route.counterpart.babbled(error)
+                self.route.babbled(error)
         self._tell()
 
     def _tell(self) -> None:

@@ -233,14 +233,14 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
         key = {"stranger": stranger, "another_servers": another_servers}[who](read_client_key(file))
         file.write_text(key.to_toml())
     watch = attach(endpoint=port.ingest.endpoint, keys=None if who == "plain" else file)
-    wait_until(lambda: "not let in" in caplog.text, "the log says so")
+    wait_until(lambda: "no answer: " in caplog.text, "the log says so")
     watch.close()
 
     assert not watch._sender.is_alive()
     assert port.runs == []
-    (record,) = [r for r in caplog.records if "not let in" in r.getMessage()]
+    (record,) = [r for r in caplog.records if "no answer: " in r.getMessage()]
     assert record.levelno == logging.WARNING
-    assert f"the aggregator at {port.ingest.endpoint} asks for another key" in record.getMessage()
+    assert f"{port.ingest.endpoint}: the aggregator asks for another key" in record.getMessage()
     has = "this process has none" if who == "plain" else "this process's is not known there"
     assert has in record.getMessage()
 
@@ -254,7 +254,7 @@ def test_who_was_not_let_in_comes_in_once_its_key_is_known(
     (folder / "clients.toml").write_text("")
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint, keys=file)
-    wait_until(lambda: "not let in" in caplog.text, "the log says so")
+    wait_until(lambda: "no answer: " in caplog.text, "the log says so")
     port.stop()
     (folder / "clients.toml").write_text(known)
     port = open_port(folder, port.ingest.endpoint)
@@ -269,7 +269,7 @@ def test_a_port_that_spoke_something_else_is_tried_again(
     """Here an aggregator with keys, which then is started without."""
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint)
-    wait_until(lambda: "not let in" in caplog.text, "the log says so")
+    wait_until(lambda: "no answer: " in caplog.text, "the log says so")
     port.stop()
     port = open_port(None, port.ingest.endpoint)
 
