@@ -24,7 +24,7 @@ class Aim(Enum):
     HOST = f"host time, 148 tensors: at most {HOST_US:g} us"
     STEP = f"a step of GPT-2 124M: at most {STEP_PERCENT:g} % longer"
     NO_WAIT = "nothing waits for the device"
-    CAPTURES = "captures of CUDA graphs survive, and replays are measured"
+    CAPTURES = "captures of CUDA graphs survive"
     SENDER = "the sender's thread makes no CUDA call"
     NUMBERS = "the numbers are right, and the tests pass"
     ARRIVAL = "every record has the numbers of its own step"

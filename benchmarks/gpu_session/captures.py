@@ -1,4 +1,4 @@
-"""Stage 8: collections just before a capture, hooks inside it, replays measured after it.
+"""Stage 8: collections just before a capture, and hooks inside it.
 
 A capture in mode "global" fails if any thread makes a call that is not allowed meanwhile. Each part
 is first done without gradwatch: what fails then says nothing.
@@ -45,10 +45,6 @@ def run(device: Device, rows: Rows) -> None:
         ):
             with rows.attempt(name, Aim.CAPTURES):
                 _capture(device, rows, name, settings)
-        for name, is_first in (("before", True), ("after", False)):
-            what = f"make_graphed_callables, {name} attach"
-            with rows.attempt(what, Aim.CAPTURES):
-                _graphed_callables(device, rows, what, is_first=is_first)
 
 
 def _inputs(device: Device) -> list[Tensor]:
@@ -68,7 +64,7 @@ def _capture(device: Device, rows: Rows, name: str, settings: dict[str, Any]) ->
         settings = settings | {"blocks": [model[0], model[2]]}
     with logged() as told, watching(model, **settings) as received:
         failed = _Captures(device, model, inputs, received.watch.collect).run(count)
-        wrong = _wrong(received, expected, 2 * count)
+        wrong = _wrong(received, expected, count)
     if not device.is_rehearsal and not any("captur" in line for line in told):
         wrong.append("not a word about the capture")
     note = failed[0] if failed else ""
@@ -95,7 +91,7 @@ def _eager(model: nn.Module, batch: Tensor) -> dict[str, float]:
 
 
 class _Captures:
-    """An eager step, at once a capture of the same step, and its replay on another batch."""
+    """An eager step, and at once a capture of the same step on another batch."""
 
     def __init__(
         self,
@@ -121,10 +117,9 @@ class _Captures:
         return failed
 
     def _one(self, number: int) -> None:
-        eager, other = (self._inputs[(2 * number + i) % len(self._inputs)] for i in (0, 1))
-        static = eager.clone()
+        static = self._inputs[number % len(self._inputs)].clone()
         self._step(static)
-        self._collect(step=2 * number)
+        self._collect(step=number)
 
         def body() -> None:
             self._step(static)
@@ -133,9 +128,7 @@ class _Captures:
             time.sleep(self._device.choose(CAPTURE_S, 0.0))
 
         replay = self._device.capture(body)
-        static.copy_(other)
         replay()
-        self._collect(step=2 * number + 1)
         self._device.synchronize()  # the graph's memory must not go before
 
     def _step(self, batch: Tensor) -> None:
@@ -156,36 +149,3 @@ def _wrong(received: Received, expected: Sequence[dict[str, float]], count: int)
             if not abs(value - own[layer]) <= TOLERANCE * own[layer]:
                 wrong.append(f"step {record.step}: {layer} is {value}, not {own[layer]}")
     return wrong
-
-
-def _graphed(model: nn.Module, batch: Tensor) -> Any:
-    return torch.cuda.make_graphed_callables(model, (batch.clone(),))
-
-
-def _graphed_callables(device: Device, rows: Rows, name: str, *, is_first: bool) -> None:
-    model, inputs = small_model(device.name), _inputs(device)
-    expected = [_eager(model, batch) for batch in inputs]
-    model.zero_grad()
-    graphed: Callable[[Tensor], Any] = model
-    if is_first and not device.is_rehearsal:
-        graphed = _graphed(model, inputs[0])
-    with watching(model, local=True) as received:
-        if not is_first and not device.is_rehearsal:
-            graphed = _graphed(model, inputs[0])
-        count = device.choose(20, 2)
-        for number in range(count):
-            model.zero_grad(set_to_none=True)
-            graphed(inputs[number % 4]).square().mean().backward()
-            received.watch.collect(step=number)
-        device.synchronize()
-        stats = received.stats()
-        wrong = [
-            f"step {each.step}: {layer}"
-            for each in stats
-            for layer, value in received.layers(each).items()
-            if not abs(value - expected[each.step % 4][layer])
-            <= TOLERANCE * expected[each.step % 4][layer]
-        ]
-    passed = not wrong and len(stats) == count
-    note = "; ".join(wrong[:3]) or f"{len(stats)} records of {count}"
-    rows.add(name, [len(wrong)], "wrong", passed=passed, aim=Aim.CAPTURES, note=note)

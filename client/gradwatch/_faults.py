@@ -37,10 +37,6 @@ class Faults:
             self._told.add(what)
             tell(logging.WARNING, f"{message} (told once)")
 
-    def has_told(self, what: str) -> bool:
-        """Tell whether `tell_once` has told this kind."""
-        return what in self._told
-
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:
         """Note what is raised in the block, and go on after it."""

@@ -79,7 +79,6 @@ class GradientGainMonitor:
 
     Attributes:
         active: Whether it records; set it to False for steps that need no numbers.
-        was_captured: Whether a block was called, or got a gradient, inside a CUDA graph capture.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class GradientGainMonitor:
         self._classes = [type(module).__name__ for module in modules]
         self._norms = NormSlots(_expected(module, norm_type) for module in modules)
         self.active = True
-        self.was_captured = False
         self._handles = [
             module.register_forward_hook(_OutputHook(self, index))
             for index, module in enumerate(modules)
@@ -184,7 +182,7 @@ class GradientGainMonitor:
     def after_forward(self, index: int, output: object) -> None:
         """Watch the output of a block that has just run."""
         # Reentrant checkpointing comes here without gradients first, then once more with them.
-        if not (self.active and torch.is_grad_enabled()) or self._in_capture():
+        if not (self.active and torch.is_grad_enabled()) or _in_capture():
             return
         with self._errors():
             tensor = hidden_state(output)
@@ -198,7 +196,7 @@ class GradientGainMonitor:
 
     def _record(self, index: int, gradient: Tensor | None) -> None:
         """Enqueue the norm. PyTorch gives None where no gradient reached the output."""
-        if gradient is None or self._closed or not self.active or self._in_capture():
+        if gradient is None or self._closed or not self.active or _in_capture():
             return
         with self._errors():
             if self._strict and index in self._norms:
@@ -219,13 +217,6 @@ class GradientGainMonitor:
                 _write_norm(gradient, self.norm_type, norm.number)
             self._norms.keep(index, norm)
 
-    def _in_capture(self) -> bool:
-        # Dynamo traces this where the model is compiled whole; there is no capture then.
-        if torch.compiler.is_compiling() or not is_capturing():
-            return False
-        self.was_captured = True
-        return True
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -237,6 +228,11 @@ class GradientGainMonitor:
 
     def _name(self, index: int) -> str:
         return f"block {index} ({self._classes[index]})"
+
+
+def _in_capture() -> bool:
+    # Dynamo traces this where the model is compiled whole; there is no capture then.
+    return not torch.compiler.is_compiling() and is_capturing()
 
 
 class _OutputHook:

@@ -21,5 +21,5 @@ def take_as_far(monkeypatch: Any) -> list[LateMemory]:
         monkeypatch.setattr(module, "is_far", lambda _: True)
     monkeypatch.setattr(readback, "_idle", [])
     monkeypatch.setattr(readback, "_new_memory", new)
-    monkeypatch.setattr(Readback, "_is_refused", lambda *_: False)
+    monkeypatch.setattr(Readback, "_is_captured", lambda *_: False)
     return made

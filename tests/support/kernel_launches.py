@@ -163,7 +163,7 @@ def count() -> None:
     step_sample.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
     memory = partial(torch.empty, dtype=torch.float64)
     readback._new_memory = lambda size: _pinned(memory(size))
-    readback.Readback._is_refused = lambda *_: _is_capturing()  # type: ignore[method-assign]
+    readback.Readback._is_captured = lambda *_: _is_capturing()  # type: ignore[method-assign]
     capture.is_capturing = _is_capturing
 
 

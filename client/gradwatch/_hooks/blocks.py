@@ -12,7 +12,6 @@ from gradwatch._pending.record import PendingRecord
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.capture import tell_captured
 from gradwatch.gain_monitor import GradientGainMonitor
 from gradwatch_wire.names import Scalar
 
@@ -61,8 +60,6 @@ class BlockGains(Observer):
     def after_step(self, sample: StepSample) -> None:
         """Hand over the norms recorded since the last step, if there are any."""
         norms = self._monitor.take()
-        if self._monitor.was_captured:
-            tell_captured(self._faults)
         recorded = [index for index, norm in enumerate(norms) if norm is not None]
         if not recorded:
             return

@@ -6,8 +6,8 @@ parameter that is a DTensor nothing is known: its gradient is there only after t
 
 No norm means one of two things. Where the hook was in place and did not run, no backward pass of
 this rank reached the layer: it got nothing here, zero. Where it was not in place (a parameter that
-was unfrozen or replaced since), or ran and could not measure, nothing is known: `UNKNOWN`. So it is
-once a CUDA graph was captured, whose replays reach layers and run no hook.
+was unfrozen or replaced since), or ran and could not measure, nothing is known: `UNKNOWN`.
+So it is after a CUDA graph capture, whose replays reach layers and run no hook.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradwatch._hooks.own_gradient import OwnGradientHook
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from gradwatch._statistics.capture import has_captured, in_capture
+from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.gradients import is_distributed
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
@@ -37,9 +37,6 @@ SHARDED: Final = (
     "attach(local=True) knows nothing of {name} and other DTensors: their gradients are there only "
     "after the reduction over ranks"
 )
-
-NUM_ALERT: Final = 8
-"""Layers on a GPU whose hooks run in steps that are not due, too."""
 
 
 class LocalNorms(Observer):
@@ -54,6 +51,7 @@ class LocalNorms(Observer):
         self._layers = layers
         self._faults = faults
         self._is_active = True
+        self._is_captured = False
         self._norms = NormSlots(_expected(layer.parameter) for layer in layers)
         self._unmeasured: set[int] = set()  # layers that were reached, or may have been
         self._sharded: set[int] = set()
@@ -91,7 +89,7 @@ class LocalNorms(Observer):
 
         hook = OwnGradientHook(parameter, current, measure, keep)
         self._hooks[index] = _Hook(hook, id(parameter), parameter._cdata)
-        self._activate(index)
+        hook.activate(active=self._is_active)
 
     @property
     def active(self) -> bool:
@@ -105,19 +103,14 @@ class LocalNorms(Observer):
             if not active:  # nothing shows whether a later pass reaches a layer as well
                 self._norms.clear()
             for index in self._hooks:
-                self._activate(index)
-
-    def _activate(self, index: int) -> None:
-        """Let the hook of a layer run, or not; some always do, to see a CUDA graph capture."""
-        stride = max(len(self._layers) // NUM_ALERT, 1)
-        is_alert = self._layers[index].parameter.is_cuda and index % stride == 0
-        self._hooks[index].own.activate(active=self._is_active or is_alert)
+                self._hooks[index].own.activate(active=active)
 
     def _measure(self, index: int, gradient: Tensor) -> Slot | None:
         self._unmeasured.add(index)
         try:
-            if not in_capture(self._faults) and self._is_active:
+            if not in_capture(self._faults):
                 return measure_norm(gradient, self._norms, index)
+            self._is_captured = True
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("local norm", repr(error))
         self._norms.drop(index)
@@ -157,7 +150,7 @@ class LocalNorms(Observer):
         hook = self._hooks.get(index)
         parameter = self._layers[index].parameter
         is_in_place = hook is not None and hook.is_on(parameter)
-        return is_in_place and index not in self._unmeasured and not has_captured(self._faults)
+        return is_in_place and index not in self._unmeasured and not self._is_captured
 
     def _watch_again(self, index: int) -> None:
         """Hook a layer's parameter if it is not hooked: it was unfrozen."""

@@ -34,9 +34,6 @@ class StepListener(Protocol):
     def end_step(self, optimizer: int) -> None:
         """Note that it has returned."""
 
-    def note_captured_step(self, optimizer: int) -> None:
-        """Note that one was captured into a CUDA graph: it runs in replays only, unseen."""
-
 
 class OptimizerSteps:
     """Hooks around `step` of each optimizer, and of one that is made in its place later.
@@ -124,11 +121,8 @@ class OptimizerSteps:
         # The number is bound here: wrappers hand their inner optimizer to hooks, or themselves.
         def before(_: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             listener = self._listener()
-            if listener is not None:
+            if listener is not None and not in_capture(self._faults):
                 with self._faults.noting("optimizer step"), torch.no_grad():
-                    if in_capture(self._faults):
-                        listener.note_captured_step(number)
-                        return
                     listener.begin_step(
                         number,
                         has_closure=_has_closure(args, kwargs),

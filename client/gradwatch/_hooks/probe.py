@@ -77,14 +77,12 @@ class LocalProbe(Observer):
     def active(self, active: bool) -> None:
         if active != self._is_active:
             self._is_active = active
-            for index, hook in enumerate(self._hooks):
-                # One goes on running, to see a CUDA graph capture.
-                is_alert = index == 0 and self._parameters[0].is_cuda
-                hook.activate(active=active or is_alert)
+            for hook in self._hooks:
+                hook.activate(active=active)
 
     def _add_up(self, index: int, gradient: Tensor) -> Slot | None:
         try:
-            if not in_capture(self._faults) and self._is_active and not gradient.is_sparse:
+            if not in_capture(self._faults) and not gradient.is_sparse:
                 total = self._sums.spare(index, gradient.device)
                 write_sum(gradient.detach(), total[1])
                 return total

@@ -16,6 +16,7 @@ from gradwatch._faults import Faults
 from gradwatch._pending.numbers import Numbers, NumbersAtHand, Values
 from gradwatch._pending.ring import ITEM_BYTES, Ring
 from gradwatch._recording.packed_numbers import PackedNumbers, Part, is_far, write_plain
+from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.devices import pack, places_by_device
 
 RING_BYTES: Final = 4 << 20
@@ -82,7 +83,7 @@ class Readback:
         self, values: Sequence[Tensor], packed: PackedNumbers | None
     ) -> tuple[Sequence[int], Numbers | None]:
         """Return where the values of one device begin, and the numbers; None without room."""
-        if self._is_refused(values[0].device):
+        if self._is_captured(values[0].device):
             return [0] * len(values), None
         part = packed.put_together(values) if packed is not None else None
         if part is None:
@@ -92,20 +93,15 @@ class Readback:
             write_plain(part.numbers, part.numbers)
         return part.begins, self._find_ring(len(part.numbers)).copy(part.numbers)
 
-    def _is_refused(self, device: torch.device) -> bool:
-        """Tell whether nothing can be copied from a device now."""
+    def _is_captured(self, device: torch.device) -> bool:
+        """Tell whether replays would copy once more, over the numbers of other records."""
         if not is_far(device):
             return False
         if device.type != "cuda":
             msg = f"numbers on {device.type} cannot be brought to the host without a wait"
             raise ValueError(msg)
         with torch.cuda.device(device):
-            is_capturing = torch.cuda.is_current_stream_capturing()
-        if is_capturing:
-            # Each replay would copy into memory that holds the numbers of other records by then.
-            why = "a record fell due inside a CUDA graph capture and was left out"
-            self._faults.note("capture", why)
-        return is_capturing
+            return in_capture(self._faults)
 
     def _find_ring(self, count: int) -> PinnedRing:
         ring = self._ring

@@ -29,7 +29,7 @@ from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
-from gradwatch._statistics.capture import has_captured, is_refused
+from gradwatch._statistics.capture import in_capture
 from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -104,7 +104,7 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
-        if is_refused(self._faults):
+        if in_capture(self._faults):
             return
         try:
             self._given = scalars()
@@ -129,7 +129,7 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
-        if is_refused(self._faults):
+        if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
             if self._keep_early({Scalar.LOSS: loss}):
@@ -181,23 +181,16 @@ class Recorder:
         if known is not None:
             self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
 
-    def settle_scaler(self, optimizer: int) -> None:
-        """Find out, in a step of the optimizer, whether a GradScaler is in use."""
-        self._scales.begin_captured_step(optimizer)
-
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
 
-    def add_scalars(
-        self, optimizer: int, step: int, *, is_another: bool, may_be_replayed: bool
-    ) -> None:
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
         known = self._passes.get(optimizer)
         if known is None:
             return
-        is_replayed = may_be_replayed and has_captured(self._faults)
-        if is_replayed or self._sampler.is_changed(known.latest):
+        if self._sampler.is_changed(known.latest):
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
@@ -212,7 +205,6 @@ class Recorder:
             again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
         if again is None:
             return
-        self._scales.correct(again, optimizer, Point.COLLECT)
         if is_another:
             known.add(again)
         else:

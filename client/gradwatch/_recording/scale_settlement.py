@@ -21,8 +21,7 @@ class ScaleSettlement:
 
     def __init__(self, loss_scale: LossScale) -> None:
         self._loss_scale = loss_scale
-        # Optimizers whose gradients carry no scale there, as their last step has shown.
-        self._unscaled = {point: set[int]() for point in Point}
+        self._unscaled = set[int]()  # optimizers whose gradients carry no scale as they step
 
     def begin_step(
         self, optimizer: int, known: SampleAccumulator | None, *, has_closure: bool
@@ -36,8 +35,7 @@ class ScaleSettlement:
         """
         is_another = self._loss_scale.settle(optimizer)
         is_used = self._loss_scale.is_used(optimizer, has_closure=has_closure)
-        unscaled = self._unscaled[Point.OPTIMIZER_STEP]
-        (unscaled.discard if is_used else unscaled.add)(optimizer)
+        (self._unscaled.discard if is_used else self._unscaled.add)(optimizer)
         if known is None:
             return
         if is_another:
@@ -45,15 +43,9 @@ class ScaleSettlement:
             known.latest.labels[Label.SCALED] = None
         _settle(known, self._loss_scale.value if is_used else None)
 
-    def begin_captured_step(self, optimizer: int) -> None:
-        """Note the same inside a CUDA graph capture: what replays leave is as in that step."""
-        self._loss_scale.settle(optimizer)
-        if not self._loss_scale.is_used(optimizer, has_closure=False):
-            self._unscaled[Point.COLLECT].add(optimizer)
-
     def correct(self, sample: StepSample, optimizer: int, point: Point) -> None:
         """Take back that a sample carried a scale, if it is known that it did not."""
-        if optimizer in self._unscaled[point]:
+        if point == Point.OPTIMIZER_STEP and optimizer in self._unscaled:
             _drop(sample)
 
 

@@ -23,7 +23,6 @@ class Window:
         collected: Passes up to the last call of `collect`, 0 without one.
         is_micro_batch: Whether that call said that the step goes on.
         is_artificial: Whether the running step trains nothing.
-        by_hand: Whether no pass was seen: `collect` has opened it.
     """
 
     passes: int = 0
@@ -38,4 +37,3 @@ class Window:
     collected: int = 0
     is_micro_batch: bool = False
     is_artificial: bool = False
-    by_hand: bool = False

@@ -28,9 +28,7 @@ class WindowRecorder(Protocol):
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Note that `step` of an optimizer begins: what was measured is what it uses."""
 
-    def add_scalars(
-        self, optimizer: int, step: int, *, is_another: bool, may_be_replayed: bool
-    ) -> None:
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew if the gradients were changed by hand.
 
         Args:
@@ -38,11 +36,7 @@ class WindowRecorder(Protocol):
             step: The step that the window belongs to.
             is_another: Whether changed gradients are those of another micro-batch, and not the
                 last pass's.
-            may_be_replayed: Whether replays of a CUDA graph may have changed them, unseen.
         """
-
-    def settle_scaler(self, optimizer: int) -> None:
-        """Find out, in a step of the optimizer, whether a GradScaler is in use."""
 
     def collected_again(self) -> None:
         """Note that `collect` was called several times in one step."""

@@ -42,7 +42,6 @@ class StepWindows:
         self._is_training = is_training
         self._skipped = skipped
         self._num_stepped = 0
-        self._captured: set[int] = set()  # optimizers whose steps may run in replays, unseen
 
     @property
     def is_open(self) -> bool:
@@ -111,14 +110,6 @@ class StepWindows:
         self._num_stepped += 1
         self._report(optimizer, taken=True)
 
-    def note_captured_step(self, optimizer: int) -> None:
-        """Note that `step` of an optimizer was captured into a CUDA graph, and has done nothing.
-
-        Replays step it from then on: each `collect` for gradients that no pass has shown is a step.
-        """
-        self._captured.add(optimizer)
-        self._recorder.settle_scaler(optimizer)
-
     def collect(self, step: int | None, *, micro_batch: bool) -> None:
         """Take in a call of `collect`: it is about the windows that are open.
 
@@ -136,9 +127,6 @@ class StepWindows:
         for optimizer, window in enumerate(self._windows):
             if window.passes and not window.frozen:
                 self._collect(optimizer, micro_batch=micro_batch)
-                if window.by_hand and optimizer in self._captured and not micro_batch:
-                    self._num_stepped += 1
-                    self._report(optimizer, taken=True)
 
     def _set_step(self, step: int) -> None:
         """Give the step that is under way another number."""
@@ -156,11 +144,8 @@ class StepWindows:
         if window.collected and not window.is_micro_batch:
             self._recorder.collected_again()
         is_another = window.is_micro_batch and window.collected == window.passes
-        may_be_replayed = window.by_hand and bool(window.collected)
         window.collected, window.is_micro_batch = window.passes, micro_batch
-        self._recorder.add_scalars(
-            *(optimizer, window.step), is_another=is_another, may_be_replayed=may_be_replayed
-        )
+        self._recorder.add_scalars(optimizer, window.step, is_another=is_another)
 
     def annotate(self, step: int | None) -> list[int]:
         """Return the optimizers whose windows are open; the rest of a line search is in none.
@@ -179,7 +164,7 @@ class StepWindows:
             self._begin(optimizer)
             if self._measure(optimizer, Point.COLLECT):
                 self._skipped.note_pass(optimizer)
-                window.passes, window.alone, window.by_hand = 1, True, True
+                window.passes, window.alone = 1, True
 
     def settle_skipped(self, but: int | None = None) -> None:
         """Report the windows whose step a GradScaler has just skipped."""
@@ -220,7 +205,7 @@ class StepWindows:
     def _begin(self, optimizer: int) -> None:
         window = self._windows[optimizer]
         window.step = self._steps.next_of(optimizer)
-        window.alone, window.by_hand, window.training = False, False, self._is_training()
+        window.alone, window.training = False, self._is_training()
         window.collected, window.is_micro_batch = 0, False
         window.stepped_before = self._num_stepped
 

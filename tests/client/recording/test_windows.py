@@ -80,13 +80,8 @@ class Norms:
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """No loss scale to settle."""
 
-    def add_scalars(
-        self, optimizer: int, step: int, *, is_another: bool, may_be_replayed: bool
-    ) -> None:
+    def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Nothing is given here."""
-
-    def settle_scaler(self, optimizer: int) -> None:
-        """There is none."""
 
     def note_pass(self, optimizer: int) -> None:
         """No scaler is known."""
