@@ -107,13 +107,17 @@ def test_a_hang_is_told_three_times(
         assert event["last_step"] == 59
         ids.add(event["id"])
     assert len(ids) == 1
-    assert [own["state"] for own in aggregator.health("hung")["ranks"]] == ["alive", "alive"]
+    health = aggregator.health("hung")
+    assert (health["phase"], health["status"]) == ("running", "critical")
+    assert [own["state"] for own in health["ranks"]] == ["alive", "alive"]
 
     hung.release()
     wait_until(lambda: stream.events[-1]["state"] == "resolved", "it is over with the next step")
 
 
-def test_an_exception_is_told_at_once(stream: Listener, job: Callable[..., Job]) -> None:
+def test_an_exception_is_told_at_once(
+    aggregator: Aggregator, stream: Listener, job: Callable[..., Job]
+) -> None:
     """With the rank that it was on; the other one fails as the first is gone."""
     crashed = job("crashed", "--raise-at", "100", "--fault-rank", "1")
     crashed.ranks[1].wait()
@@ -123,6 +127,9 @@ def test_an_exception_is_told_at_once(stream: Listener, job: Callable[..., Job])
     assert time.monotonic() - ended_s <= SLACK_S
     assert 1 in event["origin"]["ranks"]
     assert event["origin"]["step"] == 99
+    health = aggregator.health("crashed")
+    assert health["status"] == "critical"
+    assert any(own.startswith("training of a rank ended with an exc") for own in health["reasons"])
 
 
 def test_a_killed_rank_is_told_after_the_session_timeout(

@@ -174,27 +174,6 @@ def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) 
         configured("[rules.zeros]\n", tmp_path)
 
 
-def test_without_it_nothing_is_left(cluster: Any, tmp_path: Path) -> None:
-    """What was saved with it can still be read; its alert is over with it, and says so."""
-    REGISTRY.add(ManyZerosRule)
-    job = cluster(names=("a",)).start()
-    job.rules(many_zeros={"for_steps": 1})
-    job.step(0, zeros=[9])
-    REGISTRY.remove(ManyZerosRule.name)
-    saved_and_restored(job.attempt)
-    job.rules()
-    job.step(1, [500.0])
-
-    assert [(a.rule, a.state) for a in job.attempt.active_alerts.alerts()] == [
-        ("exploding", "firing"),
-        ("many_zeros", "resolved"),
-    ]
-    (over,) = [alert for alert in job.alerts if alert.state == "resolved"]
-    assert over.message == "many_zeros at step 0 on rank 0, over at step 1: the rule is off"
-    with pytest.raises(GradwatchError, match=r"'rules\.many_zeros' is not known"):
-        configured("[rules.many_zeros]\n", tmp_path)
-
-
 def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
     """Each key with its default, and what it says of itself."""
     page = fill(f"above\n{BEGIN}stale\n{END}below\n")
