@@ -89,11 +89,6 @@ class Recorder:
         """The training step that is under way."""
         return self._steps.step
 
-    @property
-    def num_layers(self) -> int:
-        """How many layers are watched."""
-        return len(self._config.layers)
-
     def collect(
         self, step: int | None, scalars: Callable[[], Scalars], *, micro_batch: bool
     ) -> None:

@@ -15,7 +15,7 @@ from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection
 from gradwatch._transport.orphan_files import claim_orphans
-from gradwatch._transport.route import SILENT_AFTER_S, Route
+from gradwatch._transport.route import Route
 from gradwatch._transport.spill import Spill
 from gradwatch_wire import Bye, Json, ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey
@@ -121,18 +121,6 @@ class Sender(threading.Thread):
             where = ", ".join([where, *self.route.others])
             why = self.route.describe(time.monotonic())
         return f"{count} pending records were not delivered to {where}: {why}{kept}"
-
-    def describe_aggregator(self) -> str:
-        """Say whether the aggregator answers; any thread may ask."""
-        if self.session.phase is Phase.REFUSED:
-            return f"refuses: {self.session.refused!a}"
-        now_s = time.monotonic()
-        silent_s = self.route.silent_s(now_s)
-        if silent_s is None:
-            return f"has not answered: {self.route.describe(now_s)}"
-        if silent_s < SILENT_AFTER_S:
-            return f"answers, {silent_s:.1f} s ago"
-        return f"has been silent for {silent_s:.0f} s"
 
     def run(self) -> None:
         """Own the connection from here to the last acknowledgement."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from gradwatch._watch.notebook import html_table
-
 
 class NullWatch:
     """Has the interface of `Watch` and costs nothing."""
@@ -59,10 +57,6 @@ class NullWatch:
     def __repr__(self) -> str:
         """Say that it does nothing."""
         return "<gradwatch.NullWatch>"
-
-    def _repr_html_(self) -> str:
-        """Show a notebook that it does nothing."""
-        return html_table("gradwatch", [("state", "switched off by GRADWATCH_DISABLED")])
 
     def __enter__(self) -> Self:
         """Return itself."""

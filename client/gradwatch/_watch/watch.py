@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,7 +18,6 @@ from gradwatch._watch import lifecycle
 from gradwatch._watch.arguments import checked_loss, checked_size, checked_step
 from gradwatch._watch.http_url import find_http_url
 from gradwatch._watch.identity import Identity
-from gradwatch._watch.notebook import html_table
 from gradwatch._watch.null import NullWatch
 from gradwatch_wire.names import Scalar
 from gradwatch_wire.run_page import run_page
@@ -169,31 +168,6 @@ class Watch:
             f"collected={self._recorder.num_collected}{state}>"
         )
 
-    def _repr_html_(self) -> str:
-        """Show a notebook how far it is, and whether the aggregator answers; never raises."""
-        try:
-            return html_table("gradwatch", self._rows())
-        except Exception:  # noqa: BLE001 - a notebook would show a traceback in its place
-            return html_table("gradwatch", [("run", self._identity.run)])
-
-    def _rows(self) -> Iterator[tuple[str, object]]:
-        """Yield what is known on the host; nothing here asks the device or waits."""
-        counts = self.stats()
-        state = "closed" if self._closed else self._sender.describe_aggregator()
-        yield "run", self.run
-        yield "rank", f"{self._identity.rank} of {self._identity.world}"
-        yield "step", self._recorder.step
-        yield "layers", self._recorder.num_layers
-        yield "steps collected", counts["collected"]
-        yield "records", _listed(counts, "sent", "acked", "pending")
-        yield "given up", _listed(counts, "dropped", "oversize", "evicted", "spill_dropped")
-        yield "aggregator", f"{self.endpoint} {state}"
-        if others := self._sender.route.others:
-            yield "else", ", ".join(others)
-        yield "seen at", self.url or "not known"
-        yield "faults", counts["faults"]
-        yield "last fault", counts["last_error"] or "none"
-
     def __reduce__(self) -> tuple[type[NullWatch], tuple[()]]:
         """Copy and pickle as a watch that does nothing: what is copied is the user's model."""
         return NullWatch, ()
@@ -246,7 +220,3 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - the user's argument
             self._faults.note("collect", repr(error))
             return None
-
-
-def _listed(counts: Mapping[str, int | str], *names: str) -> str:
-    return ", ".join(f"{counts[name]} {name}" for name in names)
