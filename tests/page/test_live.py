@@ -173,6 +173,21 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(
     wait_until(lambda: _num_streams(aggregator) == 1, "its stream is open again")
 
 
+def test_what_did_not_change_is_not_sent_again(
+    tab: Any, aggregator: Aggregator, peers: Any
+) -> None:
+    """The page asks every second; the browser has what it was answered before, and its tag."""
+    feed(aggregator, peers, poison_step=None)
+    shown = tab("/?run=gpt")
+    shown.until_live()
+
+    shown.page.wait_for_function(
+        """() => performance.getEntriesByType("resource").some(
+          (each) => each.name.endsWith("/health") && each.transferSize < each.encodedBodySize,
+        )"""
+    )
+
+
 def _num_streams(aggregator: Aggregator) -> float:
     metrics = aggregator.get("/metrics").text
     name = 'gradwatch_budget_used{budget="streams"}'

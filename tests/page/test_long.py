@@ -9,7 +9,7 @@ import pytest
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
 
-TICKS: Final = 10_000
+MARKS: Final = 10_000
 KEPT_STEPS: Final = 128
 SLACK: Final = 60
 """Nodes and listeners that may come and go: rows of tables, letters of the ruler."""
@@ -18,9 +18,8 @@ HEAP_BYTES: Final = 5_000_000
 REFRESH = """async (times) => {
   for (let at = 0; at < times; at += 1) await gradwatchPage.refresh();
 }"""
-TICK = """(times) => {
-  for (let at = 0; at < times; at += 1)
-    gradwatchPage.take("tick", { runs: { gpt: [1, 0, at, at] } });
+MARK = """(times) => {
+  for (let at = 0; at < times; at += 1) gradwatchPage.schedule.mark();
 }"""
 VISIT = """async (addresses) => {
   for (const address of addresses) {
@@ -55,7 +54,7 @@ def _check_bounded(before: dict[str, float], after: dict[str, float]) -> None:
 def test_a_long_live_run_keeps_no_more_than_its_window(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:
-    """10,000 ticks, and five windows of new steps: no nodes, listeners or points are left over."""
+    """10,000 marks, and five windows of new steps: no nodes, listeners or points are left over."""
     peer = feed(aggregator, peers, poison_step=None, steps=range(KEPT_STEPS))
     shown = tab(f"/?run=gpt&last={KEPT_STEPS}")
     shown.until_live()
@@ -76,7 +75,7 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
     live(8)
     before = metrics.take()
     live(32)
-    shown.evaluate(TICK, TICKS)
+    shown.evaluate(MARK, MARKS)
 
     _check_bounded(before, metrics.take())
     shown.page.locator(".verdict .facts", has_text=f"step {step - 1}").wait_for()

@@ -148,15 +148,15 @@ def test_tensors_are_read_as_they_were_written(shown: Any) -> None:
 
 
 def test_events_are_put_together_however_they_arrive(shown: Any) -> None:
-    text = ': hi\n\nevent: tick\ndata: {"a":1}\n\nid: 7\ndata: {"b":\ndata: 2}\n\n'
+    text = ': hi\n\ndata: {"a":1}\n\nid: 7\ndata: {"b":\ndata: 2}\n\n'
     body = """
       const parse = m.eventParser();
       return [...a].flatMap((character) => parse(character));
     """
 
     assert shown.module("data/stream", body, text) == [
-        {"id": None, "event": "tick", "data": '{"a":1}'},
-        {"id": "7", "event": "message", "data": '{"b":\n2}'},
+        {"id": None, "data": '{"a":1}'},
+        {"id": "7", "data": '{"b":\n2}'},
     ]
 
 

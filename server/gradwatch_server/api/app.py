@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,15 +15,15 @@ from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
+from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.metrics import exposition
 from gradwatch_server.api.metrics.snapshot import take_snapshot
 from gradwatch_server.api.parameters import refuse_unknown
+from gradwatch_server.api.revisions import Revisions
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
-from gradwatch_server.api.shared_answer import SharedAnswer
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.api.summaries import Summaries
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
@@ -63,12 +64,16 @@ def make_app(
     """
     parts = parts or ApiParts()
     limits = parts.connection_limits
-    summaries = Summaries(engine)
+    revisions = Revisions(engine)
+    listing, rendering = RunListing(engine, revisions), asyncio.Lock()
     refused = limits.refused if limits is not None else {}
 
     async def metrics() -> bytes:
-        snapshot = await take_snapshot(engine, summaries, refused, parts.data, parts.notifications)
-        return await run_in_threadpool(exposition.render, snapshot)
+        async with rendering:  # one at a time, for it takes a core
+            snapshot = await take_snapshot(
+                engine, listing, refused, parts.data, parts.notifications
+            )
+            return await run_in_threadpool(exposition.render, snapshot)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -91,8 +96,9 @@ def make_app(
         engine=engine,
         alert_events=alert_events,
         alert_stream=alert_stream,
-        summaries=summaries,
-        metrics=SharedAnswer(metrics, lambda: engine.budget_use.limits.answers_share),
+        revisions=revisions,
+        listing=listing,
+        metrics=metrics,
         notifications=parts.notifications,
         curve_reads=CurveReads(engine.budget_use),
         stream_tokens=parts.stream_tokens,

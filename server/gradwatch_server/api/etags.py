@@ -16,7 +16,14 @@ def boot_of(api: ApiState) -> str:
 
 def tag_of(api: ApiState, view: RunView) -> str:
     """Return the tag of what is known of an attempt just now."""
-    return f'"{boot_of(api)}.{view.attempt}.{view.revision}"'
+    if api.published.runs.get(view.name) is view:
+        return tag_with(api, api.revisions.of(view))
+    return tag_with(api, f"{view.attempt}-{view.revision}-{view.frames}")
+
+
+def tag_with(api: ApiState, number: int | str) -> str:
+    """Return the tag of a revision of this start."""
+    return f'"{boot_of(api)}.{number}"'
 
 
 def has_tag(request: Request, tag: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -13,52 +13,18 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.health import Phase, Status
 
 if TYPE_CHECKING:
-    from gradwatch_server.api.summaries import Summary
+    from gradwatch_server.api.listing import Summary
 
 Order = Literal["heard", "worst", "name", "step"]
 
 _STATUSES: Final = list(Status)
 
 
-class Listed(Protocol):
-    """What of a run in short decides whether and where it is listed; `Summary` has it."""
-
-    @property
-    def key(self) -> tuple[int, str]:
-        """When it was last heard of, nanoseconds since the epoch, and its name."""
-
-    @property
-    def step(self) -> int:
-        """The step of its last frame, -1 without."""
-
-    @property
-    def phase(self) -> Phase:
-        """Where it is in its life."""
-
-    @property
-    def status(self) -> Status:
-        """How well it is."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more is expected of it."""
-
-    @property
-    def number(self) -> int:
-        """That of the listing in which it came to be so."""
-
-    def row(self, spark: int | None) -> bytes:
-        """Return what `/runs` says of it, JSON; with a curve of so many values, if it is given."""
-
-
-AnyListed = TypeVar("AnyListed", bound=Listed)
-
-
-def _badness(own: Listed) -> tuple[Any, ...]:
+def _badness(own: Summary) -> tuple[Any, ...]:
     return own.has_ended, -_STATUSES.index(own.status), -own.key[0], own.key[1]
 
 
-_KEYS: Final[Mapping[Order, Callable[[Listed], tuple[Any, ...]]]] = {
+_KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {
     "heard": lambda own: (-own.key[0], own.key[1]),
     "worst": _badness,
     "name": lambda own: (own.key[1],),
@@ -91,7 +57,7 @@ class Choice:
     phase: Phase | None = None
     sort: Order = "heard"
 
-    def of(self, runs: Sequence[AnyListed]) -> tuple[AnyListed, ...]:
+    def of(self, runs: Sequence[Summary]) -> tuple[Summary, ...]:
         """Return those of the runs, in order."""
         text = None if self.q is None else self.q.casefold()
         found = [
@@ -103,25 +69,28 @@ class Choice:
         ]
         return tuple(sorted(found, key=self.key))
 
-    def key(self, own: Listed) -> tuple[Any, ...]:
+    def key(self, own: Summary) -> tuple[Any, ...]:
         """Return by what a run comes."""
         return _KEYS[self.sort](own)
 
 
-def describe_row(own: Summary, spark: int) -> dict[str, Any]:
+def describe_row(
+    view: RunView, encoded: bytes, firing: Mapping[str, int], spark: int
+) -> dict[str, Any]:
     """Return a run in short with its small curve.
 
     Args:
-        own: The run.
+        view: The run.
+        encoded: The row of `/runs` without the curve, JSON.
+        firing: Severity to the number of alerts that fire.
         spark: Values of the curve at most.
     """
-    frame = own.view.frame
-    row: dict[str, Any] = json.loads(own.encoded)
+    row: dict[str, Any] = json.loads(encoded)
     return row | {
-        "step_time_s": None if frame is None else frame.step_time_s,
-        "live_attempts": max(sum(each.is_live for each in (own.view, *own.view.others)), 0),
-        "alerts": dict(own.firing),
-        "spark": small_curve(own.view, spark),
+        "step_time_s": None if view.frame is None else view.frame.step_time_s,
+        "live_attempts": sum(each.is_live for each in (view, *view.others)),
+        "alerts": dict(firing),
+        "spark": small_curve(view, spark),
     }
 
 

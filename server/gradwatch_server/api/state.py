@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -14,11 +14,10 @@ from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.earlier_attempts import EarlierAttempts
+from gradwatch_server.api.listing import RunListing
+from gradwatch_server.api.revisions import Revisions
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
-from gradwatch_server.api.shared_answer import SharedAnswer
-from gradwatch_server.api.summaries import Summaries
-from gradwatch_server.api.ticks import Ticks
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
@@ -46,8 +45,9 @@ class ApiState:
         engine: Publishes the snapshots.
         alert_events: The stored alert events.
         alert_stream: Follows them.
-        summaries: The runs in short.
-        metrics: What the engine counts, for Prometheus.
+        revisions: Numbers of what is shown of the runs.
+        listing: The runs in short.
+        metrics: Renders what the engine counts, for Prometheus.
         notifications: What tells the targets of alerts.
         curve_reads: Reads from the disk, a few at a time.
         stream_tokens: Makes the tokens that open a stream.
@@ -57,8 +57,9 @@ class ApiState:
     engine: EngineView
     alert_events: AlertEventReader
     alert_stream: AlertStream
-    summaries: Summaries
-    metrics: SharedAnswer[bytes]
+    revisions: Revisions
+    listing: RunListing
+    metrics: Callable[[], Awaitable[bytes]]
     notifications: Notifications
     curve_reads: CurveReads
     stream_tokens: StreamTokens
@@ -93,10 +94,6 @@ class ApiState:
         endpoint = self.engine.ingest_endpoint
         host = endpoint_host(endpoint)
         return None if host is not None and is_wildcard(host) else endpoint
-
-    def ticks(self, run: str | None) -> Ticks:
-        """Return what tells that a run moves, or which of all do."""
-        return Ticks(lambda: self.published.runs, self.engine.series.place, run)
 
     def now_ns(self) -> int:
         """Return the engine's time, nanoseconds since the epoch."""

@@ -96,17 +96,6 @@ class HttpBudgets(BaseModel):
         why="at some 30 ms each the last one waits for a second",
         at_limit="it is answered 503, with Retry-After",
     )
-    answers_share: float = _budget(
-        0.1,
-        "share",
-        "all",
-        "Time of the HTTP thread that `/runs` and `/metrics` may take.",
-        why="they are made of all runs",
-        at_limit="they are made once for all who ask meanwhile",
-        least=0.01,
-        most=1.0,
-    )
-
     metric_runs: int = _budget(
         50,
         "count",

@@ -104,11 +104,6 @@ class RecordedAttempt:
         return made
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Epoch and step of the newest frame."""
-        return self._tracks[Track.FRAMES].tail.last
-
-    @property
     def is_saved(self) -> bool:
         """Whether the store has all of it."""
         return all(own.is_saved for own in self._tracks.values())

@@ -106,11 +106,6 @@ class SeriesRecorder:
                 logger.exception("a row of the curves of run %s is missing (told once)", of[0])
             self._missed = True
 
-    def place(self, run: str, attempt: int) -> tuple[int, int] | None:
-        """Return epoch and step of the newest row in memory, None without any; from any thread."""
-        kept = self._kept.get((run, attempt))
-        return None if kept is None or kept.place < (0, 0) else kept.place
-
     def history(self, run: str, attempt: int) -> contextlib.AbstractContextManager[History]:
         """Open what there is of an attempt, from any thread."""
         return self._history(run, attempt)

@@ -52,9 +52,6 @@ class CommandsView(Protocol):
 class SeriesView(Protocol):
     """The curves."""
 
-    def place(self, run: str, attempt: int) -> tuple[int, int] | None:
-        """As `SeriesRecorder.place`."""
-
     def history(self, run: str, attempt: int) -> AbstractContextManager[History]:
         """As `SeriesRecorder.history`."""
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
+from gradwatch_server.api.listing import Summary
 from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import Snapshot
-from gradwatch_server.api.summaries import Summary
 from gradwatch_wire.health import Phase, RankState, Severity, Status
 
 Read = Callable[[Snapshot], Iterable[Value]]

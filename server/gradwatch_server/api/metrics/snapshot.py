@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradwatch_server.api.summaries import Summaries, Summary
+from gradwatch_server.api.listing import RunListing, Summary
 from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.status import TargetStatus
@@ -35,21 +35,21 @@ class Snapshot:
 
 async def take_snapshot(
     engine: EngineView,
-    summaries: Summaries,
+    listing: RunListing,
     refused: Mapping[str, int],
     data: Path | None,
     notifications: Notifications,
 ) -> Snapshot:
-    """Return how all is, in the event loop of the summaries.
+    """Return how all is, in the event loop of the listing.
 
     Args:
         engine: Publishes what metrics are made of.
-        summaries: Its runs in short.
+        listing: Its runs in short.
         refused: Kind to the number of requests that were none.
         data: The data directory, None where there is none.
         notifications: What tells the targets of alerts.
     """
-    runs = await summaries.all()
+    runs = await listing.all()
     use = engine.budget_use
     labelled = choose_labelled(runs, use.limits.metric_runs)
     use["metric_runs"].used = len(labelled)

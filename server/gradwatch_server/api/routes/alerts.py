@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 from gradwatch_server.api.alert_stream import describe_event
+from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api, Attempt
 from gradwatch_server.engine.alert_commands import Acknowledge
@@ -30,17 +32,28 @@ class Acknowledging(BaseModel):
     comment: Comment = ""
 
 
-@router.get("/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first")
+@router.get(
+    "/runs/{run}/alerts",
+    summary="Alerts of a run as they stand, newest first",
+    response_class=Json,
+)
 async def run_alerts(
-    run: str, api: Api, attempt: Attempt = None, state: AlertState | None = None
-) -> Json:
+    run: str,
+    api: Api,
+    request: Request,
+    attempt: Attempt = None,
+    state: AlertState | None = None,
+) -> Response:
     view = api.run(run)
     api.check_attempt(view, attempt)
+    tag = tag_of(api, view)
+    if has_tag(request, tag):
+        return unchanged(tag)
     # Those of all attempts, as they stand.
     wanted = [
         own for own in view.alerts if state in (None, own.state) and attempt in (None, own.attempt)
     ]
-    return Json([alert.to_dict() for alert in wanted])
+    return tagged(Json([alert.to_dict() for alert in wanted]), tag)
 
 
 # No coroutine, so that it runs in a thread: reading the store may wait for the disk.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import numpy as np
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from starlette.responses import Response
 
+from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.questions import ShowLayouts
 from gradwatch_server.api.rank_parts import RankParts
@@ -45,12 +46,16 @@ Layer = Annotated[
 async def frame(
     view: View,
     api: Api,
+    request: Request,
     step: Step,
     worst: Worst = 20,
     layer: Layer = None,
     rank: Rank = None,
     epoch: Epoch = None,
 ) -> Response:
+    tag = tag_of(api, view)
+    if has_tag(request, tag):
+        return unchanged(tag)
     if rank is not None:
         rank_of(view, rank)
     layouts = await api.command(ShowLayouts(view.name, view.attempt)) or {}
@@ -63,7 +68,7 @@ async def frame(
         if closed is not None:
             parts = RankParts.find(view, layouts, api.engine.records, closed)
             _add_ranks(found, parts, rank)
-        return Json(found)
+        return tagged(Json(found), tag)
 
     return await api.curve_reads.run(read)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from gradwatch_server.api.etags import boot_of
-from gradwatch_server.api.problems import Json, encode
-from gradwatch_server.api.run_cursors import cursor_of, gone_of, mark_of, parse_cursor, parse_mark
+from gradwatch_server.api.etags import has_tag, tag_of, tag_with, tagged, unchanged
+from gradwatch_server.api.problems import Json
+from gradwatch_server.api.run_cursors import cursor_of, parse_cursor
 from gradwatch_server.api.run_rows import Choice, Order
-from gradwatch_server.api.state import Api, ApiState, View
-from gradwatch_server.api.summaries import Listing, Summary
+from gradwatch_server.api.state import Api, View
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
@@ -34,9 +33,6 @@ Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all
 Cursor = Annotated[
     str | None, Query(max_length=4_000, description="Where the page before ended: its Link says.")
 ]
-Since = Annotated[
-    str | None, Query(max_length=100, description="Only what changed: the `since` of the answer.")
-]
 Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
 Spark = Annotated[
     int | None, Query(ge=1, le=512, description="Values of a small curve of the norm, and more.")
@@ -49,52 +45,32 @@ Confirm = Annotated[
 @router.get("/runs", summary="All runs, the last one heard of first", response_class=Json)
 async def runs(
     api: Api,
+    request: Request,
     limit: Limit = None,
     cursor: Cursor = None,
-    since: Since = None,
     q: Text = None,
     status: Status | None = None,
     phase: Phase | None = None,
     sort: Order = "heard",
     spark: Spark = None,
 ) -> Response:
-    if since is not None and (limit is not None or cursor is not None):
-        raise HTTPException(422, "query since: what changed has no pages; leave limit and cursor")
+    tag = tag_with(api, api.revisions.newest())
+    if has_tag(request, tag):
+        return unchanged(tag)
     choice = Choice(q, status, phase, sort)
-    listing = await api.summaries.listing()
-    if since is not None:
-        return _changes(api, choice, listing, since, spark)
-    found = choice.of(listing.runs)
+    found = choice.of(await api.listing.all())
     if cursor is not None:
         last = parse_cursor(cursor, sort)
         found = tuple(own for own in found if choice.key(own) > last)
     page = found if limit is None else found[:limit]
-    answer = Response(_rows(page, spark), media_type="application/json")
-    answer.headers["Gradwatch-Since"] = mark_of(boot_of(api), listing)
+    body = b"[" + b",".join(own.row(spark) for own in page) + b"]"
+    answer = tagged(Response(body, media_type="application/json"), tag)
     if len(page) < len(found):
         given = {"q": q, "status": status, "phase": phase, "sort": sort, "spark": spark}
         more = "".join(f"&{name}={quote(str(own), safe='')}" for name, own in given.items() if own)
         path = f"/runs?limit={limit}&cursor={cursor_of(sort, page[-1])}{more}"
         answer.headers["Link"] = f'<{path}>; rel="next"'
     return answer
-
-
-def _rows(page: Sequence[Summary], spark: int | None) -> bytes:
-    """Return the rows of some runs as JSON."""
-    return b"[" + b",".join(own.row(spark) for own in page) + b"]"
-
-
-def _changes(
-    api: ApiState, choice: Choice, listing: Listing[Summary], since: str, spark: int | None
-) -> Response:
-    """Return what is not as it was in an earlier listing."""
-    number = parse_mark(since, boot_of(api), listing)
-    changed = [own for own in listing.runs if number is None or own.number > number]
-    found = choice.of(changed)
-    gone = [] if number is None else gone_of(listing, number, changed, found)
-    head = {"since": mark_of(boot_of(api), listing), "all": number is None, "gone": gone}
-    body = encode(head)[:-1] + b',"runs":' + _rows(found, spark) + b"}"
-    return Response(body, media_type="application/json")
 
 
 async def _answer(view: RunView, make: Callable[[], Any]) -> Json:
@@ -121,9 +97,16 @@ async def delete_run(run: str, api: Api, confirm: Confirm = None) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/runs/{run}/health", summary="How a run is, and where it went wrong")
-async def run_health(view: View, api: Api) -> Json:
-    return await _answer(view, lambda: api.health(view))
+@router.get(
+    "/runs/{run}/health",
+    summary="How a run is, and where it went wrong",
+    response_class=Json,
+)
+async def run_health(view: View, api: Api, request: Request) -> Response:
+    tag = tag_of(api, view)
+    if has_tag(request, tag):
+        return unchanged(tag)
+    return tagged(await _answer(view, lambda: api.health(view)), tag)
 
 
 @router.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")

@@ -44,7 +44,7 @@ def _lost(api: Api) -> dict[str, str]:
 
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
 async def metrics_(api: Api) -> Response:
-    return Response(await api.metrics.get(), media_type=CONTENT_TYPE)
+    return Response(await api.metrics(), media_type=CONTENT_TYPE)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -1,6 +1,6 @@
 // How old what is shown is: a word that is never green, for an old green is the worst of all.
 
-import { clock, now, setClock, span } from "./time.js";
+import { clock, now, span } from "./time.js";
 
 const STALE_MS = 5000;
 
@@ -38,10 +38,6 @@ export class Freshness {
   stream(state) {
     this.streamState = state;
     this.changed();
-  }
-
-  hello({ now: time }) {
-    setClock(time);
   }
 
   token(wanted) {
@@ -85,10 +81,6 @@ export class Freshness {
       return { state: "stale", text: `stale${stale}`, kind: "bad" };
     if (state.from !== undefined && state.to !== undefined)
       return { state: "fixed", text: "fixed range", kind: "note" };
-    if (this.streamState === "crowded")
-      return { state: "live", text: "every 5 s: many tabs are open", kind: "note" };
-    if (this.streamState === "unread")
-      return { state: "live", text: "every 5 s: no stream gets here", kind: "note" };
     return { state: "live", text: `live · ${clock(now())}`, kind: "note" };
   }
 }

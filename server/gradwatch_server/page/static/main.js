@@ -16,11 +16,10 @@ import { runsPage } from "./views/runs.js";
 import { Schedule } from "./data/schedule.js";
 import { silencesPage } from "./views/silences.js";
 import { Stream } from "./data/stream.js";
-import { ageAll } from "./time.js";
+import { ageAll, setClock } from "./time.js";
 
-const EVERY_MS = 5000; // ages and liveness change without an event
 const HIDDEN_MS = 60000;
-const OVER_MS = 60000; // nothing comes but another attempt
+const OVER_MS = 5000; // nothing comes but another attempt
 const VIEWS = {
   alert: alertPage,
   rules: rulesPage,
@@ -125,19 +124,19 @@ class Page {
     this.stream?.close();
     this.stream = new Stream({
       run,
-      take: (name, data) => this.take(name, data),
+      take: (alert) => this.take(alert),
       changed: (now) => this.streamChanged(now),
     });
   }
 
-  take(name, data) {
-    if (name === "hello") this.freshness.hello(data);
-    this.view?.take?.(name, data);
+  take(alert) {
+    this.view?.take?.(alert);
     if (!this.isWaiting()) this.schedule.mark();
   }
 
   streamChanged(state) {
     this.freshness.stream(state);
+    if (state === "live" || state === "crowded" || state === "unread") this.readClock();
     if (state === "live") {
       // The first time the page itself was just read; after that another version may be served.
       if (this.wasLive) this.freshness.checkVersion();
@@ -147,18 +146,19 @@ class Page {
     if (state === "refused") getJson("/runs", { limit: 1 }).catch(() => {}); // says what it wants
   }
 
+  async readClock() {
+    try {
+      setClock((await getJson("/healthz")).now);
+    } catch {
+      // gone again
+    }
+  }
+
   tick() {
     const state = this.stream?.state;
     const at = performance.now();
-    const every_ms = this.view?.isOver?.() ? OVER_MS : EVERY_MS;
-    if (
-      !this.isWaiting() &&
-      state !== "gone" &&
-      state !== "hidden" &&
-      at - this.schedule.began_ms > every_ms
-    ) {
-      this.schedule.mark();
-    }
+    const isDue = !this.view?.isOver?.() || at - this.schedule.began_ms > OVER_MS;
+    if (isDue && !this.isWaiting() && state !== "gone" && state !== "hidden") this.schedule.mark();
     // A tab that nobody sees still says in its title and icon how it is.
     if (document.hidden && !this.isWaiting() && at - this.schedule.began_ms > HIDDEN_MS) {
       this.schedule.began_ms = at;

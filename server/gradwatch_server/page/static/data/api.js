@@ -105,7 +105,7 @@ export function dropAhead() {
 
 function ask(path, settings) {
   return fetch(path, {
-    cache: "no-store",
+    cache: "no-cache", // the browser asks with the tag of what it has, which costs little
     signal: AbortSignal.timeout(ANSWER_MS),
     ...settings,
     headers: { ...authorization(), ...settings.headers },
@@ -119,6 +119,7 @@ function takeBegun(path) {
 }
 
 async function request(path, settings = {}) {
+  const used = token;
   let answer;
   try {
     answer = await (takeBegun(path) ?? ask(path, settings));
@@ -127,7 +128,8 @@ async function request(path, settings = {}) {
   }
   if (answer.ok) return answer;
   const problem = new ApiError(answer.status, await sentence(answer));
-  if (answer.status === 401) for (const listener of listeners) listener(problem);
+  // One that was asked with the token before says nothing about this one.
+  if (answer.status === 401 && used === token) for (const listener of listeners) listener(problem);
   throw problem;
 }
 

@@ -4,13 +4,13 @@ import { ApiError, authorization, pathOf } from "./api.js";
 
 const SILENT_MS = 35000; // the aggregator says something every 15 s
 const HIDDEN_MS = 20000; // a browser has six connections to one origin, for all its tabs
-const MOST_STREAMS = 3; // of one browser; a further tab asks now and then
+const MOST_STREAMS = 3; // of one browser; a further tab sees alerts at its next look
 const DELAYS_MS = [500, 1000, 2000, 4000, 8000, 15000, 30000];
 
 /**
  * Split what arrives into server-sent events.
  *
- * @returns {(text: string) => {id: string|null, event: string, data: string}[]}
+ * @returns {(text: string) => {id: string|null, data: string}[]}
  */
 export function eventParser() {
   let rest = "";
@@ -22,22 +22,22 @@ export function eventParser() {
 }
 
 function parseEvent(block) {
-  const found = { id: null, event: "message", data: "" };
+  const found = { id: null, data: "" };
   for (const line of block.split("\n")) {
     const colon = line.indexOf(":");
     if (colon < 1) continue; // a comment
     const value = line.slice(colon + 1).replace(/^ /, "");
     const field = line.slice(0, colon);
     if (field === "data") found.data += (found.data ? "\n" : "") + value;
-    else if (field in found) found[field] = value;
+    else if (field === "id") found.id = value;
   }
   return found;
 }
 
-/** One stream for a tab that is seen; `take` gets its events, `changed` each new state. */
+/** One stream for a tab that is seen; `take` gets its alerts, `changed` each new state. */
 export class Stream {
   /**
-   * @param {{run: string|null, take: (name: string, data: any) => void,
+   * @param {{run: string|null, take: (alert: any) => void,
    *   changed: (state: string) => void}} settings states: connecting, live, gone, hidden, crowded,
    *   refused (by the token), unread (this browser, or something before the aggregator, has none)
    */
@@ -147,7 +147,7 @@ export class Stream {
   async read(signal) {
     const headers = { ...authorization(), Accept: "text/event-stream" };
     if (this.cursor !== null) headers["Last-Event-ID"] = this.cursor;
-    const path = pathOf("/alerts/stream", { run: this.run, ticks: "true", silenced: "true" });
+    const path = pathOf("/alerts/stream", { run: this.run, silenced: "true" });
     const answer = await fetch(path, { headers, signal, cache: "no-store" });
     if (!answer.ok) throw new ApiError(answer.status, "");
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -162,19 +162,16 @@ export class Stream {
     }
   }
 
-  pass({ id, event, data }) {
+  pass({ id, data }) {
     if (id !== null) this.cursor = id;
     try {
-      const told = JSON.parse(data);
-      // From here on nothing is missed, also if the connection breaks before the first alert.
-      if (event === "hello" && this.cursor === null) this.cursor = String(told.cursor);
-      this.take(event === "message" ? "alert" : event, told);
+      this.take(JSON.parse(data));
     } catch (error) {
       console.error("an event of the stream", error);
     }
   }
 
-  // Somebody who answers, but with no stream, is asked now and then instead.
+  // Somebody who answers, but with no stream, is asked for alerts as for all else.
   fail(state = "gone") {
     if (this.closed) return;
     const delay_ms =

@@ -31,8 +31,7 @@ export function alertPage(page, state) {
     name: "alert",
     elements: [body],
     refresh,
-    take: (name, data) =>
-      name === "alert" && data.id === state.alert && draw({ ...found, ...data }),
+    take: (alert) => alert.id === state.alert && draw({ ...found, ...alert }),
     redraw: () => curves?.redraw(),
     close: () => curves?.close(),
     title: () =>

@@ -16,7 +16,6 @@ import { healthQuestion, RUN_CURVES } from "../data/questions.js";
 import { HeatSource, SeriesSource } from "../data/rundata.js";
 import { askToDelete } from "../dialogs/removal.js";
 import { Verdict } from "../panels/verdict.js";
-import { setClock } from "../time.js";
 import { markOf, OVER, RUN_SERIES } from "../words.js";
 
 const SLOW_MS = 5000; // what changes seldom, or says little by the step
@@ -97,7 +96,6 @@ export function runPage(page, state) {
     const health = await getJson(...healthQuestion(run, attempt));
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
-    if (health.now) setClock(health.now);
     verdict.show(health); // the answer first, then the pictures that prove it
     reached("verdict");
     await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
@@ -182,10 +180,9 @@ export function runPage(page, state) {
   }
 
   // An alert comes by the stream before the next look: it is drawn at once.
-  function take(name, data) {
-    if (name !== "alert" || data.run !== run || (attempt !== undefined && data.attempt !== attempt))
-      return;
-    found.alerts = [data, ...found.alerts.filter((alert) => alert.id !== data.id)];
+  function take(alert) {
+    if (alert.run !== run || (attempt !== undefined && alert.attempt !== attempt)) return;
+    found.alerts = [alert, ...found.alerts.filter((other) => other.id !== alert.id)];
     slow_at = -Infinity;
     tell();
     drawAlerts();

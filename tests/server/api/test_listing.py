@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.api.summaries import Summaries, Summary
+from gradwatch_server.api import listing as listing_module
+from gradwatch_server.api.listing import RunListing, Summary
+from gradwatch_server.api.revisions import Revisions
 from gradwatch_wire import Bye
 
 
 def by_name(found: tuple[Summary, ...]) -> dict[str, Summary]:
     return {own.view.name: own for own in found}
+
+
+def listing_of(running: Any) -> RunListing:
+    return RunListing(running.engine, Revisions(running.engine))
 
 
 def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
@@ -28,17 +34,17 @@ def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
     running.shows("busy", attempt=2)
 
     async def scenario() -> None:
-        summaries = Summaries(running.engine)
-        before = by_name(await summaries.all())
-        while (again := by_name(await summaries.all())) != before:  # not all was published yet
+        listing = listing_of(running)
+        before = by_name(await listing.all())
+        while (again := by_name(await listing.all())) != before:  # not all was published yet
             before = again
         busy.steps(1, 2.0)
         running.shows("busy", frames=1)
-        after = by_name(await summaries.all())
+        after = by_name(await listing.all())
 
         assert after["quiet"] is before["quiet"]
         assert after["busy"] is not before["busy"]
-        assert [own.view.name for own in summaries.newest] == ["busy", "quiet"]
+        assert list(after) == ["busy", "quiet"]
 
     asyncio.run(scenario())
 
@@ -50,16 +56,58 @@ def test_time_alone_changes_what_is_said_of_a_silent_run(start: Any, peers: Any)
     view = running.shows("gpt", frames=1)
 
     async def scenario() -> tuple[dict[str, int], dict[str, int]]:
-        summaries = Summaries(running.engine)
-        (before,) = await summaries.all()
+        listing = listing_of(running)
+        (before,) = await listing.all()
         # Ten seconds later, for all that a reader can tell.
         ranks = tuple(replace(rank, last_ns=rank.last_ns - 10**10) for rank in view.ranks)
         running.engine.published.last_seen.clear()
         running.engine.published.runs = MappingProxyType({"gpt": replace(view, ranks=ranks)})
-        (after,) = await summaries.all()
+        (after,) = await listing.all()
         return dict(before.ranks), dict(after.ranks)
 
     assert asyncio.run(scenario()) == ({"alive": 1}, {"silent": 1})
+
+
+def test_a_listing_is_built_once_for_all_who_ask(
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S31: and not again before something changes; the next one waits for its share of time."""
+    running = start()
+    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+    running.shows("gpt", frames=1)
+    running.engine.stop()
+    built: list[str] = []
+
+    def counted(view: Any, *rest: Any) -> Summary:
+        built.append(view.name)
+        return sum_up(view, *rest)
+
+    sum_up = listing_module._sum_up
+    monkeypatch.setattr(listing_module, "_sum_up", counted)
+
+    async def scenario() -> None:
+        listing = listing_of(running)
+        answers = await asyncio.gather(*(listing.all() for _ in range(50)))
+        assert all(answer is answers[0] for answer in answers)
+        assert await listing.all() is answers[0]
+
+    asyncio.run(scenario())
+    assert built == ["gpt"]
+
+
+def test_who_goes_away_takes_the_listing_from_nobody(start: Any, peers: Any) -> None:
+    running = start()
+    peers(running.endpoint, run="gpt").attach()
+    running.shows("gpt")
+
+    async def scenario() -> None:
+        listing = listing_of(running)
+        gone, stays = (asyncio.create_task(listing.all()) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert [own.view.name for own in await stays] == ["gpt"]
+
+    asyncio.run(scenario())
 
 
 def test_runs_come_in_pages(service: Any, peers: Any) -> None:

@@ -1,0 +1,157 @@
+"""All runs in short, as `/runs` and `/metrics` show them: built once for each revision."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gradwatch_server.api.problems import encode
+from gradwatch_server.api.revisions import Revisions
+from gradwatch_server.api.run_rows import describe_row
+from gradwatch_server.core.views.health import health
+from gradwatch_server.core.views.ranks import LastSeen
+from gradwatch_server.core.views.runs import shorten
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.view import EngineView
+from gradwatch_wire.health import AlertState, Phase, Status
+
+SLICE: Final = 50
+"""Runs that are summed up before others get their turn."""
+
+SHARE: Final = 0.1
+"""Time of the event loop that listings may take, however often somebody asks."""
+
+MAX_REST_S: Final = 1.0
+"""Longest time between two listings, however long one takes."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """A run in short.
+
+    Args:
+        view: The snapshot of the run.
+        number: The revision.
+        encoded: The row of `/runs`, JSON.
+        phase: The phase of its life.
+        status: The status.
+        score: The last health score, None without.
+        lowest_score: The lowest one of the window, None without.
+        norm: The last gradient norm over all layers and ranks, None if it is not known.
+        nonfinite_steps: Steps of the window whose gradient norm was NaN or Inf.
+        usual_step_time_s: Median of the newest gaps between steps, None while they are too few.
+        ranks: State to the number of ranks in it.
+        firing: Severity to the number of alerts that fire.
+        rules: Rule and severity to the number of alerts that fire.
+    """
+
+    view: RunView
+    number: int
+    encoded: bytes
+    phase: Phase
+    status: Status
+    score: float | None
+    lowest_score: float | None
+    norm: float | None
+    nonfinite_steps: int
+    usual_step_time_s: float | None
+    ranks: Mapping[str, int]
+    firing: Mapping[str, int]
+    rules: Mapping[tuple[str, str], int]
+    _with_curve: tuple[int, bytes] | None = field(init=False, default=None)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Key by which the run last heard of comes last."""
+        return self.view.updated_ns, self.view.name
+
+    @property
+    def step(self) -> int:
+        """The step of its last frame, -1 without."""
+        return -1 if self.view.frame is None else self.view.frame.step
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is expected of it."""
+        return self.phase not in (Phase.WAITING, Phase.RUNNING)
+
+    def row(self, spark: int | None) -> bytes:
+        """Return the row of `/runs`, JSON; with a curve of so many values, if that is given."""
+        if spark is None:
+            return self.encoded
+        if self._with_curve is None or self._with_curve[0] != spark:
+            described = describe_row(self.view, self.encoded, self.firing, spark)
+            self._with_curve = spark, encode(described)
+        return self._with_curve[1]
+
+
+class RunListing:
+    """The runs of an engine in short, for one event loop.
+
+    Args:
+        engine: Publishes the snapshots.
+        revisions: Their numbers.
+    """
+
+    def __init__(self, engine: EngineView, revisions: Revisions) -> None:
+        self._engine = engine
+        self._revisions = revisions
+        self._kept: dict[str, Summary] = {}
+        self._runs: tuple[Summary, ...] = ()
+        self._number = -1
+        self._building = asyncio.Lock()
+        self._began_s = 0.0
+        self._not_before_s = 0.0
+
+    async def all(self) -> tuple[Summary, ...]:
+        """Return all runs as they are after this call, the last one heard of first."""
+        asked_s = time.monotonic()
+        async with self._building:
+            if self._began_s <= asked_s and self._number != self._revisions.newest():
+                await asyncio.sleep(self._not_before_s - time.monotonic())
+                await self._build()
+        return self._runs
+
+    async def _build(self) -> None:
+        self._began_s = time.monotonic()
+        number, published = self._revisions.newest(), self._engine.published
+        found: dict[str, Summary] = {}
+        for count, (name, view) in enumerate(published.runs.items(), 1):
+            before, own = self._kept.get(name), self._revisions.of(view)
+            if before is None or before.number != own:
+                now_ns = self._engine.clock.now_ns()
+                before = _sum_up(view, own, published.last_seen, now_ns, published.fault)
+            found[name] = before
+            if not count % SLICE:
+                await asyncio.sleep(0)
+        self._kept, self._number = found, number
+        self._runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
+        now_s = time.monotonic()
+        self._not_before_s = now_s + min((now_s - self._began_s) * (1 / SHARE - 1), MAX_REST_S)
+
+
+def _sum_up(
+    view: RunView, number: int, last_seen: LastSeen, now_ns: int, fault: str | None
+) -> Summary:
+    """Return a run in short at this moment."""
+    report = health(view, last_seen, now_ns, fault)
+    firing = [own for own in report["alerts"]["items"] if own["state"] == AlertState.FIRING]
+    return Summary(
+        view=view,
+        number=number,
+        encoded=encode(shorten(view, report)),
+        phase=report["phase"],
+        status=report["status"],
+        score=report["score"]["last"],
+        lowest_score=report["score"]["min"],
+        norm=report["gradient_norm"]["last"],
+        nonfinite_steps=report["gradient_norm"]["nonfinite_steps"],
+        usual_step_time_s=report["usual_step_time_s"],
+        ranks=Counter(rank["state"] for rank in report["ranks"]),
+        firing=Counter(own["severity"] for own in firing),
+        rules=Counter((own["rule"], own["severity"]) for own in firing),
+    )
