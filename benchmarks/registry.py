@@ -97,12 +97,6 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         pages=("reliability.md",),
         options={"quick": False, "only": "", "write": False},
     ),
-    "page": Benchmark(
-        module="page",
-        figures="the page in Chromium: first picture, bytes; curves of a long run",
-        pages=("costs.md",),
-        options={"quick": False, "rounds": 9, "write": False},
-    ),
     "alerts": Benchmark(
         module="alerts.evaluate",
         figures="faults found and false alarms on recorded trainings, beside rules used elsewhere",

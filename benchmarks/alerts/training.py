@@ -19,8 +19,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 Batch: TypeAlias = tuple[Tensor, ...]
-Schedule: TypeAlias = Callable[[float], float]
-"""From the share of the run that is over, 0 to 1, to what the learning rate is multiplied by."""
 
 
 class Training(ABC):

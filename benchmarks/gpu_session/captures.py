@@ -1,4 +1,4 @@
-"""Stage 8: collections just before a capture, and hooks inside it.
+"""Stage 7: collections just before a capture, and hooks inside it.
 
 A capture in mode "global" fails if any thread makes a call that is not allowed meanwhile. Each part
 is first done without gradwatch: what fails then says nothing.

@@ -15,7 +15,7 @@ from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import NOT_THERE, Rows
 
 ROUNDS: Final = 20
-TOOLS: Final = ("ncu", "compute-sanitizer", "nvidia-smi")
+TOOLS: Final = ("compute-sanitizer", "nvidia-smi")
 PACKAGES: Final = ("triton", "pytest", "hypothesis", "pytest-timeout")
 
 

@@ -7,14 +7,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.gpu_session.aims import Aim
 from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import Rows
-
-MAX_VARIANTS: Final = 1
-"""New binaries that a set of layers may need after `attach`: none."""
 
 
 def run(device: Device, rows: Rows) -> None:

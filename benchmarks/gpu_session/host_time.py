@@ -1,4 +1,4 @@
-"""Stage 5: microseconds of `collect()` on the host, and its calls into CUDA by kind and thread."""
+"""Stage 4: microseconds of `collect()` on the host, and its calls into CUDA by kind and thread."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from gradwatch_wire.columns import MEASURED_COLUMNS
 SIZES = (1, 4097, 100_000, 2_000_000, 8)
 
 
-def main(device: str, scale: int = 1) -> None:
+def main(device: str) -> None:
     """Measure."""
-    made = [torch.ones(scale * size + 1, device=device)[1:] for size in SIZES]
+    made = [torch.ones(size + 1, device=device)[1:] for size in SIZES]
     made[2] = made[2].bfloat16()
     found = statistics(made, MEASURED_COLUMNS)
     slots = NormSlots(Expected(each.device, (each.dtype,), 4 * each.numel()) for each in made)
@@ -27,4 +27,4 @@ def main(device: str, scale: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:3]))
+    main(sys.argv[1])

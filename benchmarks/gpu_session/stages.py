@@ -26,7 +26,6 @@ STAGES: Final = (
     Stage("the numbers are right, the tests pass", "correctness", 150),
     Stage("what is compiled, and when", "compilation", 60),
     Stage("time on the device", "device_time", 120),
-    Stage("hardware counters of one launch", "counters", 60),
     Stage("time on the host, and the calls into CUDA by thread", "host_time", 60),
     Stage("a training step of GPT-2 124M", "step_time", 180),
     Stage("no wait for the device", "waits", 40),

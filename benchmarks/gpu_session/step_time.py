@@ -1,4 +1,4 @@
-"""Stage 6: a step of GPT-2 124M, eager and compiled, with and without gradwatch, in turn."""
+"""Stage 5: a step of GPT-2 124M, eager and compiled, with and without gradwatch, in turn."""
 
 from __future__ import annotations
 

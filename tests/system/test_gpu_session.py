@@ -18,7 +18,6 @@ import torch
 
 from benchmarks.gpu_session.aims import HELD, MISSED, NOT_MEASURED, Aim, verdicts
 from benchmarks.gpu_session.calls import OTHER, SENDER, TRAINING, Event, by_thread
-from benchmarks.gpu_session.counters import table
 from benchmarks.gpu_session.rows import Rows, read
 from benchmarks.gpu_session.session import DONE, OVER, Session, limit_s
 from benchmarks.gpu_session.stages import STAGES
@@ -194,22 +193,6 @@ def test_calls_are_counted_by_the_thread_that_made_them() -> None:
     assert found[TRAINING] == Counter({"launches": 2, "copies": 1})
     assert found[SENDER] == Counter({"event queries": 2})
     assert found[OTHER] == Counter({"waits": 1})
-
-
-def test_the_table_of_ncu_is_read_among_what_else_it_prints() -> None:
-    """Numbers have commas; metrics that nobody asked for are passed over."""
-    text = (
-        "==PROF== Connected\ntriton [0.0]\n"
-        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
-        '"0","reduce(int)","launch__registers_per_thread","register/thread","74"\n'
-        '"0","reduce(int)","gpu__time_duration.sum","nsecond","113,920"\n'
-        '"0","reduce(int)","something else","%","1"\n'
-    )
-
-    assert table(text) == [
-        ("reduce: registers per thread", 74.0, "register/thread"),
-        ("reduce: duration", 113920.0, "nsecond"),
-    ]
 
 
 def test_the_word_about_the_debug_mode_leaves_the_mode_as_it_was(

@@ -7,7 +7,6 @@ import { Chart } from "../charts/chart.js";
 import { button, element, printable, setText } from "../element.js";
 import { HeatPanel } from "../heatmap/panel.js";
 import { LayerPanel } from "../panels/layer.js";
-import { reached } from "../milestones.js";
 import { whole } from "../numbers.js";
 import { Beside } from "../panels/beside.js";
 import { Panel } from "../panels/panel.js";
@@ -97,7 +96,6 @@ export function runPage(page, state) {
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
     verdict.show(health); // the answer first, then the pictures that prove it
-    reached("verdict");
     await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
     const isFirst = told === null;
     await loadSlow(); // after the pictures, which it would keep waiting
@@ -141,7 +139,6 @@ export function runPage(page, state) {
   async function loadCells() {
     await heat.load(page.state);
     drawCells();
-    if (heat.cells.columns) reached("heatmap");
   }
 
   function drawCells() {
