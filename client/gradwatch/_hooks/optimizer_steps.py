@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -15,24 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults, tell
+from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
-
-
-class StepListener(Protocol):
-    """What is told of an optimizer's steps."""
-
-    def begin_step(
-        self,
-        optimizer: int,
-        *,
-        has_closure: bool,
-        is_nested: Callable[[], bool],
-        is_artificial: Callable[[], bool],
-    ) -> None:
-        """Note that `step` of an optimizer begins."""
-
-    def end_step(self, optimizer: int) -> None:
-        """Note that it has returned."""
 
 
 class OptimizerSteps:
@@ -40,7 +24,7 @@ class OptimizerSteps:
 
     Args:
         optimizers: Unwrapped ones; see `unwrapped`. One that is replaced is replaced there, too.
-        listener: Told of their steps by number; held weakly.
+        windows: Told of their steps by number; held weakly.
         faults: Where errors are noted; nothing is raised into the step.
         watched: Returns the identities of all watched parameters.
     """
@@ -48,14 +32,14 @@ class OptimizerSteps:
     def __init__(
         self,
         optimizers: list[Optimizer],
-        listener: StepListener,
+        windows: StepWindows,
         faults: Faults,
         watched: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self._optimizers = optimizers
         self._watched = watched
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._listener: Callable[[], StepListener | None] = weakref.ref(listener)
+        self._listener: Callable[[], StepWindows | None] = weakref.ref(windows)
         self._faults = faults
         self._handles = [
             self._around(number, optimizer) for number, optimizer in enumerate(optimizers)

@@ -10,11 +10,15 @@ takes a number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.window import Window
-from gradwatch._recording.window_recorder import SkippedSteps, WindowRecorder
 from gradwatch_wire.names import Point
+
+if TYPE_CHECKING:
+    from gradwatch._recording.recorder import Recorder
 
 
 class StepWindows:
@@ -30,11 +34,11 @@ class StepWindows:
 
     def __init__(
         self,
-        recorder: WindowRecorder,
+        recorder: Recorder,
         steps: StepCounter,
         num_optimizers: int,
         is_training: Callable[[], bool],
-        skipped: SkippedSteps,
+        skipped: LossScale,
     ) -> None:
         self._recorder = recorder
         self._steps = steps

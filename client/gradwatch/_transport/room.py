@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import threading
 from pathlib import Path
@@ -36,7 +35,7 @@ def check_descriptors() -> None:
     Raises:
         ValueError: If too few descriptors are free.
     """
-    if (free := _num_free(DESCRIPTORS)) < DESCRIPTORS:
+    if (free := _num_free()) < DESCRIPTORS:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         msg = (
             f"file descriptors: {DESCRIPTORS} are needed, {free} of {limit} are free; raise the "
@@ -45,39 +44,17 @@ def check_descriptors() -> None:
         raise ValueError(msg)
 
 
-def _num_free(enough: int) -> int:
-    """Return how many descriptors can be opened; where that has to be tried, up to *enough*."""
+def _num_free() -> int:
+    """Return how many descriptors can be opened."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # Nothing is opened for it: what is open for a moment may be what the training lacks then.
+    # One of those that are listed is that of the list.
     try:
-        # Nothing is opened for it: what is open for a moment may be what the training lacks then.
-        # One of those that are listed is that of the list.
-        taken = sum(int(own.name) < limit for own in Path("/proc/self/fd").iterdir())
-        return limit - taken + 1
-    except OSError:
-        return _num_opened(enough)
-
-
-def _num_opened(enough: int) -> int:
-    """Return how many descriptors could be opened just now, up to *enough*."""
-    opened: list[int] = []
-    try:
-        # Pipes: they need no file that may be missing, and no permission.
-        while len(opened) < enough:
-            opened += os.pipe()
-    except OSError:
-        opened += _one_more()
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    return len(opened)
-
-
-def _one_more() -> list[int]:
-    """Return one more descriptor where a pipe takes two, if there is one."""
-    try:
-        return [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
-    except OSError:
-        return []
+        return limit - sum(int(own.name) < limit for own in Path("/dev/fd").iterdir()) + 1
+    except FileNotFoundError:  # a system that does not list them
+        return limit
+    except OSError:  # there is none left to list them with
+        return 0
 
 
 def _num_started(enough: int) -> int:

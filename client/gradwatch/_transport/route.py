@@ -108,13 +108,9 @@ class Route:
         """Look at what never answered, for `describe`."""
         self._peer = self._peer or look_at(self.endpoint)
 
-    def silent_s(self, now_s: float) -> float | None:
-        """Return the seconds since the last answer, None if there was none."""
-        return None if self._answered_s is None else max(0.0, now_s - self._answered_s)
-
     def describe(self, now_s: float) -> str:
         """Say why records are left."""
-        ago_s = self.silent_s(now_s)
+        ago_s = None if self._answered_s is None else now_s - self._answered_s
         if ago_s is not None and ago_s < CLOSE_S:  # while it closed
             how = f"had not stored them in the {CLOSE_S:g} s that close() waits"
             return f"the aggregator answered {ago_s:.1f} s ago, but {how}"

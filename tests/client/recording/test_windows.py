@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,6 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from gradwatch._faults import Faults
 from gradwatch._hooks.backward import BackwardPasses
 from gradwatch._hooks.optimizer_steps import OptimizerSteps
+from gradwatch._recording.loss_scale import LossScale
+from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Point
@@ -110,7 +112,11 @@ class Loop:
         self.norms = Norms(list(optimizers))
         self.model = model
         self.windows = StepWindows(
-            self.norms, StepCounter(len(optimizers)), len(optimizers), self._is_training, self.norms
+            cast(Recorder, self.norms),
+            StepCounter(len(optimizers)),
+            len(optimizers),
+            self._is_training,
+            cast(LossScale, self.norms),
         )
         self.passes = BackwardPasses(self.windows.end_pass, self.faults)
         for number, optimizer in enumerate(optimizers):
