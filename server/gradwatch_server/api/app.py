@@ -24,7 +24,7 @@ from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.engine.view import EngineView
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.store import AlertEventReader
@@ -49,7 +49,7 @@ class ApiParts:
 
 
 def make_app(
-    engine: EngineView,
+    engine: Engine,
     alert_events: AlertEventReader,
     alert_stream: AlertStream,
     parts: ApiParts | None = None,

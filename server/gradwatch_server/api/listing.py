@@ -16,7 +16,7 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import shorten
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.engine.view import EngineView
+from gradwatch_server.engine.engine import Engine
 from gradwatch_wire.health import AlertState, Phase, Status
 
 SLICE: Final = 50
@@ -97,7 +97,7 @@ class RunListing:
         revisions: Their numbers.
     """
 
-    def __init__(self, engine: EngineView, revisions: Revisions) -> None:
+    def __init__(self, engine: Engine, revisions: Revisions) -> None:
         self._engine = engine
         self._revisions = revisions
         self._kept: dict[str, Summary] = {}

@@ -9,7 +9,7 @@ from typing import Final
 
 from gradwatch_server.core.views.ranks import SILENT_AFTER_S
 from gradwatch_server.core.views.snapshot import RankView, RunView
-from gradwatch_server.engine.view import EngineView
+from gradwatch_server.engine.engine import Engine
 from gradwatch_wire.health import RankState
 
 SILENCE_EVERY_S: Final = 1.0
@@ -42,7 +42,7 @@ class Revisions:
         engine: Publishes the snapshots.
     """
 
-    def __init__(self, engine: EngineView) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._shown: dict[str, _Shown] = {}
         self._number = 0

@@ -24,8 +24,8 @@ from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.commands import Command, CommandError
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.engine.view import EngineView
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.series.history import History
 from gradwatch_server.storage.store import AlertEventReader
@@ -54,7 +54,7 @@ class ApiState:
         stream_limit: The open streams.
     """
 
-    engine: EngineView
+    engine: Engine
     alert_events: AlertEventReader
     alert_stream: AlertStream
     revisions: Revisions

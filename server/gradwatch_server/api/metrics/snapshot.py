@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradwatch_server.api.listing import RunListing, Summary
-from gradwatch_server.engine.view import EngineView
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.status import TargetStatus
 
@@ -25,7 +25,7 @@ class Snapshot:
         targets: How each target of notifications is.
     """
 
-    engine: EngineView
+    engine: Engine
     refused: Mapping[str, int]
     data: Path | None
     runs: Sequence[Summary]
@@ -34,7 +34,7 @@ class Snapshot:
 
 
 async def take_snapshot(
-    engine: EngineView,
+    engine: Engine,
     listing: RunListing,
     refused: Mapping[str, int],
     data: Path | None,
