@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -80,12 +79,7 @@ class LoggedBudgets(BaseModel):
     )
 
     @classmethod
-    def from_log(cls, plain: Mapping[str, Any]) -> LoggedBudgets:
-        """Return budgets as another version may have written them into the log.
-
-        What it does not say was not limited then; what is not known here is left out.
-        """
-        given = {name: plain.get(name) for name in cls.model_fields}
-        known = {name: own for name, own in given.items() if isinstance(own, int | float)}
-        values: dict[str, Any] = dict.fromkeys(given, UNLIMITED) | known
+    def unlimited(cls) -> LoggedBudgets:
+        """Return what is in force before the log has budgets."""
+        values: dict[str, Any] = dict.fromkeys(cls.model_fields, UNLIMITED)
         return LoggedBudgets.model_construct(**values)

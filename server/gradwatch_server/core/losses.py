@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.packing import pack_integer
 
 MAX_RANGES: Final = 32
@@ -118,4 +117,4 @@ class Losses:
     @classmethod
     def from_state_dict(cls, state: Iterable[Mapping[str, Any]]) -> Self:
         """Return what `state_dict` described."""
-        return cls(LostRange(**known_fields(LostRange, own)) for own in state)
+        return cls(LostRange(**own) for own in state)

@@ -181,7 +181,7 @@ class Run:
             state["created_ns"],
             num_stored=int(state["num_stored"]),
             num_lost=int(state["num_lost"]),
-            alert_budget=AlertBudget.from_state_dict(state.get("alert_budget", {})),
+            alert_budget=AlertBudget.from_state_dict(state["alert_budget"]),
         )
 
 

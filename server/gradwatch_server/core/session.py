@@ -224,8 +224,12 @@ class Session:
             "losses": self.losses.state_dict(),
             "counters": [pack_integer(getattr(self, name)) for name in _COUNTERS],
             "manifests": [
-                [number, layouts.number(own.layout), own.ordered]
-                + ([] if own.idle is None else [own.idle.state_dict()])
+                [
+                    number,
+                    layouts.number(own.layout),
+                    own.ordered,
+                    None if own.idle is None else own.idle.state_dict(),
+                ]
                 for number, own in self.manifests.items()
             ],
         }
@@ -239,15 +243,11 @@ class Session:
         session = cls(state["id"], hello, attempt, state["last_ns"], RankState(state["state"]))
         for name, value in zip(_COUNTERS, state["counters"], strict=True):
             setattr(session, name, int(value))
-        for name in _PROGRESS:
+        for name in (*_PROGRESS, *_LIVENESS):
             setattr(session, name, state[name])
-        for name in _LIVENESS:
-            setattr(session, name, state.get(name, getattr(session, name)))
-        if session.state is RankState.ENDED and session.reason == EXCEPTION:
-            session.state = RankState.FAILED  # which earlier versions did not tell apart
-        session.losses = Losses.from_state_dict(state.get("losses", ()))
-        for number, layout, ordered, *later in state["manifests"]:
-            idle = Idle.from_state_dict(later[0]) if later else None
+        session.losses = Losses.from_state_dict(state["losses"])
+        for number, layout, ordered, saved_idle in state["manifests"]:
+            idle = None if saved_idle is None else Idle.from_state_dict(saved_idle)
             session.declare(number, DeclaredManifest(layouts[layout], ordered, idle))
         return session
 

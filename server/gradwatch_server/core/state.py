@@ -49,7 +49,7 @@ class State:
         self.runs: dict[str, Run] = {}
         self.sessions: dict[bytes, Session] = {}
         self.rules = rules or Rules()
-        self.budgets = LoggedBudgets.from_log({})
+        self.budgets = LoggedBudgets.unlimited()
         self.silences = Silences()
         self.forgotten: dict[str, int] = {}  # run -> its last attempt
         self.window_steps = window_steps
@@ -158,9 +158,9 @@ class State:
     def _put_in_force(self, body: RulesSet | BudgetsSet) -> None:
         match body:
             case RulesSet(rules):
-                self.rules = Rules.from_log(rules)
+                self.rules = Rules.model_validate(rules)
             case BudgetsSet(budgets):
-                self.keep_to(LoggedBudgets.from_log(budgets))
+                self.keep_to(LoggedBudgets.model_construct(**budgets))
 
     def _change_session(self, body: Opened | Gap | Lost, now_ns: int) -> Iterator[Alert]:
         match body:

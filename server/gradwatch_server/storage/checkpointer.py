@@ -145,8 +145,9 @@ class Checkpointer:
         for name in behind.keys() & state.runs.keys():
             self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
         self._windows.touch(state.runs)
-        state.rules = Rules.from_log(rules)
-        state.keep_to(LoggedBudgets.from_log(budgets))
+        state.rules = Rules.model_validate(rules)
+        if budgets:
+            state.keep_to(LoggedBudgets.model_construct(**budgets))
         state.silences.replace(silences)
         self._settings.begin(self._position, state.silences.state_dict())
         return state

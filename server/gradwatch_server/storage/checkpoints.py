@@ -19,15 +19,11 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.chunked_rows import NEWEST_CHUNKS, Source
 from gradwatch_server.core.frames.window import Chunk
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.run import Run
 from gradwatch_server.storage.store import RunSave, SavedChunk, SavedRun, SavedState, StorageError
 
 logger = logging.getLogger(__name__)
-
-FORMAT: Final = 1
-"""Of what is saved. A reader knows all that came before; what came after it leaves alone."""
 
 _CHECKSUM_BYTES: Final = 4
 
@@ -154,7 +150,7 @@ def _position_of(plain: Any) -> Position:
     if not isinstance(plain, dict):
         msg = f"a position is a map, and not {type(plain).__name__}"
         raise ValueError(msg)
-    return Position(**known_fields(Position, plain))
+    return Position(**plain)
 
 
 def _load_part(saved: SavedState, name: str) -> Any:
@@ -272,7 +268,7 @@ def _encode_chunk(attempt: int, number: int, chunk: Chunk) -> SavedChunk:
 
 
 def _encode(plain: Any) -> bytes:
-    body: bytes = msgpack.packb([FORMAT, plain])
+    body: bytes = msgpack.packb(plain)
     return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little") + body
 
 
@@ -286,8 +282,4 @@ def _decode(saved: bytes) -> Any:
     if zlib.crc32(body) != int.from_bytes(saved[:_CHECKSUM_BYTES], "little"):
         msg = f"{len(saved)} bytes have another checksum"
         raise DamagedError(msg)
-    version, plain = msgpack.unpackb(body, strict_map_key=False)
-    if version > FORMAT:
-        msg = f"it has format {version}, this gradwatch reads up to {FORMAT}"
-        raise DamagedError(msg)
-    return plain
+    return msgpack.unpackb(body, strict_map_key=False)

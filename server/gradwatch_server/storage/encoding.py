@@ -34,7 +34,6 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import (
     SEQUENCED,
@@ -163,7 +162,7 @@ def decode_entry(encoded: EncodedEntry) -> Entry:
     """Return the entry that was encoded.
 
     Raises:
-        Exception: Of any kind if it is damaged, or of a newer version.
+        Exception: Of any kind if it is damaged.
     """
     # What a damaged row holds may be of another type than it should be; it fails on the way.
     session, payload = cast("bytes", encoded.session), cast("bytes", encoded.payload)
@@ -209,7 +208,7 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
 
 def _decode_request(kind: int, payload: bytes) -> Request:
     if kind == _ACKNOWLEDGED:
-        return Acknowledged(**known_fields(Acknowledged, json.loads(payload)))
+        return Acknowledged(**json.loads(payload))
     if kind == _SILENCE_ADDED:
-        return SilenceAdded(Silence(**known_fields(Silence, json.loads(payload))))
+        return SilenceAdded(Silence(**json.loads(payload)))
     return SilenceRemoved(payload.decode())

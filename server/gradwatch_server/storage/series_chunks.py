@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from gradwatch_server.series.chunk import Chunk
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.series.columns import RUN_TABLE
 from gradwatch_server.series.encoding import (
     DamagedChunkError,
     decode_arrays,
@@ -61,8 +61,7 @@ def decode_chunk(facts: ChunkFacts, head: bytes, tables: Mapping[str, bytes]) ->
     made = Chunk(facts.number, facts.epoch, max(count, 1), tuple(found), present.shape[1])
     made.steps[:], made.times_ns[:] = steps, times_ns
     made.skipped[:], made.offsets[:] = skipped, offsets
-    known = min(len(RUN_COLUMNS), run.shape[1])  # an earlier version had fewer
-    made.run[:, :known], made.run_known[:, :known] = run[:, :known], run_known[:, :known]
+    made.run[:], made.run_known[:] = run, run_known
     made.present[:] = present
     for place, (values, _) in enumerate(found.values()):
         made.values[:, place] = values

@@ -30,7 +30,7 @@ class StorageFault(Enum):
     FULL = "full"  # no space is left: the same call may succeed later
     BUSY = "busy"  # somebody else uses it just now: the same call may succeed soon
     LOCKED = "locked"  # another writer has it for as long as it runs
-    UNUSABLE = "unusable"  # the place cannot be used at all, or is of a newer version
+    UNUSABLE = "unusable"  # the place cannot be used at all, or is of another version
     GONE = "gone"  # its place was removed or replaced under it: it has to be opened anew
     FAILED = "failed"  # anything else, an I/O error for one: the same call may succeed later
 

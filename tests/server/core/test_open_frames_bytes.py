@@ -100,7 +100,7 @@ def test_a_log_without_budgets_means_what_it_did(cluster: Any) -> None:
     for step in range(60):
         job.stats(0, step, NORMS)
 
-    assert job.state.budgets == LoggedBudgets.from_log({})
+    assert job.state.budgets == LoggedBudgets.unlimited()
     assert job.closed == []
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -125,12 +123,3 @@ def test_what_was_never_written_is_an_error(encoded: EncodedEntry) -> None:
     """Of any kind; a store passes over it."""
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is
         decode_entry(encoded)
-
-
-@pytest.mark.parametrize("body", [Acknowledged("gpt", 3, "01", "ada", ""), SilenceAdded(SILENCE)])
-def test_what_a_later_version_says_besides_is_passed_over(body: Any) -> None:
-    """A node of a cluster reads what one of the next version wrote."""
-    encoded = encode_entry(Line(Entry(1, body)))
-    later = {**json.loads(encoded.payload or b""), "of a later version": [1]}
-
-    assert decode_entry(replace(encoded, payload=json.dumps(later).encode())) == Entry(1, body)

@@ -179,7 +179,7 @@ def _database(side: ServerSide) -> Finding:
         return skipped("there is none yet")
     if store.schema is not None and store.schema != store.newest_schema:
         says = f"schema version {store.schema}, this gradwatch reads {store.newest_schema}"
-        return error(says, f"use the gradwatch that wrote it, {_ANOTHER}")
+        return error(says, f"move it away to start afresh, {_ANOTHER}")
     if not store.is_ours:
         says = f"the database in {directory} does not begin as one of gradwatch"
         return error(says, f"move it away to start afresh, {_ANOTHER}")

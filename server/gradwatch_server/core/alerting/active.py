@@ -88,8 +88,8 @@ class ActiveAlerts:
             (rule, group): ActiveAlert.from_state_dict(own) for rule, group, *own in plain["lives"]
         }
         resolved = [Alert.from_state_dict(alert) for alert in plain["resolved"]]
-        incidents = Incidents.from_state_dict(plain.get("incidents", {}))
-        allowance = Allowance(critical=set(plain.get("critical", ())))
+        incidents = Incidents.from_state_dict(plain["incidents"])
+        allowance = Allowance(critical=set(plain["critical"]))
         return cls(active, resolved, _incidents=incidents, allowance=allowance)
 
     def update(

@@ -14,7 +14,7 @@ from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.scope import with_layers, with_ranks, with_spread
 from gradwatch_server.core.alerting.severities import worse
 from gradwatch_server.core.alerting.silences import Silences
-from gradwatch_server.core.alerting.told import WORSE, Peak, Told, excess_of, largest_of
+from gradwatch_server.core.alerting.told import WORSE, Peak, Told, largest_of
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
 from gradwatch_wire.health import AlertState
@@ -249,20 +249,13 @@ class ActiveAlert:
 
     @classmethod
     def from_state_dict(cls, plain: list[Any]) -> Self:
-        """Return what `state_dict` described, of an earlier version too."""
-        plain_alert, packed, bad_steps, good_steps, *later = plain
+        """Return what `state_dict` described."""
+        plain_alert, packed, bad_steps, good_steps, further = plain
         alert, layers = Alert.from_state_dict(plain_alert), unpack_flags(packed)
-        if not later:
-            # That version told all there was, and its pending alerts counted bad steps in a row.
-            told = Told(layers.copy(), excess_of(alert.origin), alert.severity, loudly=True)
-            own = cls(alert, layers, told, alert.last_step, bad_steps, good_steps)
-            own.held_steps = bad_steps
-            return own
-        further = later[0]
         told = Told.from_state_dict(further["told"])
         own = cls(alert, layers, told, alert.last_step, bad_steps, good_steps)
         own.held_steps, own.absent_steps = further["held_steps"], further["absent_steps"]
-        own.waits, own.is_over = further.get("waits", False), further.get("is_over", False)
+        own.waits, own.is_over = further["waits"], further["is_over"]
         if further["reference"] is not None:
             own.reference = unpack_numbers(further["reference"])
         if further["peak"] is not None:

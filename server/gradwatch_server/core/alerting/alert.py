@@ -14,7 +14,6 @@ from gradwatch_server.core.alerting.fitting import MAX_RANKS, fitted
 from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.wording import cut_bytes
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire import Json
 from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.limits import MAX_TEXT_BYTES
@@ -85,9 +84,9 @@ class Update:
             "news": tuple(map(News, plain["news"])),
             "layers": tuple(plain["layers"]),
         }
-        if (part := plain.get("part")) is not None:
-            changes["part"] = Part(**known_fields(Part, part))
-        return cls(**known_fields(cls, {**plain, **changes}))
+        if plain["part"] is not None:
+            changes["part"] = Part(**plain["part"])
+        return cls(**{**plain, **changes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Worst:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `asdict` described."""
-        return cls(**known_fields(cls, {**plain, "ranks": tuple(plain["ranks"])}))
+        return cls(**{**plain, "ranks": tuple(plain["ranks"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,27 +257,24 @@ class Alert:
 
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described, of an earlier version too."""
-        origin = Origin.from_state_dict(plain["origin"])
+        """Return what `state_dict` described."""
         changes: dict[str, Any] = {
-            "origin": origin,
+            "origin": Origin.from_state_dict(plain["origin"]),
             "severity": Severity(plain["severity"]),
             "state": AlertState(plain["state"]),
             "layers": tuple(plain["layers"]),
-            "ranks": tuple(plain.get("ranks", origin.ranks)),
+            "ranks": tuple(plain["ranks"]),
+            "spread": tuple(Spread(**own) for own in plain["spread"]),
         }
-        changes["spread"] = tuple(
-            Spread(**known_fields(Spread, own)) for own in plain.get("spread", ())
-        )
-        if update := plain.get("update"):
-            changes["update"] = Update.from_state_dict(update)
-        if worst := plain.get("worst"):
-            changes["worst"] = Worst.from_state_dict(worst)
-        if acknowledged := plain.get("acknowledged"):
-            changes["acknowledged"] = Acknowledgement(**known_fields(Acknowledgement, acknowledged))
-        if (resolved_by := plain.get("resolved_by")) is not None:
-            changes["resolved_by"] = ResolvedBy(resolved_by)
-        return cls(**known_fields(cls, {**plain, **changes}))
+        if plain["update"] is not None:
+            changes["update"] = Update.from_state_dict(plain["update"])
+        if plain["worst"] is not None:
+            changes["worst"] = Worst.from_state_dict(plain["worst"])
+        if plain["acknowledged"] is not None:
+            changes["acknowledged"] = Acknowledgement(**plain["acknowledged"])
+        if plain["resolved_by"] is not None:
+            changes["resolved_by"] = ResolvedBy(plain["resolved_by"])
+        return cls(**{**plain, **changes})
 
 
 def _fields_of(own: Alert | Origin | Worst | Spread) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class AlertBudget:
         num_delayed: Events that had to wait, since that was asked last.
     """
 
-    limits: LoggedBudgets = field(default_factory=lambda: LoggedBudgets.from_log({}))
+    limits: LoggedBudgets = field(default_factory=LoggedBudgets.unlimited)
     ahead_ns: int = 0
     num_delayed: int = 0
 
@@ -65,4 +65,4 @@ class AlertBudget:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `state_dict` described, with no limits yet."""
-        return cls(ahead_ns=plain.get("ahead_ns", 0))
+        return cls(ahead_ns=plain["ahead_ns"])

@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.severities import is_worse
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire.health import Severity
 
 FOLLOW_STEPS: Final = 32
@@ -27,13 +26,13 @@ class Cause:
         alert_id: Its id.
         severity: The highest that was told of it.
         last_step: Its last bad step.
-        group: Its group, empty where an earlier version did not save it.
+        group: Its group.
     """
 
     alert_id: str
     severity: Severity
     last_step: int
-    group: str = ""
+    group: str
 
 
 class Incidents:
@@ -89,7 +88,7 @@ class Incidents:
         """Return what `state_dict` described."""
         return cls(
             {
-                rule: Cause(**known_fields(Cause, {**own, "severity": Severity(own["severity"])}))
+                rule: Cause(**{**own, "severity": Severity(own["severity"])})
                 for rule, own in plain.items()
             }
         )

@@ -18,7 +18,6 @@ from gradwatch_server.core.alerting.attribution import (
 from gradwatch_server.core.alerting.forward import ForwardOrigin, find_forward, forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_wire.health import nonfinite_kind
 
 NUM_FIRST_LAYERS: Final = 5
@@ -81,10 +80,10 @@ class Origin:
     @classmethod
     def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `state_dict` described."""
-        changes: dict[str, Any] = {name: tuple(plain.get(name, ())) for name in ("ranks", "notes")}
+        changes: dict[str, Any] = {name: tuple(plain[name]) for name in ("ranks", "notes")}
         for name in ("before", "magnitudes_before"):
-            changes[name] = tuple((step, value) for step, value in plain.get(name, ()))
-        return cls(**known_fields(cls, {**plain, **changes}))
+            changes[name] = tuple((step, value) for step, value in plain[name])
+        return cls(**{**plain, **changes})
 
 
 @dataclass(frozen=True, slots=True)

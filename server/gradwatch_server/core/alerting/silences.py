@@ -9,8 +9,6 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Any, Final, Self
 
-from gradwatch_server.core.known_fields import known_fields
-
 ANY: Final = "*"
 """The pattern that fits everything."""
 
@@ -95,7 +93,7 @@ class Silences:
 
     def replace(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Hold those that `state_dict` described, and no other."""
-        self._silences = {own["id"]: Silence(**known_fields(Silence, own)) for own in state}
+        self._silences = {own["id"]: Silence(**own) for own in state}
         self.version += 1
 
     def silenced_until_ns(self, run: str, rule: str, layers: Sequence[str]) -> int:

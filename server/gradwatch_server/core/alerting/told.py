@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from gradwatch_server.core.alerting.alert import Worst
 from gradwatch_server.core.alerting.event_limit import EventLimit
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.packing import pack, unpack_flags
 from gradwatch_wire.health import Severity
@@ -89,13 +87,3 @@ def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:
     found = excess[flagged]
     found = found[~np.isnan(found)]
     return float(found.max()) if len(found) else None
-
-
-def excess_of(origin: Origin) -> float:
-    """Return the excess of an origin, as far as its limit tells."""
-    value, limit = origin.value, origin.threshold
-    if limit is None:
-        return value
-    if value > limit:
-        return value / limit
-    return limit / value if value else math.inf

@@ -343,7 +343,7 @@ class Attempt:
 
         Args:
             run: Name of its run.
-            state: What it described. What later versions added is read with a default.
+            state: What it described.
             steps: Number and `steps` of all chunks of the window.
 
         Raises:

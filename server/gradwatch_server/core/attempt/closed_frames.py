@@ -36,7 +36,6 @@ from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.step_order import position, step_of
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.noise_scale import NoiseScale
 
 
@@ -246,27 +245,24 @@ class ClosedFrames:
         """Take over what `state_dict` described; the columns of the window are absent.
 
         Args:
-            state: What it described. What later versions added is read with a default.
+            state: What it described.
             layers: Those it has rows for.
             layouts: What it numbered.
             steps: Number and `steps` of all chunks of the window.
         """
         self.layers = layers
         self.window = Window.from_state_dict(state["window"], steps)
-        self.outputs = OutputHistory.from_state_dict(state.get("outputs", ()), layouts)
-        if "baselines" in state:
-            self.baselines = Baselines.from_state_dict(state["baselines"])
-        self.noise_scale = NoiseScale.from_state_dict(
-            state.get("noise_scale", {"count": 0, "samples": []}), self.window.capacity
-        )
+        self.outputs = OutputHistory.from_state_dict(state["outputs"], layouts)
+        self.baselines = Baselines.from_state_dict(state["baselines"])
+        self.noise_scale = NoiseScale.from_state_dict(state["noise_scale"], self.window.capacity)
         self.active_alerts = ActiveAlerts.from_state_dict(state["book"])
-        self.memories = Memories(state.get("memories"))
+        self.memories = Memories(state["memories"])
         first_bad, frame = state["first_bad"], state["frame"]
         flags, gains = state["flags"], state["gains"]
-        self.first_bad = FirstBad(**known_fields(FirstBad, first_bad)) if first_bad else None
+        self.first_bad = FirstBad(**first_bad) if first_bad else None
         self.last_frame = Frame.from_state_dict(frame) if frame else None
         self.last_flags = None if flags is None else flags_from_state_dict(flags)
         self.last_gains = GainFrame.from_state_dict(gains) if gains else None
         self.num_frames = state["num_frames"]
-        predecessor = state.get("predecessor")
+        predecessor = state["predecessor"]
         self.predecessor = Predecessor.from_state_dict(predecessor) if predecessor else None

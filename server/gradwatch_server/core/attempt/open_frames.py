@@ -11,7 +11,6 @@ from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.layout import Layout, LayoutTable
 from gradwatch_server.core.frames.step_order import GAINS, Placed, StepOrder
-from gradwatch_server.core.session import Session
 from gradwatch_wire import Stats
 from gradwatch_wire.names import Scalar
 
@@ -179,8 +178,3 @@ class OpenFrames:
     def load_order_state_dict(self, plain: Any, layouts: Sequence[Layout]) -> None:
         """Take over what `order_state_dict` described."""
         self._order.load_state_dict(plain, lambda item: TakenPart.from_state_dict(item, layouts))
-
-    def guess_order(self, sessions: Mapping[int, Session]) -> None:
-        """Restore the order of the steps, which early versions did not save."""
-        last = {rank: own.last_step for rank, own in sessions.items() if own.last_step >= 0}
-        self._order.begin_at(last)

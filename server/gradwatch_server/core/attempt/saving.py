@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.core.frames.layout import Layout, LayoutTable, unpack_layout
+from gradwatch_server.core.frames.layout import LayoutTable, unpack_layout
 from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 
@@ -31,13 +31,11 @@ def state_dict(attempt: Attempt) -> dict[str, Any]:
         "events": list(attempt.counts.events.items()),
         **attempt.closed.state_dict(layouts),
         **attempt.open.state_dict(layouts),
-        "liveness": {
-            **attempt.signs.state_dict(),
-            "epoch": attempt.closed.epoch,
-            "first_bad_at": pack_integer(attempt.closed.first_bad_at),
-            "recent": attempt.counts.recent_state_dict(),
-            "steps": attempt.open.order_state_dict(layouts),
-        },
+        "signs": attempt.signs.state_dict(),
+        "epoch": attempt.closed.epoch,
+        "first_bad_at": pack_integer(attempt.closed.first_bad_at),
+        "recent": attempt.counts.recent_state_dict(),
+        "steps": attempt.open.order_state_dict(layouts),
         "layouts": layouts.states,  # which those above have filled
     }
 
@@ -46,8 +44,8 @@ def load_state_dict(
     attempt: Attempt, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
 ) -> None:
     """Let a new attempt take over what `state_dict` described, see `Attempt.from_state_dict`."""
-    for name in _OWN:  # not all of which early versions saved
-        setattr(attempt, name, state.get(name, getattr(attempt, name)))
+    for name in _OWN:
+        setattr(attempt, name, state[name])
     layers = Layers.from_state_dict(state["layers"])
     layouts = [layers.share(unpack_layout(own)) for own in state["layouts"]]
     for own in state["sessions"]:
@@ -56,24 +54,8 @@ def load_state_dict(
     attempt.counts.events = Counter(dict(state["events"]))
     attempt.open.load_state_dict(state, layouts)
     attempt.closed.load_state_dict(state, layers, layouts, steps)
-    liveness = state.get("liveness")
-    if liveness is None:
-        _guess_liveness(attempt)
-    else:
-        _load_liveness(attempt, liveness, layouts)
-
-
-def _load_liveness(attempt: Attempt, state: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
-    attempt.signs.load_state_dict(state)
+    attempt.signs.load_state_dict(state["signs"])
     attempt.closed.epoch = state["epoch"]
     attempt.closed.first_bad_at = int(state["first_bad_at"])
     attempt.counts.load_recent_state_dict(state["recent"])
     attempt.open.load_order_state_dict(state["steps"], layouts)
-
-
-def _guess_liveness(attempt: Attempt) -> None:
-    """Restore what early versions did not save, as far as it is known then."""
-    attempt.signs.guess(attempt.sessions)
-    attempt.open.guess_order(attempt.sessions)
-    if attempt.first_bad is not None:
-        attempt.closed.first_bad_at = attempt.first_bad.step

@@ -100,9 +100,3 @@ class SignsOfLife:
             setattr(self, name, plain[name])
         self.place = int(plain["place"])
         self._pace.load_state_dict(plain["pace"])
-
-    def guess(self, sessions: Mapping[int, Session]) -> None:
-        """Restore what early versions did not save, as far as it is known then."""
-        self.place = max((own.last_step for own in sessions.values()), default=-1)
-        heard_ns = max((own.last_ns for own in sessions.values()), default=0)
-        self.stepped_ns = self.heard_ns = max(heard_ns, self.heard_ns)

@@ -16,32 +16,23 @@ from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, map_bytes
 from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
 from gradwatch_wire.columns import (
-    INFS,
-    L1,
     L2,
     L2_MAX,
-    LINF,
     LOCAL_L2,
-    NANS,
     NONFINITE_COUNTS,
     UNKNOWN,
     WEIGHT_L2,
     WEIGHT_LINF,
-    ZEROS,
 )
 from gradwatch_wire.names import Label, Reduction
 
 COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF)
 """The columns of a record that the aggregator looks at."""
 
-FIRST_SAVED_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
-"""What the rows of `Frame.columns` are in checkpoints that do not say it."""
-
 _NUMBERS: Final = (
-    "step", "bad_step", "received_ns", "num_partial", "total_norm", "loss", "loss_scale", "coverage"
-)  # fmt: skip
-_LATER: Final = ("point", "lr", "step_time_s")
-"""What checkpoints of earlier versions do not have."""
+    *("step", "bad_step", "received_ns", "num_partial", "point"),
+    *("total_norm", "loss", "loss_scale", "coverage", "lr", "step_time_s"),
+)
 _ARRAYS: Final = ("l2_max", "l2_min", "columns")
 _FLAGS: Final = ("present", "nonfinite")
 
@@ -217,21 +208,16 @@ class Frame:
         state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
         for name in (*_ARRAYS, *_FLAGS):
             state[name] = pack(getattr(self, name))
-        state |= {name: getattr(self, name) for name in _LATER}
-        state["column_names"] = FRAME_COLUMNS
         state["measured"] = [FRAME_COLUMNS.index(name) for name in self.measured]
         return state
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
         """Return the frame that `state_dict` described, without records."""
-        saved = state.get("column_names", FIRST_SAVED_COLUMNS)
         known = {name: state[name] for name in _NUMBERS}
         known |= {name: unpack_numbers(state[name]) for name in _ARRAYS}
         known |= {name: unpack_flags(state[name]) for name in _FLAGS}
-        known["columns"] = _by_name(known["columns"], saved)
-        known["measured"] = tuple(saved[row] for row in state["measured"])
-        known |= {name: state.get(name) for name in _LATER}
+        known["measured"] = tuple(FRAME_COLUMNS[row] for row in state["measured"])
         return cls(parts=(), **known)
 
 
@@ -241,12 +227,3 @@ class LateFrame(Frame):
 
     It is no part of the window. What is non-finite in it matters all the same.
     """
-
-
-def _by_name(saved: FloatArray, saved_names: Sequence[str]) -> FloatArray:
-    """Return saved columns in the order of `FRAME_COLUMNS`, NaN where there were none."""
-    columns = np.full((len(FRAME_COLUMNS), saved.shape[1]), np.nan)
-    for values, name in zip(saved, saved_names, strict=True):
-        columns[ROW_OF[name]] = values
-    columns.flags.writeable = False
-    return columns

@@ -12,7 +12,6 @@ import numpy as np
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
-from gradwatch_server.core.known_fields import known_fields
 from gradwatch_server.core.packing import pack, unpack_numbers
 from gradwatch_wire.gains import gains
 
@@ -87,7 +86,7 @@ class GainFrame:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in state.items()
         }
-        return cls(**known_fields(cls, known))
+        return cls(**known)
 
 
 def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:

@@ -123,8 +123,8 @@ class Layers:
         """Return the layers that `state_dict` described."""
         made = cls()
         made.names, made.numel = list(state["names"]), [int(numel) for numel in state["numel"]]
-        made.dtypes = list(state.get("dtypes", [""] * len(made.names)))  # early ones have neither
-        made.shards = list(state.get("shards", [1] * len(made.names)))
+        made.dtypes = list(state["dtypes"])
+        made.shards = list(state["shards"])
         made._places = {name: place for place, name in enumerate(made.names)}
         made._groups = {name: set(members) for name, members in state["groups"]}
         num_members = sum(map(len, made._groups.values()))

@@ -83,7 +83,7 @@ def unpack_layout(state: dict[str, Any]) -> Layout:
     return Layout(
         unpack(state["index"]),
         None if shards is None else Shards(*map(unpack, shards)),
-        tuple(state.get("modules", ())),
+        tuple(state["modules"]),
     )
 
 

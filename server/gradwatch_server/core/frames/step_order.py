@@ -212,9 +212,3 @@ class StepOrder(Generic[T]):
             kept = [Held(stream, step, item(own)) for stream, step, own in held]
             self.num_bytes += sum(one.item.num_bytes for one in kept)
             self._ranks[rank] = _RankSteps(int(epoch), dict(last), kept)
-
-    def begin_at(self, steps: Mapping[int, int]) -> None:
-        """Take up where the ranks were, in data that has no order of steps."""
-        for rank, step in steps.items():
-            self._ranks[rank] = _RankSteps(0, {0: step})
-            self._newest = max(self._newest, step)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.chunked_rows import CHUNK_ROWS, ChunkedRows, Source
-from gradwatch_server.core.frames.frame import FIRST_SAVED_COLUMNS, Frame
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_wire.columns import L2
 
@@ -118,7 +118,6 @@ class Window:
         return {
             "capacity": self._capacity,
             "count": self._rows.count,
-            "column_names": FRAME_COLUMNS,
             "kept": [FRAME_COLUMNS.index(name) for name in self._kept],
             "layers": self._rows.num_layers,
         }
@@ -146,8 +145,7 @@ class Window:
             ValueError: If a chunk is missing or does not fit.
         """
         made = cls(state["capacity"])
-        names = state.get("column_names", FIRST_SAVED_COLUMNS)
-        made._kept = [names[row] for row in state["kept"]]
+        made._kept = [FRAME_COLUMNS[row] for row in state["kept"]]
         made._rows.restore(state["count"], len(made._kept), state["layers"])
         made._restore_steps(steps)
         return made

@@ -28,13 +28,13 @@ class ChecksumError(Exception):
 
 
 def check_entry(entry: EncodedEntry, checksum: object) -> None:
-    """Compare an entry with its checksum, which versions before this one did not write.
+    """Compare an entry with its checksum.
 
     Raises:
         ChecksumError: If it is not what was written.
         Exception: Of other kinds if not even its types are right.
     """
-    if checksum is not None and of_entry(entry) != checksum:
+    if of_entry(entry) != checksum:
         msg = "its checksum is another one"
         raise ChecksumError(msg)
 
@@ -51,7 +51,7 @@ def is_good_entry(entry: EncodedEntry, checksum: object) -> bool:
 def is_good_event(alert_id: str, change: str, run: str, body: str, checksum: object) -> bool:
     """Tell whether an alert event is what was written."""
     try:
-        return checksum is None or of_event(alert_id, change, run, body) == checksum
+        return of_event(alert_id, change, run, body) == checksum
     except TypeError:
         return False
 

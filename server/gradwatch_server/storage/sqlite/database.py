@@ -1,4 +1,4 @@
-"""The SQLite file of a data directory: how it is set up, brought up to date, checked and replaced.
+"""The SQLite file of a data directory: how it is set up, checked and replaced.
 
 What its tables hold, the modules beside this one read and write, through the one connection that
 writes. Whatever SQLite raises leaves here as a `StorageError`.
@@ -22,6 +22,7 @@ from gradwatch_server.storage.sqlite.files import (
     move,
     num_bytes_of,
     quarantine,
+    schema_in_header,
     side_of,
     take_up,
 )
@@ -29,7 +30,7 @@ from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
-from gradwatch_server.storage.sqlite.schema import MIGRATIONS, SCHEMA_VERSION
+from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION, TABLES
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Database:
                 file of another kind, is left alone.
 
         Raises:
-            StorageError: If it cannot be used, or a newer version of gradwatch wrote it.
+            StorageError: If it cannot be used, or another version of gradwatch wrote it.
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
@@ -87,6 +88,8 @@ class Database:
         unclean = path is not None and there and num_bytes_of(side_of(path, "-wal")) > 0
         is_ours = path is not None and (is_ours or unclean or has_our_header(path))
         try:
+            if path is not None and there:
+                _check_version(path)
             self._open(check=there)
         except StorageError as error:
             if path is None or not is_ours or error.fault is not StorageFault.DAMAGED:
@@ -114,7 +117,7 @@ class Database:
             self.execute(f"PRAGMA wal_autocheckpoint={WAL_BYTES // self.number('page_size')}")
             if check:
                 self._check()
-            self._migrate()
+            self._make_tables()
             self._note_presence()
         except BaseException:
             self.close()
@@ -136,22 +139,13 @@ class Database:
             raise StorageError(" ".join(str(found).split())[:200], StorageFault.DAMAGED)
         logger.debug("checked: ok, %.2f s", time.monotonic() - began_s)
 
-    def _migrate(self) -> None:
-        version = self.number("user_version")
-        if not 0 <= version <= SCHEMA_VERSION:
-            msg = (
-                f"schema version {version}, this gradwatch reads up to {SCHEMA_VERSION}; use the "
-                "gradwatch that wrote it, or another directory with --data"
-            )
-            raise StorageError(msg, StorageFault.UNUSABLE)
-        for reached in range(version, SCHEMA_VERSION):
-            with self.transaction():
-                for statement in MIGRATIONS[reached].split(";"):
-                    self.execute(statement)
-                self.execute(f"PRAGMA user_version={reached + 1}")
-        if 0 < version < SCHEMA_VERSION:
-            text = "brought %s from schema version %d to %d"
-            logger.info(text, self.name, version, SCHEMA_VERSION)
+    def _make_tables(self) -> None:
+        if self.number("user_version") == SCHEMA_VERSION:
+            return
+        with self.transaction():
+            for statement in TABLES.split(";"):
+                self.execute(statement)
+            self.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     @property
     def is_open(self) -> bool:
@@ -236,7 +230,7 @@ class Database:
         if self._path is None:
             yield self.connection
             return
-        uri = f"{self._path.resolve().as_uri()}?mode=ro"
+        uri = uri_of(self._path)
         with (
             storage_errors(),
             contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection,
@@ -312,3 +306,31 @@ class Database:
 def text_of(stored: bytes) -> str:
     """Return a text also where a damaged row has none: its checksum tells, not a failed query."""
     return stored.decode("utf-8", "replace")
+
+
+def _check_version(path: Path) -> None:
+    """Refuse a file of another version before anything is written to it.
+
+    Raises:
+        StorageError: If it is of another version, of another program, or damaged.
+    """
+    version, num_tables = schema_in_header(path) or 0, 0
+    if not version:  # a new file, what is only in the WAL yet, or a file of another program
+        with (
+            storage_errors(),
+            contextlib.closing(sqlite3.connect(uri_of(path), uri=True)) as connection,
+        ):
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (num_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if version != SCHEMA_VERSION and (version or num_tables):
+        msg = (
+            f"it has schema version {version}, this gradwatch writes {SCHEMA_VERSION} and reads no "
+            "other; nothing was changed: move the data directory away, or choose another with "
+            "--data"
+        )
+        raise StorageError(msg, StorageFault.UNUSABLE)
+
+
+def uri_of(path: Path) -> str:
+    """Return what a connection is opened with that only reads."""
+    return f"{path.resolve().as_uri()}?mode=ro"

@@ -69,7 +69,7 @@ class SQLiteDeliveryLog:
         """Open or create the file; one that is damaged is set aside.
 
         Raises:
-            StorageError: If it cannot be used, or a newer version of gradwatch wrote it.
+            StorageError: If it cannot be used, or another version of gradwatch wrote it.
         """
         self._path = directory / DELIVERIES_NAME
         self._lock = threading.Lock()

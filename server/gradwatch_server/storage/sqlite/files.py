@@ -9,8 +9,8 @@ from typing import Final
 
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 
-MAGIC: Final = b"SQLite format 3\0"
-HEADER_BYTES: Final = 100
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
 
 NEW: Final = ".new"
 """What a file is called until all is in it that could be read of a damaged one."""
@@ -50,18 +50,24 @@ def take_up(path: Path) -> bool:
 
 
 def has_our_header(path: Path) -> bool:
-    """Tell whether a file begins as those do that versions up to this one wrote."""
+    """Tell whether a file begins as those do that this version writes."""
+    is_incremental = _header_of(path)[64:68] == b"\0\0\0\1"
+    return schema_in_header(path) == SCHEMA_VERSION and is_incremental
+
+
+def schema_in_header(path: Path) -> int | None:
+    """Return the version in the head of a file; None if there is none yet: it may be in the WAL."""
+    header = _header_of(path)
+    version = int.from_bytes(header[60:64], "big") if header.startswith(_MAGIC) else 0
+    return version or None
+
+
+def _header_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-    except OSError:
-        return False
-    version, incremental = header[60:64], header[64:68]
-    return (
-        header.startswith(MAGIC)
-        and 1 <= int.from_bytes(version, "big") <= SCHEMA_VERSION
-        and incremental == b"\0\0\0\1"
-    )
+            return file.read(_HEADER_BYTES)
+    except OSError:  # whoever opens it says why
+        return b""
 
 
 def side_of(path: Path, suffix: str) -> Path:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from gradwatch_server.storage.inspection import Inspection
 from gradwatch_server.storage.sqlite.files import (
-    HEADER_BYTES,
-    MAGIC,
     has_our_header,
     num_bytes_of,
+    schema_in_header,
     side_of,
 )
 from gradwatch_server.storage.sqlite.filesystem import network_type
@@ -39,7 +38,7 @@ def inspect(directory: Path) -> Inspection:
         holder=(owner or "unknown") if is_held else None,
         boot=(boot or None) if is_held else None,
         used_bytes=num_bytes_of(path) + wal_bytes,
-        schema=_schema_of(path) if is_there else None,
+        schema=schema_in_header(path),
         newest_schema=SCHEMA_VERSION,
         is_ours=wal_bytes > 0 or has_our_header(path),  # the head of a new one is in the WAL
         written_ns=path.stat().st_mtime_ns if is_there else None,
@@ -63,11 +62,3 @@ def _lock_of(path: Path) -> tuple[tuple[str, str], bool]:
         return found, True
     finally:
         os.close(number)
-
-
-def _schema_of(path: Path) -> int | None:
-    """Return the version in the head of a file; None if there is none yet: it may be in the WAL."""
-    with path.open("rb") as file:
-        header = file.read(HEADER_BYTES)
-    version = int.from_bytes(header[60:64], "big") if header.startswith(MAGIC) else 0
-    return version or None

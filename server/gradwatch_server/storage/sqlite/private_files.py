@@ -25,7 +25,7 @@ def create_private(path: Path) -> None:
 
 
 def make_private(paths: Iterable[Path]) -> None:
-    """Take from others what they may do with files that an earlier version made."""
+    """Take from others what they may do with files, such as a copy that was put there."""
     for path in paths:
         with contextlib.suppress(OSError):  # it is not there, or not ours
             if path.stat().st_mode & _OTHERS:

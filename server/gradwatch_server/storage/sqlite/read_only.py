@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gradwatch_server.storage.sqlite.database import BUSY_S, Database, text_of
+from gradwatch_server.storage.sqlite.database import BUSY_S, Database, text_of, uri_of
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
@@ -28,10 +28,9 @@ class ReadOnlyDatabase(Database):
         if not path.is_file():
             msg = f"there is no {path}; give the aggregator's data directory with --data"
             raise StorageError(msg, StorageFault.UNUSABLE)
-        uri = f"{path.resolve().as_uri()}?mode=ro"
         try:
             with storage_errors():
-                self._connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+                self._connection = sqlite3.connect(uri_of(path), uri=True, timeout=BUSY_S)
                 self._connection.text_factory = text_of
             self.execute("PRAGMA query_only=1")
             version = self.number("user_version")

@@ -1,34 +1,25 @@
-"""The tables of a data directory, and how those of an older version become those of this one."""
+"""The tables of a data directory, and the number of the form in which it is stored."""
 
 from __future__ import annotations
 
 from typing import Final
 
-MIGRATIONS: Final = (
-    """
-    CREATE TABLE IF NOT EXISTS log (
-        log_offset  INTEGER PRIMARY KEY,
-        received_ns INTEGER NOT NULL,
-        kind        INTEGER NOT NULL,
-        session     BLOB,
-        payload     BLOB
+SCHEMA_VERSION: Final = 5
+"""Each change of what is stored, also inside of a row, takes the next number. Data of any other
+number is refused: nothing reads older forms."""
+
+TABLES: Final = """
+    CREATE TABLE log (
+        log_offset INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL, kind INTEGER NOT NULL,
+        session BLOB, payload BLOB, checksum INTEGER NOT NULL
     );
-    CREATE TABLE IF NOT EXISTS alert_events (
-        cursor   INTEGER PRIMARY KEY AUTOINCREMENT,
-        alert_id TEXT NOT NULL,
-        state    TEXT NOT NULL,
-        run      TEXT NOT NULL,
-        body     TEXT NOT NULL,
+    CREATE TABLE alert_events (
+        cursor INTEGER PRIMARY KEY AUTOINCREMENT, alert_id TEXT NOT NULL, state TEXT NOT NULL,
+        run TEXT NOT NULL, body TEXT NOT NULL, stored_ns INTEGER NOT NULL,
+        checksum INTEGER NOT NULL,
         UNIQUE (alert_id, state)
     );
-    CREATE INDEX IF NOT EXISTS alert_events_of_run ON alert_events (run, cursor);
-    """,
-    """
-    ALTER TABLE alert_events ADD COLUMN stored_ns INTEGER NOT NULL DEFAULT 0;
-    UPDATE alert_events SET stored_ns = 1000000000 * coalesce(
-        CASE WHEN json_valid(body) THEN strftime('%s', json_extract(body, '$.updated_at')) END,
-        strftime('%s', 'now')
-    );
+    CREATE INDEX alert_events_of_run ON alert_events (run, cursor);
     CREATE TABLE saved_state (part TEXT PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE saved_runs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE saved_attempts (
@@ -40,12 +31,6 @@ MIGRATIONS: Final = (
         body BLOB NOT NULL,
         PRIMARY KEY (run, attempt, chunk)
     );
-    """,
-    """
-    ALTER TABLE log ADD COLUMN checksum INTEGER;
-    ALTER TABLE alert_events ADD COLUMN checksum INTEGER
-    """,
-    """
     CREATE TABLE series (
         id INTEGER PRIMARY KEY, run TEXT NOT NULL, attempt INTEGER NOT NULL,
         num_bytes INTEGER NOT NULL, layers BLOB NOT NULL,
@@ -63,8 +48,4 @@ MIGRATIONS: Final = (
         id INTEGER PRIMARY KEY, chunk INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
         UNIQUE (chunk, name)
     )
-    """,
-)
-"""What makes version n + 1 of version n. Version 0 is an empty file, or one of our first days."""
-
-SCHEMA_VERSION: Final = len(MIGRATIONS)
+"""

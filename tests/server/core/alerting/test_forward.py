@@ -149,22 +149,3 @@ def test_a_restored_state_tells_the_same(cluster: Any) -> None:
     assert (alert.origin.module, alert.origin.rank) == ("h.0", 0)
     assert alert.origin.magnitudes_before == ((0, 2.0), (1, 2.0), (2, 2.0))
     assert jsonable(kept.to_dict()) == jsonable(alert.to_dict())
-
-
-def test_a_state_of_an_older_version_is_read(cluster: Any) -> None:
-    """It had no modules anywhere."""
-    job = attached(cluster, 1)
-    job.step(0, NAN)
-    state = job.attempt.state_dict()
-    del state["outputs"], state["first_bad"]["module"]
-    for layout in state["layouts"]:
-        del layout["modules"]
-    alert = state["book"]["lives"][0][2]
-    for name in ("module", "magnitude", "magnitudes_before"):
-        del alert["origin"][name]
-    window = job.attempt.window
-    rows = [(number, window.chunk(number).steps) for number in window.changed(0)]
-    again = type(job.attempt).from_state_dict("gpt", state, rows)
-
-    assert again.first_bad.module is None
-    assert again.active_alerts.alerts()[0].origin.module is None

@@ -9,13 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.packing import pack, unpack
 from gradwatch_wire.columns import STATISTIC_COLUMNS, Combine
 
 NAN = math.nan
@@ -52,6 +47,7 @@ def written_over(*args, **kwargs):
 np.empty = written_over
 
 from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from tests.server.core.conftest import Cluster
 
 job = Cluster(world=4, names=("whole", "sharded"))
@@ -77,7 +73,7 @@ chunk = window.chunk(0)
 restored = Attempt.from_state_dict("gpt", state, [(0, chunk.steps)])
 restored.window.fill(0, chunk.columns)
 kept = restored.window.state_dict()
-places = [kept["kept"].index(kept["column_names"].index(name)) for name in new]
+places = [kept["kept"].index(FRAME_COLUMNS.index(name)) for name in new]
 
 
 def columns(frame):
@@ -143,66 +139,3 @@ def test_a_count_of_a_layer_is_the_sum_over_its_shards(column: Any) -> None:
     """Whatever else a definition says, this follows from what it is."""
     assert not column.is_count or column.combine is Combine.SUM
     assert not column.counts_nonfinite or column.is_count
-
-
-def saved_frame(make_part: Any, make_frame: Any) -> tuple[Frame, dict[str, Any]]:
-    values = {name: [float(row)] for row, name in enumerate(FRAME_COLUMNS)}
-    frame = make_frame(make_part(values.pop("l2"), **values))
-    return frame, frame.state_dict()
-
-
-def test_a_frame_that_was_saved_with_its_columns_in_another_order_is_the_same(
-    make_part: Any, make_frame: Any
-) -> None:
-    """The names are saved with the numbers."""
-    frame, state = saved_frame(make_part, make_frame)
-    state["column_names"] = FRAME_COLUMNS[::-1]
-    state["columns"] = pack(frame.columns[::-1])
-    state["measured"] = list(range(len(FRAME_COLUMNS)))
-
-    again = Frame.from_state_dict(state)
-
-    assert again.columns.tolist() == frame.columns.tolist()
-    assert sorted(again.measured) == sorted(frame.measured)
-
-
-def test_a_column_that_was_not_saved_is_not_measured(make_part: Any, make_frame: Any) -> None:
-    """As of a version that did not have it."""
-    frame, state = saved_frame(make_part, make_frame)
-    state |= {
-        "column_names": FRAME_COLUMNS[:2],
-        "columns": pack(frame.columns[:2]),
-        "measured": [0, 1],
-    }
-    again = Frame.from_state_dict(state)
-
-    assert again.columns[:2].tolist() == frame.columns[:2].tolist()
-    assert np.isnan(again.columns[2:]).all()
-    assert again.measured == FRAME_COLUMNS[:2]
-
-
-def test_a_checkpoint_without_names_has_the_columns_of_the_first_version(
-    make_part: Any, make_frame: Any
-) -> None:
-    """In which they had no names."""
-    frame, state = saved_frame(make_part, make_frame)
-    del state["column_names"]
-
-    assert Frame.from_state_dict(state).columns.tolist() == frame.columns.tolist()
-
-
-def test_a_window_goes_on_with_the_columns_that_it_was_saved_with(cluster: Any) -> None:
-    """Though the table has them in another order by now."""
-    job = cluster(names=("a",)).start()
-    job.stats(0, 0, [1.0], linf=[2.0])
-    window = job.attempt.window
-    state = window.state_dict()
-    state["column_names"] = FRAME_COLUMNS[::-1]
-    state["kept"] = [FRAME_COLUMNS[::-1].index(name) for name in ("l2", "linf")]
-    chunk = window.chunk(0)
-    again = Window.from_state_dict(state, [(0, chunk.steps)])
-    again.fill(0, [unpack(pack(column)) for column in chunk.columns])
-    again.add(job.frame, 1.0)
-
-    assert again.before(0, 5) == ((0, 1.0), (0, 1.0))
-    assert [column.tolist() for column in again.chunk(0).columns] == [[[1.0]] * 2, [[2.0]] * 2]

@@ -16,11 +16,16 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.storage.encoding import EncodedEntry
+from gradwatch_server.storage.sqlite.checksums import of_entry
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
 from tests.support.waiting import PATIENCE_S
+
+FAR_NS = 4_100_000_000_000_000_000
+"""In 2099."""
 
 TICK = [Line(Entry(1, Tick()))]
 
@@ -209,7 +214,7 @@ def test_what_was_noted_stands_until_somebody_compared_it(tmp_path: Path) -> Non
 
 
 def test_a_clean_start_finds_no_loss(tmp_path: Path) -> None:
-    """Nor one after a kill, nor one of a version that noted nothing."""
+    """Nor one after a kill, nor one of a directory where nothing is noted."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.find_loss()
     store.log.append(TICK * 5)
@@ -236,10 +241,10 @@ def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
     service.shows(peer)
     service.stop()
     with sqlite3.connect(service.directory / DATABASE_NAME) as db:
-        columns = [name for _, name, *_ in db.execute("PRAGMA table_info(log)")]
-        db.execute("UPDATE log SET received_ns = 4100000000000000000")
-        if "checksum" in columns:
-            db.execute("UPDATE log SET checksum = NULL")
+        for offset, *columns in db.execute("SELECT log_offset, kind, session, payload FROM log"):
+            checksum = of_entry(EncodedEntry(FAR_NS, *columns))
+            update = "UPDATE log SET received_ns = ?, checksum = ? WHERE log_offset = ?"
+            db.execute(update, (FAR_NS, checksum, offset))
         for table in ("saved_state", "saved_runs", "saved_attempts", "saved_frames"):
             db.execute(f"DELETE FROM {table}")
     db.close()

@@ -6,9 +6,9 @@ import os
 import shutil
 import sqlite3
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,16 +19,15 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.encoding import EncodedEntry
+from gradwatch_server.storage.sqlite.checksums import of_entry
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.files import quarantine
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
 from gradwatch_wire import (
-    Envelope,
     Hello,
     Kind,
-    encode,
 )
 
 SESSION = bytes(range(16))
@@ -106,76 +105,12 @@ def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_files_that_others_could_read_are_closed_to_them(store: SQLiteStore) -> None:
-    """Versions before this one left the mode to the umask."""
+    """Such as a copy that was put there."""
     Path(store.name).chmod(0o644)
 
     store = reopened(store)
     assert stat.S_IMODE(Path(store.name).stat().st_mode) == 0o600
     store.close()
-
-
-def test_a_log_of_another_version_is_refused(store: SQLiteStore) -> None:
-    """An older program must not write into what it does not know."""
-    store.db.execute("PRAGMA user_version=7")
-    store.close()
-
-    with pytest.raises(GradwatchError, match="schema version 7, this gradwatch reads up to 4"):
-        open_store(directory_of(store))
-
-
-FIRST_SCHEMA = """
-CREATE TABLE log (
-    log_offset INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL, kind INTEGER NOT NULL,
-    session BLOB, payload BLOB
-);
-CREATE TABLE alert_events (
-    cursor INTEGER PRIMARY KEY AUTOINCREMENT, alert_id TEXT NOT NULL, state TEXT NOT NULL,
-    run TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (alert_id, state)
-);
-CREATE INDEX alert_events_of_run ON alert_events (run, cursor);
-"""
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_log_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
-    """With all that is in it; times of alert events are those they tell of."""
-    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
-        db.executescript(FIRST_SCHEMA)
-        raw = encode(Envelope(session=SESSION, record=HELLO))[1]
-        db.execute("INSERT INTO log VALUES (7, 5, 1, ?, ?)", (SESSION, raw))
-        db.executemany(
-            "INSERT INTO alert_events VALUES (?, ?, 'firing', 'gpt', ?)",
-            [(3, "a", '{"updated_at": "2026-11-21T14:30:00.000+00:00"}'), (4, "b", "no json")],
-        )
-        db.execute(f"PRAGMA user_version={version}")
-    db.close()
-    store = open_store(tmp_path)
-
-    assert entries_of(store) == [Entry(5, Opened(SESSION, HELLO))]
-    assert store.db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    times = store.db.execute("SELECT cursor, stored_ns FROM alert_events").fetchall()
-    assert times[0] == (3, 1_795_271_400 * 10**9)
-    assert abs(times[1][1] - time.time_ns()) < 60 * 10**9
-    store.log.append([Line(Entry(6, Tick()))])
-    assert [offset for offset, _ in store.log.entries()] == [7, 8]
-    assert store.alert_events.add([NewAlertEvent("c", "firing", "gpt", "{}")]) == 5
-    store.close()
-
-
-def test_an_update_that_is_cut_off_begins_again(tmp_path: Path) -> None:
-    """Each version is one transaction with its number."""
-    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
-        db.executescript(FIRST_SCHEMA + "CREATE TABLE saved_frames (in_the_way);")
-    db.close()
-    with pytest.raises(GradwatchError, match="saved_frames already exists"):
-        open_store(tmp_path)
-    with sqlite3.connect(tmp_path / DATABASE_NAME) as db:
-        columns = [name for _, name, *_ in db.execute("PRAGMA table_info(alert_events)")]
-        db.execute("DROP TABLE saved_frames")
-    db.close()
-    assert "stored_ns" not in columns
-
-    open_store(tmp_path).close()
 
 
 def killed_copy(store: SQLiteStore, directory: Path) -> Path:
@@ -245,6 +180,13 @@ def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
     assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["one", "three", "two"]
 
 
+def checksum_of(kind: Any, session: bytes | None, payload: bytes | None) -> int:
+    """Return a checksum that fits, so that what is wrong is in the row."""
+    if not isinstance(kind, int):
+        return 0
+    return of_entry(EncodedEntry(2, kind, session, payload))
+
+
 def test_damaged_rows_cost_only_themselves(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,8 +203,9 @@ def test_damaged_rows_cost_only_themselves(
         ("text", None, None),
     ]:
         store.db.execute(
-            "INSERT INTO log (received_ns, kind, session, payload) VALUES (2, ?, ?, ?)",
-            (kind, session, payload),
+            "INSERT INTO log (received_ns, kind, session, payload, checksum)"
+            " VALUES (2, ?, ?, ?, ?)",
+            (kind, session, payload, checksum_of(kind, session, payload)),
         )
     store = reopened(store)
     store.log.append([Line(Entry(3, Tick()))])

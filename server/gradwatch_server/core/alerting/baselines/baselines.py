@@ -187,8 +187,7 @@ class Baselines:
         """Return what `state_dict` described."""
         made = cls()
         made._running = RunningStatistics.from_state_dict(state["running"])
-        if "loss_level" in state:  # checkpoints of earlier versions have none
-            made._loss_level.load_state_dict(state["loss_level"])
+        made._loss_level.load_state_dict(state["loss_level"])
         made._is_log_loss = state["is_log_loss"]
         made._resumed = state["resumed"]
         return made

@@ -101,13 +101,11 @@ class MissingMemory:
         }
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described, of an earlier version too."""
+        """Take over what `state_dict` described."""
         for name in _COUNTS:
             setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
-        self.unused = np.zeros(len(self.there), dtype=np.bool_)
-        if "unused" in plain:
-            self.unused = np.array(unpack_flags(plain["unused"]), dtype=np.bool_)
-        self.occasional = set(plain.get("occasional", ()))
+        self.unused = np.array(unpack_flags(plain["unused"]), dtype=np.bool_)
+        self.occasional = set(plain["occasional"])
         self._look_again()
 
 

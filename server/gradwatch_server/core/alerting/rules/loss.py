@@ -78,7 +78,7 @@ class LossMemory:
         """Take over what `state_dict` described."""
         self._hits.load_state_dict(plain["hits"])
         self.reference.load_state_dict(plain["reference"])
-        self.away_frames, self._rest = plain["away_frames"], plain.get("rest", 0)
+        self.away_frames, self._rest = plain["away_frames"], plain["rest"]
 
 
 class LossRule(Rule):

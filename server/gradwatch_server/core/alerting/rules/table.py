@@ -41,18 +41,6 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
             raise UnknownRuleError(name, self.root)
         return self.root[name]
 
-    @classmethod
-    def from_log(cls, plain: Mapping[str, Any]) -> Rules:
-        """Return rules as an earlier version may have written them into the log.
-
-        A rule or a key that is gone is left out; a rule whose settings are no longer allowed has
-        its defaults.
-        """
-        try:
-            return cls.model_validate(plain)
-        except ValidationError:
-            return cls.model_validate(dict(_still_valid(cls, plain)))
-
     def taking(self, kind: type) -> Sequence[tuple[str, Rule]]:
         """Return the rules, with their names, that are evaluated by observations of a type."""
         return self.by_kind.get(kind, ())
@@ -113,22 +101,6 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
         if errors := list(_unknown(given)):
             raise ValidationError.from_exception_data("Rules", errors)
         return dict(_settings_model(tuple(REGISTRY)).model_validate(given))
-
-
-def _still_valid(
-    rules: type[Rules], plain: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    known = {rule.name: rule for rule in REGISTRY}
-    for name, table in plain.items():
-        rule = known.get(name)
-        if rule is None:
-            continue
-        own = {key: table[key] for key in table if key in rule.model_fields}
-        try:
-            rules.model_validate({name: own})
-        except ValidationError:
-            continue
-        yield name, own
 
 
 @lru_cache

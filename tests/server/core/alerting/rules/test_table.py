@@ -138,20 +138,6 @@ def test_rules_survive_the_log() -> None:
     assert Rules.model_validate(rules.model_dump(mode="json")) == rules
 
 
-def test_what_another_version_logged_is_read_as_far_as_it_is_known() -> None:
-    """Settings and rules that are gone are left out; what cannot be is as by default."""
-    logged = {
-        "nonfinite": {"skips": 2, "clear_steps": 7},
-        "gone": {"limit": 3.0},
-        "gain": {"low": 5.0, "high": 2.0},
-    }
-    rules = Rules.from_log(logged)
-
-    assert rules["nonfinite"].clear_steps == 7
-    assert rules["gain"] == Rules()["gain"]
-    assert Rules.from_log(Rules().model_dump(mode="json")) == Rules()
-
-
 def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
     """Also in a program."""
     with pytest.raises(UnknownRuleError, match="the rules are nonfinite, exploding") as caught:
@@ -190,18 +176,3 @@ def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list
     names = ["head", "h.0.a", "h.1.a", "H.0.a"]
 
     assert [name for name in names if matches(patterns, name)] == matching
-
-
-def test_rules_of_an_earlier_version_are_read_as_far_as_they_are_rules(cluster: Any) -> None:
-    """What is in the log stays there; in a settings file it would be refused."""
-    plain = {
-        "exploding": {"limit": 7, "clear": 7, "patience": 3},
-        "vanishing": {"limit": 5, "clear": 4},
-        "sparse": {"limit": 9},
-    }
-    expected = {"exploding": {"limit": 7, "clear": 7}}
-    job = cluster()
-    job.rules(**plain)
-
-    assert job.state.rules == Rules.from_log(plain) == Rules.model_validate(expected)
-    assert Rules.from_log(expected) == Rules.model_validate(expected)
