@@ -14,26 +14,19 @@ from gradwatch._transport.room import check_descriptors, check_room
 from gradwatch_wire.keyfile import ClientKey
 
 # Why each value: docs/protocol.md.
-RECONNECT_S: Final = 0.1
-RECONNECT_MAX_S: Final = 3.0
-
 _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.IMMEDIATE: 1,
     zmq.SNDHWM: 100,
     zmq.RCVHWM: 0,
-    zmq.RECONNECT_IVL: round(1e3 * RECONNECT_S),
-    zmq.RECONNECT_IVL_MAX: round(1e3 * RECONNECT_MAX_S),
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 3_000,
     zmq.CONNECT_TIMEOUT: 3_000,
     zmq.HANDSHAKE_IVL: 5_000,
     zmq.HEARTBEAT_IVL: 2_000,
     zmq.HEARTBEAT_TIMEOUT: 6_000,
     zmq.HEARTBEAT_TTL: 6_000,
 }
-
-_OPTIONS_AMONG_OTHERS: Final = {zmq.HEARTBEAT_IVL: 1_000, zmq.HEARTBEAT_TIMEOUT: 2_000}
-"""Where there is another endpoint to go to, what hangs is found sooner. ZeroMQ's own threads answer
-a heartbeat, so an aggregator that is merely busy does."""
 
 _BROKEN: Final = (
     zmq.Event.CONNECT_RETRIED
@@ -51,13 +44,12 @@ class Connection:
     handshake was refused.
     """
 
-    def __init__(self, endpoint: str, key: ClientKey | None, *, has_others: bool = False) -> None:
+    def __init__(self, endpoint: str, key: ClientKey | None) -> None:
         """Open it.
 
         Args:
             endpoint: Where the other side listens.
             key: For one that asks for it.
-            has_others: Whether there are further endpoints that it may `move` to.
 
         Raises:
             ValueError: If there is no room for it (see `check_room`), or ZeroMQ does not take the
@@ -65,7 +57,6 @@ class Connection:
         """
         check_room()
         self._key = key
-        self._options = _OPTIONS | (_OPTIONS_AMONG_OTHERS if has_others else {})
         with ExitStack() as undo:
             with _named(endpoint):
                 self._context = zmq.Context()
@@ -100,18 +91,15 @@ class Connection:
             undo.callback(socket.close, linger=0)
             monitor = socket.get_monitor_socket(_BROKEN | zmq.Event.HANDSHAKE_SUCCEEDED)
             undo.callback(_close_monitor, socket, monitor)
-            self._connect(socket, endpoint)
+            for option, value in _OPTIONS.items():
+                socket.setsockopt(option, value)
+            # Only where it is asked for: with it a name may resolve to where nobody listens.
+            socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+            if self._key is not None:
+                use_key(socket, self._key)
+            socket.connect(endpoint)
             undo.pop_all()
         return socket, monitor
-
-    def _connect(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
-        for option, value in self._options.items():
-            socket.setsockopt(option, value)
-        # Only where it is asked for: with it a name may resolve to where nobody listens.
-        socket.setsockopt(zmq.IPV6, int("[" in endpoint))
-        if self._key is not None:
-            use_key(socket, self._key)
-        socket.connect(endpoint)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for a message; tell whether there is one."""

@@ -81,8 +81,7 @@ class Sender(threading.Thread):
         Raises:
             ValueError: If there is no room for the connection, or no thread can be started.
         """
-        has_others = bool(self.route.others)
-        self._connection = Connection(self.route.endpoint, self._key, has_others=has_others)
+        self._connection = Connection(self.route.endpoint, self._key)
         try:
             super().start()
         except RuntimeError as error:

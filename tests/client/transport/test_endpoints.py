@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from gradwatch._transport import route
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
 from tests.support.relay import Relay
@@ -70,19 +69,6 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     assert (len(aggregator.hellos), aggregator.num_hellos) == (1, 2)
     assert watch.stats()["moves"] == 1
     assert watch.stats()["faults"] == 0
-
-
-@pytest.mark.slow
-def test_a_path_that_hangs_is_left_by_the_heartbeat(
-    aggregator: Any, attach: Any, relay: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not only by silence: a connection that is not served at all is no busy aggregator."""
-    monkeypatch.setattr(route, "SILENT_AFTER_S", 3_600.0)
-    first = relay(aggregator.endpoint)
-    watch = attach(model_with_gradients(), endpoint=[first.endpoint, aggregator.endpoint])
-    wait_until(lambda: aggregator.hellos, "HELLO")
-    first.hang()
-    wait_until(lambda: watch.stats()["moves"] == 1, "it has moved")
 
 
 def test_it_stays_where_it_is_when_the_first_one_is_back(
