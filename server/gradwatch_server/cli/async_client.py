@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -17,9 +17,12 @@ from gradwatch_server.cli.client import (
 )
 from gradwatch_server.cli.credentials import credentials
 
+MOST_KEPT: Final = 16
+"""Answers that are kept: those of one look, and of the look before."""
+
 
 class AsyncClient:
-    """Asks one aggregator.
+    """Asks one aggregator; an answer that did not change is not sent again.
 
     Args:
         url: Where it answers.
@@ -29,6 +32,7 @@ class AsyncClient:
     def __init__(self, url: str, http: httpx.AsyncClient) -> None:
         self._url = url.rstrip("/")
         self._http = http
+        self._kept: dict[str, tuple[str, Any]] = {}  # path to tag and answer, the newest last
 
     async def get(self, path: str) -> Any:
         """Return the JSON that it answers.
@@ -36,15 +40,23 @@ class AsyncClient:
         Raises:
             GradwatchError: If nobody answers, or it answers with an error.
         """
+        tag, answer = self._kept.get(path, ("", None))
         try:
-            response = await self._http.get(self._url + path)
+            response = await self._http.get(self._url + path, headers={"If-None-Match": tag})
         except UNREACHABLE as error:
             raise no_answer(self._url, error) from error
-        check(response)
-        try:
-            return response.json()
-        except ValueError as error:
-            raise not_an_aggregator(self._url) from error
+        if response.status_code != httpx.codes.NOT_MODIFIED:
+            check(response)
+            tag = response.headers.get("etag", "")
+            try:
+                answer = response.json()
+            except ValueError as error:
+                raise not_an_aggregator(self._url) from error
+        self._kept.pop(path, None)
+        self._kept[path] = tag, answer
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return answer
 
 
 @asynccontextmanager

@@ -1,0 +1,30 @@
+"""The client of the live view."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gradwatch_server.cli.async_client import MOST_KEPT, connected
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_answer_that_did_not_change_is_not_sent_again(serve: Any, peers: Any) -> None:
+    """And one that did is; of ever new paths the last ones are kept."""
+    service = serve()
+
+    async def scenario() -> None:
+        async with connected(service.url) as client:
+            first = await client.get("/runs")
+            assert await client.get("/runs") is first
+            service.shows(peers(service.ingest, run="new").attach())
+            (second,) = await client.get("/runs")
+            assert second["run"] == "new"
+            for limit in range(1, 2 * MOST_KEPT):
+                await client.get(f"/runs?limit={limit}")
+            assert len(client._kept) == MOST_KEPT
+
+    asyncio.run(scenario())
