@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from gradwatch_server.api.problems import encode
 from gradwatch_server.api.revisions import Revisions
-from gradwatch_server.api.run_rows import describe_row
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import shorten
@@ -84,7 +86,7 @@ class Summary:
         if spark is None:
             return self.encoded
         if self._with_curve is None or self._with_curve[0] != spark:
-            described = describe_row(self.view, self.encoded, self.firing, spark)
+            described = _describe_row(self.view, self.encoded, self.firing, spark)
             self._with_curve = spark, encode(described)
         return self._with_curve[1]
 
@@ -155,3 +157,44 @@ def _sum_up(
         firing=Counter(own["severity"] for own in firing),
         rules=Counter((own["rule"], own["severity"]) for own in firing),
     )
+
+
+def _describe_row(
+    view: RunView, encoded: bytes, firing: Mapping[str, int], spark: int
+) -> dict[str, Any]:
+    """Return a run in short with its small curve.
+
+    Args:
+        view: The run.
+        encoded: The row of `/runs` without the curve, JSON.
+        firing: Severity to the number of alerts that fire.
+        spark: Values of the curve at most.
+    """
+    row: dict[str, Any] = json.loads(encoded)
+    return row | {
+        "step_time_s": None if view.frame is None else view.frame.step_time_s,
+        "live_attempts": sum(each.is_live for each in (view, *view.others)),
+        "alerts": dict(firing),
+        "spark": small_curve(view, spark),
+    }
+
+
+def small_curve(view: RunView, most: int) -> list[float | None]:
+    """Return the gradient norm over the window in *most* values; no maximum and no NaN is lost.
+
+    Each stands for as many steps as the next, but the first, which may stand for fewer: its
+    largest, NaN or Inf if there was one; null where nothing was known.
+    """
+    norms = np.where(view.series.known, view.series.total_norm, np.nan)
+    bad = view.series.known & ~np.isfinite(view.series.total_norm)
+    size = -(-len(norms) // most) if len(norms) else 1
+    found: list[float | None] = []
+    for end in range(len(norms), 0, -size):
+        own = slice(max(end - size, 0), end)
+        values = norms[own][~np.isnan(norms[own])]
+        if bad[own].any():
+            is_nan = np.isnan(norms[own][bad[own]]).any()
+            found.append(float("nan") if is_nan else float("inf"))
+        else:
+            found.append(float(values.max()) if len(values) else None)
+    return found[::-1]

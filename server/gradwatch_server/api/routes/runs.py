@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from gradwatch_server.api.etags import has_tag, tag_of, tag_with, tagged, unchanged
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.run_cursors import cursor_of, parse_cursor
-from gradwatch_server.api.run_rows import Choice, Order
+from gradwatch_server.api.run_order import Choice, Order, cursor_of, parse_cursor
 from gradwatch_server.api.state import Api, View
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
