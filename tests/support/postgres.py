@@ -41,7 +41,7 @@ host all all 127.0.0.1/32 trust
 
 
 class PostgresServer:
-    """One cluster of databases; it is started when it is made.
+    """One PostgreSQL with its databases; it is started when it is made.
 
     Leaves the test out where PostgreSQL is not installed; fails instead where that is required.
     """
@@ -56,7 +56,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
         self._initialise()
-        self.start()
+        self._start()
 
     def _initialise(self) -> None:
         secret = self.directory / "password"
@@ -79,9 +79,8 @@ class PostgresServer:
             self._command(name, *arguments), check=True, capture_output=True, cwd=self.directory
         )
 
-    def start(self, **settings: str) -> None:
-        """Start it, with settings beside those that all tests have."""
-        chosen = _SETTINGS | settings | {"port": str(self._port.number)}
+    def _start(self) -> None:
+        chosen = _SETTINGS | {"port": str(self._port.number)}
         options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
         with (self.directory / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
@@ -92,12 +91,6 @@ class PostgresServer:
             )
         wait_until(self._answers, "PostgreSQL answers")
 
-    @property
-    def pid(self) -> int:
-        """The process that runs, and starts all others."""
-        assert self._process is not None, "PostgreSQL does not run"
-        return self._process.pid
-
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.directory / "log.txt").read_text("utf-8")
@@ -107,22 +100,15 @@ class PostgresServer:
             return False
         return True
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop it at once; `SIGQUIT` leaves it as a crash would."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(PATIENCE_S)
-        self._process = None
-
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database, with user and password."""
         secret = quote(PASSWORD, safe="")
         return f"postgresql://gradwatch:{secret}@127.0.0.1:{self._port.number}/{database}"
 
-    def make_database(self, options: str = "") -> str:
+    def make_database(self) -> str:
         """Make a new database and return its URL."""
         name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name} {options}")
+        self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
     def execute(self, sql: str, values: Sequence[Any] = (), url: str | None = None) -> list[Any]:
@@ -133,7 +119,9 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop it and remove all of it."""
-        self.stop()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(PATIENCE_S)
         self._port.close()
         shutil.rmtree(self.directory)
 
