@@ -20,9 +20,8 @@ model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 run_id = mlflow.start_run().info.run_id
-mirror = Mirror(lambda numbers, step: mlflow.log_metrics(numbers, step, run_id=run_id))
-watch = gradwatch.attach(model, optimizer, run="mirror-mlflow", on_alert=mirror)
-mirror.follow(watch)
+watch = gradwatch.attach(model, optimizer, run="mirror-mlflow")
+mirror = Mirror(watch, lambda numbers, step: mlflow.log_metrics(numbers, step, run_id=run_id))
 
 for step in range(40):
     batch = torch.randn(16, 32)
@@ -35,6 +34,5 @@ for step in range(40):
     if loss.isfinite():
         optimizer.step()
 
-watch.close()
 mirror.close()
 mlflow.end_run()

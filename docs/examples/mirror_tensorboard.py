@@ -26,9 +26,8 @@ def log(numbers: dict[str, float], step: int) -> None:
         writer.add_scalar(name, number, step)
 
 
-mirror = Mirror(log, layers=["0.weight", "2.weight"])
-watch = gradwatch.attach(model, optimizer, run="mirror-tensorboard", on_alert=mirror)
-mirror.follow(watch)
+watch = gradwatch.attach(model, optimizer, run="mirror-tensorboard")
+mirror = Mirror(watch, log, layers=["0.weight", "2.weight"])
 
 for step in range(40):
     batch = torch.randn(16, 32)
@@ -41,6 +40,5 @@ for step in range(40):
     if loss.isfinite():
         optimizer.step()
 
-watch.close()
 mirror.close()
 writer.close()

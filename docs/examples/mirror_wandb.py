@@ -20,9 +20,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 run = wandb.init(project="gradwatch-example")
 run.define_metric("gradwatch/*", step_metric="gradwatch/step")
-mirror = Mirror(lambda numbers, step: run.log({**numbers, "gradwatch/step": step}))
-watch = gradwatch.attach(model, optimizer, run="mirror-wandb", on_alert=mirror)
-mirror.follow(watch)
+watch = gradwatch.attach(model, optimizer, run="mirror-wandb")
+mirror = Mirror(watch, lambda numbers, step: run.log({**numbers, "gradwatch/step": step}))
 
 for step in range(40):
     batch = torch.randn(16, 32)
@@ -36,6 +35,5 @@ for step in range(40):
         optimizer.step()
     run.log({"loss": loss.item()})
 
-watch.close()
 mirror.close()
 run.finish()

@@ -84,6 +84,9 @@ class Followed:
     run: str
     http_url: str
 
+    def __exit__(self, *_: object) -> None:
+        """Nothing is to be closed."""
+
 
 def same(found: list[float], wanted: list[float]) -> bool:
     """Tell whether numbers are those, in single precision, NaN in the same places."""
@@ -168,8 +171,12 @@ def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peer
     peer = peers(service.ingest, run="again").attach()
     steps: list[tuple[int, float]] = []
     norm = "gradwatch/gradient_norm"
-    with Mirror(lambda numbers, step: steps.append((step, numbers[norm])), every_s=0.05) as mirror:
-        mirror.follow(Followed("again", service.url))  # type: ignore[arg-type]  # as much of a watch as is asked
+    watch: Any = Followed("again", service.url)
+    with Mirror(
+        watch,
+        lambda own, step: steps.append((step, own[norm])) if norm in own else None,
+        every_s=0.05,
+    ):
         peer.steps(0, 3.0, math.inf)
         wait_until(lambda: len(steps) == 2)
         peer.steps(2, 5.0)
@@ -193,8 +200,8 @@ def test_an_aggregator_with_tokens_is_asked_with_one(
     service.start()
     mirrors = []
     for said in ("set GRADWATCH_TOKEN to the aggregator's read token", "404"):
-        mirrors.append(Mirror(lambda _numbers, _step: None, every_s=0.05))
-        mirrors[-1].follow(Followed("unknown", service.url))  # type: ignore[arg-type]  # likewise
+        watch: Any = Followed("unknown", service.url)
+        mirrors.append(Mirror(watch, lambda _numbers, _step: None, every_s=0.05))
         _wait_for(caplog, said)
         monkeypatch.setenv("GRADWATCH_TOKEN", token)
     for mirror in mirrors:

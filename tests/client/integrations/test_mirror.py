@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,110 +12,102 @@ from torch import nn
 
 import gradwatch
 from gradwatch.integrations import mirror as own
-from gradwatch.integrations.mirror import Mirror
+from gradwatch.integrations.mirror import Log, Mirror
+from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
-
-def alert(number: int, state: str = "firing", rule: str = "spike") -> dict[str, Any]:
-    """Return an alert at a step of its number."""
-    resolved = number + 1 if state == "resolved" else None
-    return {
-        "id": f"{number}",
-        "rule": rule,
-        "state": state,
-        "last_step": number,
-        "resolved_step": resolved,
-    }
+pytestmark = pytest.mark.slow
 
 
-class Noting:
-    """A function `log` that notes what it is given; one that fails raises, one that hangs waits."""
-
-    def __init__(self, *, fails: bool = False, hangs: bool = False) -> None:
-        self.calls: list[tuple[int, dict[str, float]]] = []
-        self.going_on = threading.Event()
-        self._fails = fails
-        self._hangs = hangs
-
-    def __call__(self, numbers: dict[str, float], step: int) -> None:
-        if self._hangs:
-            self.going_on.wait()
-        self.calls.append((step, numbers))
-        if self._fails:
-            msg = "the tracker's server is gone"
-            raise ConnectionError(msg)
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
+    made = Aggregator(tmp_path_factory.mktemp("mirror") / "data")
+    made.start()
+    yield made
+    made.close()
 
 
-def test_alerts_arrive_in_order_and_all_of_them_before_close_returns() -> None:
-    """As the number of those of the rule that fire."""
-    log = Noting()
-    with Mirror(log) as mirror:
-        mirror(alert(1))
-        mirror(alert(2))
-        mirror(alert(2))  # it has news
-        mirror(alert(1, "resolved"))
-        mirror(alert(3, rule="nonfinite"))
-
-    spikes, bad = "gradwatch/alerts/spike", "gradwatch/alerts/nonfinite"
-    assert log.calls == [
-        (1, {spikes: 1.0}),
-        (2, {spikes: 2.0}),
-        (2, {spikes: 2.0}),
-        (2, {spikes: 1.0}),
-        (3, {bad: 1.0}),
-    ]
-    mirror.close()  # again: nothing happens
+def train(endpoint: str, run: str, log: Log, **settings: Any) -> Mirror:
+    """Take three steps with a mirror, and return it, not closed."""
+    model = nn.Linear(2, 2)
+    watch = gradwatch.attach(model, run=run, endpoint=endpoint)
+    mirror = Mirror(watch, log, **settings)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        watch.collect()
+    return mirror
 
 
-def test_a_function_that_raises_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    log = Noting(fails=True)
-    with Mirror(log) as mirror:
-        mirror(alert(1))
-        mirror(alert(2))
+def test_all_steps_arrive_in_order_before_close_returns(service: Aggregator) -> None:
+    """Though it never looked around before; to close it again does nothing."""
+    calls: list[tuple[int, dict[str, float]]] = []
+    mirror = train(service.ingest, "ordered", lambda numbers, step: calls.append((step, numbers)))
+    mirror.close()
+    mirror.close()
 
-    assert len(log.calls) == 2
-    (line,) = caplog.messages
+    assert [step for step, _ in calls] == [0, 1, 2]
+    assert all(numbers["gradwatch/gradient_norm"] > 0 for _, numbers in calls)
+
+
+def test_a_function_that_raises_gets_every_step_and_is_told_of_once(
+    service: Aggregator, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def log(_numbers: dict[str, float], step: int) -> None:
+        calls.append(step)
+        msg = "the tracker's server is gone"
+        raise ConnectionError(msg)
+
+    train(service.ingest, "raising", log).close()
+
+    assert calls == [0, 1, 2]
+    (line,) = [line for line in caplog.messages if "mirror" in line]
     assert "mirror: ConnectionError" in line
     assert "the tracker's server is gone" in line
 
 
 def test_a_function_that_hangs_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither who gives an alert, however many, nor who closes."""
+    """Neither the training nor who closes."""
     monkeypatch.setattr(own, "CLOSE_S", 0.05)
-    log = Noting(hangs=True)
-    mirror = Mirror(log)
-    for number in range(own.MAX_ALERTS + 10):
-        mirror(alert(number))
+    hanging, going_on = threading.Event(), threading.Event()
+
+    def log(_numbers: dict[str, float], _step: int) -> None:
+        hanging.set()
+        going_on.wait()
+
+    mirror = train(service.ingest, "hanging", log, every_s=0.01)
+    wait_until(hanging.is_set, "it hangs")
     mirror.close()
 
-    assert not log.calls
-    assert "mirror: Full()" in caplog.text
-    log.going_on.set()
+    assert mirror._thread.is_alive()
+    going_on.set()
     wait_until(lambda: not mirror._thread.is_alive(), "the thread ends")
 
 
-def test_a_watch_without_an_aggregator_is_followed_in_vain(
+def test_a_run_without_an_aggregator_is_mirrored_in_vain(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """There is no address to ask, and nothing to tell."""
-    model = nn.Linear(2, 2)
-    log = Noting()
-    endpoint = "tcp://127.0.0.1:9"
-    with (
-        Mirror(log) as mirror,
-        gradwatch.attach(model, run="alone", endpoint=endpoint, on_alert=mirror) as watch,
-    ):
-        mirror.follow(watch)
-        model(torch.ones(1, 2)).sum().backward()
-        watch.collect()
+    calls: list[int] = []
+    train("tcp://127.0.0.1:9", "alone", lambda _, step: calls.append(step)).close()
 
-    assert log.calls == []
+    assert calls == []
     assert "mirror" not in caplog.text
+
+
+def test_the_watch_says_that_an_exception_ended_the_training(service: Aggregator) -> None:
+    """Although the mirror closes it."""
+    with pytest.raises(ZeroDivisionError), train(service.ingest, "failed", lambda _, _step: None):
+        1 / 0  # noqa: B018 - it raises
+
+    wait_until(lambda: service.health("failed")["phase"] == "failed", "it is known")
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])
 def test_a_pause_that_is_none_is_refused(every_s: float) -> None:
+    watch: Any = None
     with pytest.raises(ValueError, match="every_s: above 0, got"):
-        Mirror(Noting(), every_s=every_s)
+        Mirror(watch, lambda _, _step: None, every_s=every_s)
