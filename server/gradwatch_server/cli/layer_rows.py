@@ -30,11 +30,6 @@ def gone_wrong(report: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def last_step_path(run: str) -> str:
-    """Return where the last step with a record is said, as `last_step`."""
-    return run_path(run, "series") + query_of(("column", "norm"), ("last", 1), ("points", 1))
-
-
 def worst_path(run: str, step: int, most: int) -> str:
     """Return where the layers stand that are farthest from what is usual at a step."""
     return run_path(run, f"frames/{step}") + query_of(("worst", most))

@@ -377,7 +377,7 @@ def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> Non
     """A name that no run can have is told as such, whatever it would mean in a URL."""
     is_possible = name == "nope"  # and then `tail` waits for it, and `alerts` has none
     told = f"no run {name!a}; known runs: " if is_possible else f"run name {name!a} is not 1 to 128"
-    ways = [("health",), ("layers",), ("rules", "--run")]
+    ways = [("health",), ("rules", "--run")]
     ways += [] if is_possible else [("tail",), ("alerts",)]
     for way in ways:
         line = error(invoke(*way, name, "--url", service.url))
