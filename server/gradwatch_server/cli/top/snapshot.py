@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gradwatch_server.cli.async_client import AsyncClient
 from gradwatch_server.cli.client import query_of, run_path
-from gradwatch_server.cli.layer_rows import gone_wrong, named_paths, worst_names, worst_path
+from gradwatch_server.cli.top.layers import gone_wrong
 
 MAX_LAYERS: Final = 16
 """As many layers as one request of curves may name."""
@@ -50,15 +50,22 @@ async def _read_layers(
         known = run_path(run, "layers") + query_of(("q", text), ("limit", MAX_LAYERS))
         names = [own["name"] for own in (await client.get(known))["layers"]]
     else:
-        worst = (await client.get(worst_path(run, step, MAX_LAYERS)))["layers"]
-        found = {own["name"]: own for own in worst}
-        names = worst_names(wrong, worst, MAX_LAYERS)
-    for path in named_paths(run, step, [name for name in names if name not in found]):
-        found |= {own["name"]: own for own in (await client.get(path))["layers"]}
+        found = await _at_step(client, run, step, ("worst", MAX_LAYERS))
+        names = list({**wrong, **found})[:MAX_LAYERS]
+    if others := [("layer", name) for name in names if name not in found]:
+        found |= await _at_step(client, run, step, *others)
     curves = await _read_curves(client, run, names)
     return [
         found[name] | {"gone_wrong": wrong.get(name, []), "curve": curves[name]} for name in names
     ]
+
+
+async def _at_step(
+    client: AsyncClient, run: str, step: int, *asked: tuple[str, object]
+) -> dict[str, dict[str, Any]]:
+    """Return layers as they stand at a step, by their names."""
+    answer = await client.get(run_path(run, f"frames/{step}") + query_of(*asked))
+    return {own["name"]: own for own in answer["layers"]}
 
 
 async def _read_curves(client: AsyncClient, run: str, names: list[str]) -> dict[str, list[Any]]:
