@@ -40,9 +40,6 @@ saved may lack runs."""
 SIZES: Final = "sizes"
 """A part in which retention keeps what takes how much room."""
 
-OWN_PARTS: Final = (SALVAGED, SIZES)
-"""Those that say something of the store itself, and nothing of another."""
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

@@ -83,7 +83,7 @@ SILENCE = Silence("5f", "gpt*", "*", "h.*", 1 << 60, 7, "ada", "known, \u2028 an
     ],
 )
 def test_what_people_ask_is_kept_as_it_always_was(body: Any, kind: int, payload: bytes) -> None:
-    """Kinds and keys stay: later versions read the logs of this one."""
+    """A change of it is a change of what is stored, and takes the next number of the schema."""
     encoded = encode_entry(Line(Entry(1, body)))
 
     assert encoded == EncodedEntry(1, kind, None, payload)

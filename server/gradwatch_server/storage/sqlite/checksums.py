@@ -59,3 +59,8 @@ def is_good_event(alert_id: str, change: str, run: str, body: str, checksum: obj
 def is_good_state(body: bytes) -> bool:
     """Tell whether what was saved of the state is what was written."""
     return zlib.crc32(body[_SAVED_BYTES:]) == int.from_bytes(body[:_SAVED_BYTES], "little")
+
+
+def text_of(stored: bytes) -> str:
+    """Return a text also where a damaged row has none: its checksum tells, not a failed query."""
+    return stored.decode("utf-8", "replace")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from gradwatch_server.storage.sqlite.checksums import text_of
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import (
     NEW,
@@ -301,11 +302,6 @@ class Database:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-
-
-def text_of(stored: bytes) -> str:
-    """Return a text also where a damaged row has none: its checksum tells, not a failed query."""
-    return stored.decode("utf-8", "replace")
 
 
 def _check_version(path: Path) -> None:

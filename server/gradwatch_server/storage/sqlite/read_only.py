@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gradwatch_server.storage.sqlite.database import BUSY_S, Database, text_of, uri_of
+from gradwatch_server.storage.sqlite.checksums import text_of
+from gradwatch_server.storage.sqlite.database import BUSY_S, Database, uri_of
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION

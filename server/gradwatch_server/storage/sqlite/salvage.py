@@ -19,7 +19,12 @@ from typing import Any, Final
 
 from gradwatch_server.storage.checkpoints import PARTS, SALVAGED
 from gradwatch_server.storage.encoding import EncodedEntry
-from gradwatch_server.storage.sqlite.checksums import is_good_entry, is_good_event, is_good_state
+from gradwatch_server.storage.sqlite.checksums import (
+    is_good_entry,
+    is_good_event,
+    is_good_state,
+    text_of,
+)
 from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
 
 logger = logging.getLogger(__name__)
@@ -66,20 +71,24 @@ def _is_good_alert(*row: Any) -> bool:
     return is_good_event(alert_id, change, run, body, checksum)
 
 
+def _is_good_saved(*row: Any) -> bool:
+    return is_good_state(row[-1])
+
+
 _TABLES: Final = (
     _Table("log", "received_ns, kind, session, payload, checksum", _is_good_log),
     _Table("alert_events", "alert_id, state, run, body, stored_ns, checksum", _is_good_alert),
-    _Table("saved_state", "part, body", lambda *row: is_good_state(row[-1])),
-    _Table("saved_runs", "run, body", lambda *row: is_good_state(row[-1])),
-    _Table("saved_attempts", "run, attempt, body", lambda *row: is_good_state(row[-1])),
+    _Table("saved_state", "part, body", _is_good_saved),
+    _Table("saved_runs", "run, body", _is_good_saved),
+    _Table("saved_attempts", "run, attempt, body", _is_good_saved),
     # A bad body costs its frames only.
     _Table("saved_frames", "run, attempt, chunk, steps, body", lambda *row: is_good_state(row[3])),
-    _Table("series", "run, attempt, num_bytes, layers", lambda *row: is_good_state(row[-1])),
+    _Table("series", "run, attempt, num_bytes, layers", _is_good_saved),
     _Table(
         "series_chunks",
         "series, level, number, epoch, first_step, last_step, entries, is_closed, upto, num_bytes,"
         " head",
-        lambda *row: is_good_state(row[-1]),
+        _is_good_saved,
     ),
     # The blocks of a body have checksums, and are read one by one.
     _Table("series_tables", "chunk, name, body", lambda *_: True),
@@ -148,7 +157,7 @@ def _open(damaged: Path) -> sqlite3.Connection:
     # Without a WAL nothing needs to be made beside the file to read it.
     mode = "mode=ro" if num_bytes_of(side_of(damaged, "-wal")) else "immutable=1"
     connection = sqlite3.connect(f"{damaged.resolve().as_uri()}?{mode}", uri=True)
-    connection.text_factory = lambda stored: stored.decode("utf-8", "replace")
+    connection.text_factory = text_of
     # Else SQLite reads nothing of a file that is shorter than its header says.
     connection.execute("PRAGMA writable_schema=ON")
     return connection

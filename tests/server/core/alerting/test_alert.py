@@ -15,7 +15,7 @@ NAN = math.nan
 
 
 def test_the_id_is_the_same_for_ever() -> None:
-    """Ids in stores of older versions must be found again: the recipe never changes."""
+    """Links that were told must lead to their alerts: the recipe never changes."""
     assert alert_id("gpt2-small", 1, "nonfinite", "all", 412) == "3705bfb9e7b23eb6"
 
 
