@@ -1,4 +1,4 @@
-"""Curves: what one store says of them, another says too, whatever was written and deleted."""
+"""Curves in a store: the oldest go, and all others stay as they were written."""
 
 from __future__ import annotations
 
