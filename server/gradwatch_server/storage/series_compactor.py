@@ -71,11 +71,6 @@ class Compactor:
         if self._of == (run, attempt):
             self._work = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is left to be done."""
-        return self._work is not None or bool(self._due)
-
     def step(self) -> bool:
         """Do one slice; return whether there was any.
 

@@ -96,7 +96,8 @@ class Feed:
         for _ in range(3_000):
             self.recorder._rest_until_ns = 0
             self.recorder.work(1)
-            if not self.recorder._gone and not self.recorder._compactor.is_busy:
+            compactor = self.recorder._compactor
+            if not (self.recorder._gone or compactor._work or compactor._due):
                 return
 
     def kill(self) -> None:
