@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from benchmarks.alerts.evaluation import GRADWATCH, Results
@@ -118,14 +118,12 @@ def kind_columns(rule_sets: Iterable[str]) -> tuple[str, ...]:
     return ("fault", "forks", "harmful", "found", "named", "or info", "steps", *others)
 
 
-def by_kind(
-    results: Mapping[str, Results], group: Callable[[Judged], str] = lambda each: each.fault.kind
-) -> list[Row]:
+def by_kind(results: Mapping[str, Results]) -> list[Row]:
     """Return a row for each kind of fault: what was found of it, ours first."""
     ours = results[GRADWATCH].faults
     rows: list[Row] = []
-    for kind in sorted({group(each) for each in ours}):
-        own = [each for each in ours if group(each) == kind]
+    for kind in sorted({each.fault.kind for each in ours}):
+        own = [each for each in ours if each.fault.kind == kind]
         named_by_none = not any(each.fault.rules for each in own)
         rows.append(
             (
@@ -137,7 +135,7 @@ def by_kind(
                 NOTHING if named_by_none else _count(each.told for each in own),
                 delays(own),
                 *(
-                    _count(each.found for each in theirs.faults if group(each) == kind)
+                    _count(each.found for each in theirs.faults if each.fault.kind == kind)
                     for name, theirs in results.items()
                     if name != GRADWATCH
                 ),

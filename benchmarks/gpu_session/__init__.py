@@ -1,1 +1,1 @@
-"""The first minutes on a GPU: eleven stages, one table and one JSON file."""
+"""The first minutes on a GPU: ten stages, one table and one JSON file."""
