@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import gradwatch
+from tests.support.forking import TRAINING, run_forked
 from tests.support.recording import RecordingAggregator
 
 # Without a GPU, kernels run in Triton's interpreter. It looks here when it is imported.
@@ -101,13 +101,8 @@ def run_script(aggregator: RecordingAggregator, tmp_path: Path) -> Script:
         path = tmp_path / "script.py"
         path.write_text(source, encoding="utf-8")
         settings = {"GRADWATCH_ENDPOINT": aggregator.endpoint, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            [sys.executable, path, *arguments],
-            env=os.environ | settings | environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=90,
+        return run_forked(
+            [path, *arguments], TRAINING, timeout_s=90, environ=os.environ | settings | environ
         )
 
     return run

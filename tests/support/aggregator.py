@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import httpx
 
+from tests.support.forking import SERVER, ForkedProcess
 from tests.support.peer import Peer
 from tests.support.place import LOOPBACK, Place
 from tests.support.ports import ReservedPort
@@ -33,6 +34,9 @@ class Aggregator:
 
     files: tuple[int, int] | None = None
     """Files it may have open, the limit in force and the highest; None for as many as we."""
+
+    is_forked = True
+    """Whether the process is a fork of one that has imported everything."""
 
     def __init__(self, directory: Path, *arguments: str, **environ: str) -> None:
         self.directory = directory
@@ -76,15 +80,27 @@ class Aggregator:
         data = ("--data", str(self.directory))
         self.directory.parent.mkdir(exist_ok=True)
         serve = [str(GRADWATCH), "serve", *addresses, *data, *self._arguments]
+        before = [*self._place.prefix, *self._limits()]
+        environ = os.environ | self.environ
         with self._errors.open("a") as errors:
-            self._process = subprocess.Popen(
-                [*self._place.prefix, *self._limits(), *serve],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=os.environ | self.environ,
-                cwd=self.directory.parent,
-            )
+            if self.is_forked and not before:
+                self._process = ForkedProcess(
+                    serve,
+                    SERVER,
+                    environ=environ,
+                    directory=self.directory.parent,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                )
+            else:
+                self._process = subprocess.Popen(
+                    [*before, *serve],
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environ,
+                    cwd=self.directory.parent,
+                )
         self.announced = self._announced()
         self.url, self.ingest = self.announced["http"], self.announced["ingest"]
         wait_until(self.answers, "the aggregator answers")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.support.aggregator import GRADWATCH
+from tests.support.forking import SERVER, run_forked
 from tests.support.waiting import PATIENCE_S
 
 Command: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -19,14 +20,12 @@ def run_command(
     directory: Path, *arguments: str, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory; it may fail, but not with a traceback."""
-    result = subprocess.run(
+    result = run_forked(
         [GRADWATCH, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=directory,
-        env=os.environ | {"COLUMNS": "200"} | environ,
+        SERVER,
+        timeout_s=PATIENCE_S,
+        directory=directory,
+        environ=os.environ | {"COLUMNS": "200"} | environ,
     )
     assert "Traceback" not in result.stderr, result.stderr
     return result

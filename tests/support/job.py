@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from tests.support.forking import TRAINING, ForkedProcess
 from tests.support.ports import ReservedPort
 
 END_S: Final = 280.0
@@ -23,22 +24,30 @@ class Job:
         script: The Python file to run.
         world: Number of ranks.
         ingest: Endpoint of the aggregator.
-        arguments: What the script is given.
+        arguments: Arguments of the script.
+        is_forked: Whether processes are forks of one that has imported torch; else `python` runs.
     """
 
-    def __init__(self, script: Path, world: int, ingest: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        script: Path,
+        world: int,
+        ingest: str,
+        arguments: Sequence[str],
+        is_forked: bool = True,
+    ) -> None:
         self._port = ReservedPort()
+        common = {
+            "GRADWATCH_ENDPOINT": ingest,
+            "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._port.number),
+        }
         self.ranks = [
-            subprocess.Popen(
-                [sys.executable, script, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=os.environ
-                | {"GRADWATCH_ENDPOINT": ingest, "OMP_NUM_THREADS": "1"}
-                | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._port.number)}
-                | {"RANK": str(rank), "WORLD_SIZE": str(world)},
+            _start(
+                [str(script), *arguments],
+                os.environ | common | {"RANK": str(rank), "WORLD_SIZE": str(world)},
+                is_forked=is_forked,
             )
             for rank in range(world)
         ]
@@ -80,6 +89,22 @@ class Job:
                 rank.send_signal(signal.SIGKILL)
             rank.communicate()
         self._port.close()
+
+
+def _start(
+    arguments: list[str], environ: dict[str, str], *, is_forked: bool
+) -> subprocess.Popen[str]:
+    pipes: Any = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+    if is_forked:
+        return ForkedProcess(arguments, TRAINING, environ=environ, **pipes)
+    process: subprocess.Popen[str] = subprocess.Popen(
+        [sys.executable, *arguments], text=True, env=environ, **pipes
+    )
+    return process
 
 
 Train: TypeAlias = Callable[..., Job]

@@ -22,6 +22,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
+def is_forked() -> bool:
+    """Processes begin as a user's do."""
+    return False
+
+
+@pytest.fixture
 def watch(aggregator: Aggregator) -> Iterator[gradwatch.Watch]:
     """A watch in this very process, with one layer that has a gradient."""
     aggregator.start()
