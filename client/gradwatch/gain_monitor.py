@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._collectors.gain_report import HEADING, describe_flow
-from gradwatch._collectors.hidden_state import hidden_state
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.capture import is_capturing
 from gradwatch._statistics.devices import pack, places_by_device, why_unsupported
@@ -45,6 +44,9 @@ NOTHING_YET: Final = (
 )
 
 NO_BLOCKS: Final = "No gradients recorded: the monitor was given no blocks."
+
+_OUTPUT_KEYS: Final = ("hidden_states", "last_hidden_state")
+"""Names of the hidden state in an output that has names, in the order of preference."""
 
 Summary = dict[str, float | int | None]
 
@@ -185,7 +187,7 @@ class GradientGainMonitor:
         if not (self.active and torch.is_grad_enabled()) or _in_capture():
             return
         with self._errors():
-            tensor = hidden_state(output)
+            tensor = _hidden_state(output)
             if tensor is None or tensor.is_complex():
                 raise TypeError(
                     f"{self._name(index)} returned a {type(output).__name__} without a real tensor "
@@ -304,3 +306,22 @@ def _read(norms: Mapping[int, Tensor], count: int) -> list[float | None]:
         for place, number in zip(places, numbers, strict=True):
             values[recorded[place][0]] = number
     return values
+
+
+def _hidden_state(output: object) -> Tensor | None:
+    """Return the tensor that goes on to the next block, None if there is none."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, (tuple, list)):
+        return next((value for value in output if isinstance(value, Tensor)), None)
+    if isinstance(output, Mapping):
+        named = [output.get(key) for key in _OUTPUT_KEYS]
+        values: Iterable[object] = output.values()
+    elif hasattr(output, "to_tuple"):
+        named = [getattr(output, key, None) for key in _OUTPUT_KEYS]
+        values = output.to_tuple()
+    else:
+        return None
+    # Models that return the states of all their layers return them from first to last.
+    lasts = (value[-1] if isinstance(value, (tuple, list)) and value else value for value in named)
+    return next((value for value in (*lasts, *values) if isinstance(value, Tensor)), None)

@@ -19,7 +19,7 @@ from gradwatch._hooks.order import has_compiled
 from gradwatch._hooks.output_hook import ModuleOutputs, OutputHook, is_measurable
 from gradwatch._hooks.outputs import tensors_in
 from gradwatch._layers.layers import Layer
-from gradwatch._layers.module_ranks import module_ranks
+from gradwatch._layers.modules import module_ranks
 from gradwatch._pending.outputs import Calls, Habits
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.observer import Observer

@@ -7,18 +7,17 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwatch._faults import Faults
+from gradwatch._layers.sharded_parameters import has_unreduced
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.skips import PendingSkip
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
-from gradwatch._recording.early_losses import EarlyLosses
-from gradwatch._recording.messages import CHANGED, NOT_OPEN, SEVERAL, UNSEEN
 from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.packing import pending_stats
@@ -33,6 +32,23 @@ from gradwatch._statistics.capture import in_capture
 from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
+
+_CHANGED: Final = (
+    "gradients were changed between the end of the backward pass and collect(), which measured "
+    "them anew: these norms may be after clipping; call collect() before it, or not at all"
+)
+_UNSEEN: Final = (
+    "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
+    "these norms may be after clipping; call collect() before it"
+)
+_NOT_OPEN: Final = (
+    "called where no backward pass waits for its optimizer's step, and left out; "
+    "call it between backward() and step()"
+)
+_SEVERAL: Final = (
+    "called several times in one optimizer step, which is one record with the last numbers; "
+    "backward passes are measured without it"
+)
 
 
 class Recorder:
@@ -80,7 +96,7 @@ class Recorder:
         self._scales = ScaleSettlement(sampler.loss_scale)
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
-        self._early = EarlyLosses(config.modules)
+        self._deferred = _DeferredLosses(config.modules)
         self._given: Scalars = {}
         self._activate()
 
@@ -104,7 +120,7 @@ class Recorder:
         try:
             self._given = scalars()
             if self._config.optimizers:
-                if not self._keep_early(self._given):
+                if not self._keep_deferred(self._given):
                     self.windows.collect(step, micro_batch=micro_batch)
             else:
                 self._collect_all(step, is_complete=not micro_batch)
@@ -127,21 +143,21 @@ class Recorder:
         if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
-            if self._keep_early({Scalar.LOSS: loss}):
+            if self._keep_deferred({Scalar.LOSS: loss}):
                 return
             if not self.windows.is_open:
-                self._faults.note("annotate", NOT_OPEN)
+                self._faults.note("annotate", _NOT_OPEN)
             for optimizer in self.windows.annotate(step):
                 known = self._passes.get(optimizer)
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
 
-    def _keep_early(self, given: Scalars) -> bool:
+    def _keep_deferred(self, given: Scalars) -> bool:
         """Keep the loss that was given if its pass is one that leaves no gradient yet."""
         loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
         if loss is None or self.windows.is_open:
             return False
-        return self._early.keep(loss, None if size is None else float(size))
+        return self._deferred.keep(loss, None if size is None else float(size))
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
@@ -156,11 +172,11 @@ class Recorder:
                 if earlier is not None:
                     known.take_losses(earlier)
                 else:
-                    self._early.add_to(known)
+                    self._deferred.add_to(known)
             known.add(sample)
             self._passes[optimizer] = known
             if point == Point.OPTIMIZER_STEP and not self._config.is_autograd_compiled:
-                self._faults.tell_once("after clipping", UNSEEN)
+                self._faults.tell_once("after clipping", _UNSEEN)
         except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
             self._faults.note("measure", repr(error))
         return True
@@ -204,11 +220,11 @@ class Recorder:
             known.add(again)
         else:
             known.replace_latest(again)
-            self._faults.tell_once("after clipping", CHANGED)
+            self._faults.tell_once("after clipping", _CHANGED)
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""
-        self._faults.note("collect", SEVERAL)
+        self._faults.note("collect", _SEVERAL)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
@@ -218,7 +234,7 @@ class Recorder:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
             except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
                 self._faults.note("record", repr(error))
-        self._early.clear()
+        self._deferred.clear()
         self._sampler.order.end_step()
         self._activate()
 
@@ -299,3 +315,31 @@ class Recorder:
         pending = pending_stats(sample, self._readback)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
+
+
+class _DeferredLosses:
+    """Losses of backward passes that leave no gradient yet.
+
+    Under FSDP2 with `set_requires_gradient_sync(False)` the shards get their gradient in the last
+    pass of a step. The losses of the passes before it wait here for the window of that pass.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules = modules
+        self._losses: list[tuple[Tensor | float, float | None]] = []
+
+    def keep(self, loss: Tensor | float, batch_size: float | None) -> bool:
+        """Keep a loss if its pass reduced nothing; tell whether it was kept."""
+        if not has_unreduced(module for top in self._modules for module in top.modules()):
+            return False
+        self._losses.append((loss, batch_size))
+        return True
+
+    def add_to(self, known: SampleAccumulator) -> None:
+        """Give the losses to the window of the pass that has reduced."""
+        for loss, batch_size in self._losses:
+            known.add_loss(loss, batch_size)
+
+    def clear(self) -> None:
+        """Forget the losses: their step is over."""
+        self._losses.clear()

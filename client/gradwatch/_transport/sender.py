@@ -14,9 +14,8 @@ from typing import Final
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection
-from gradwatch._transport.orphan_files import claim_orphans
 from gradwatch._transport.route import Route
-from gradwatch._transport.spill import Spill
+from gradwatch._transport.spill import Spill, claim_orphans
 from gradwatch_wire import Bye, Json, ProtocolError, decode
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver

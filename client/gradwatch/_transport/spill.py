@@ -1,4 +1,4 @@
-"""Spill files of this process: its records on disk until they are acknowledged.
+"""Spill files: records on disk until they are acknowledged, of this process and of killed ones.
 
 Only the sender thread calls this. What is written is in the system's hands, and outlives a SIGKILL;
 nothing waits for the disk itself.
@@ -18,10 +18,16 @@ from gradwatch._faults import Faults
 from gradwatch_wire import Hello, Kind
 from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.session import Phase
 from gradwatch_wire.session.session_lock import SessionLock
-from gradwatch_wire.session.spill_format import pack_header, pack_record, read_records
-from gradwatch_wire.session.spill_source import RecordCursor
-from gradwatch_wire.session.spilled_session import segment_name, stem_of
+from gradwatch_wire.session.spill_format import SpillError, pack_header, pack_record, read_records
+from gradwatch_wire.session.spill_source import RecordCursor, resumed_session
+from gradwatch_wire.session.spilled_session import (
+    SpilledSession,
+    find_sessions,
+    segment_name,
+    stem_of,
+)
 
 SPILL_BYTES: Final = 256 << 20
 MIN_SPILL_BYTES: Final = 1 << 20
@@ -191,3 +197,46 @@ def _write_all(descriptor: int, content: bytes, offset: int) -> None:
     except OSError:
         os.ftruncate(descriptor, offset)
         raise
+
+
+class OrphanFiles:
+    """A session on disk and the lock on it; its files are deleted once everything is stored."""
+
+    def __init__(self, spilled: SpilledSession, lock: SessionLock, faults: Faults) -> None:
+        self.session = resumed_session(spilled)
+        self._spilled = spilled
+        self._lock = lock
+        self._faults = faults
+
+    def finish(self) -> None:
+        """Delete the files; if the aggregator refused the session, tell and keep them."""
+        is_stored = self.session.phase is not Phase.REFUSED
+        if is_stored:
+            for path in self._spilled.paths:
+                remove_file(path)
+        else:
+            why = f"the aggregator refuses a session on disk: {self.session.refused!a}"
+            self._faults.note("spill", why)
+        self._lock.release(remove=is_stored)
+
+    def leave(self) -> None:
+        """Leave the files to the next process."""
+        self._lock.release(remove=False)
+
+
+def claim_orphans(directory: Path, hello: Hello, faults: Faults) -> Iterator[OrphanFiles]:
+    """Lock the sessions of this run and rank whose process is gone; the oldest first."""
+    try:
+        paths = find_sessions(directory, hello.run, hello.rank)
+    except OSError as error:
+        faults.note("spill", error)
+        return
+    for path in paths:
+        try:
+            spilled = SpilledSession.open(path)
+            lock = SessionLock.take(directory, spilled.session)
+        except (SpillError, OSError) as error:
+            faults.note("spill", error)
+            continue
+        if lock is not None:  # else its process is alive
+            yield OrphanFiles(spilled, lock, faults)

@@ -15,14 +15,13 @@ from torch.optim import Optimizer
 
 from gradwatch._faults import Faults, tell
 from gradwatch._hooks.activations import Activations
-from gradwatch._hooks.blocks import BlockGains
+from gradwatch._hooks.blocks import BlockGains, find_blocks
 from gradwatch._hooks.local import LocalNorms
 from gradwatch._hooks.optimizer_steps import unwrapped
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._hooks.probe import LocalProbe
 from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._hooks.weights import WeightDigests
-from gradwatch._layers.blocks import find_blocks
 from gradwatch._layers.groups import Group, find_groups
 from gradwatch._layers.layers import find_layers
 from gradwatch._layers.modules import Modules, find_modules
@@ -53,7 +52,6 @@ from gradwatch._watch.arguments import (
 from gradwatch._watch.identity import Identity, find_identity
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.scalers import find_scaler
-from gradwatch._watch.training_mode import TrainingMode
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
@@ -202,7 +200,7 @@ def attach(
     with ExitStack() as undo:  # what raises here leaves nothing behind
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
         session = Session(session_id, hello, Outbox(buffer_bytes, files))
-        mode = TrainingMode(modules)
+        mode = _TrainingMode(modules)
         sender = Sender(session, targets, faults, on_alert, key, files, mode.is_training)
         hookable = not config.is_autograd_compiled
         order = ForwardOrder(modules, layers, faults)
@@ -260,3 +258,21 @@ def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
         why = "require a gradient and are in no optimizer that was given, so they are not watched"
         what = f"optimizer: {len(names)} parameters ({some}) {why}"
         faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")
+
+
+class _TrainingMode:
+    """Mode of modules that are not kept alive.
+
+    A pause in evaluation mode is no hang.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules = [weakref.ref(module) for module in modules]
+
+    def is_training(self) -> bool | None:
+        """Return whether any module is in training mode, None if no module is left.
+
+        The background thread calls it: it reads flags, and changes nothing.
+        """
+        modes = [module.training for ref in self._modules if (module := ref()) is not None]
+        return any(modes) if modes else None

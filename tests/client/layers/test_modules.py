@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from gradwatch._layers.layers import find_layers
-from gradwatch._layers.module_ranks import module_ranks
-from gradwatch._layers.modules import find_modules
+from gradwatch._layers.modules import find_modules, module_ranks
 
 
 class Block(nn.Module):

@@ -14,8 +14,7 @@ from torch import nn
 
 import gradwatch
 from gradwatch._faults import Faults
-from gradwatch._transport.orphan_files import claim_orphans
-from gradwatch._transport.spill import Spill, find_directory
+from gradwatch._transport.spill import Spill, claim_orphans, find_directory
 from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_body
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gradwatch
-from gradwatch._watch.http_url import find_http_url
+from gradwatch._watch.watch import find_http_url
 
 NOWHERE = "tcp://127.0.0.1:9"
 
