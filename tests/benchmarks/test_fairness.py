@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import select
-import socket
 from dataclasses import replace
 
 import pytest
 
 from benchmarks import fairness
-from benchmarks.alert_readers import AlertReaders, _Reader
-from benchmarks.attacks.registry import ATTACKS
 from benchmarks.fairness import SECTION
 from benchmarks.harness import aggregator, workers
 from benchmarks.honest import Place, Told, newcomer, work
@@ -37,33 +33,6 @@ def test_readers_get_all_alerts_beside_many_who_never_read() -> None:
     assert row.wrongs == []
     (told,) = row.notes
     assert re.match(r"350 readers got (\d+) alerts each, those that begin \d+ ms after", told)
-
-
-def test_a_reader_who_misses_an_alert_is_told_of() -> None:
-    readers = object.__new__(AlertReaders)
-    readers.delays_ms, readers.num_closed, readers._sent_s = [], 1, {}
-    readers._steps = {1: None, 2: None}
-    ours, theirs = socket.socketpair()
-    readers._readers = {ours.fileno(): _Reader(ours, cursors={2})}
-    readers._poller = select.poll()
-    readers._all_have_all = lambda: True  # type: ignore[method-assign]  # it would wait
-
-    assert list(readers.finish()) == [
-        "1 alerts of 2 did not come to one of the readers",
-        "1 streams of readers were closed",
-    ]
-    ours.close()
-    theirs.close()
-
-
-@pytest.mark.slow
-def test_the_capacity_is_measured_before() -> None:
-    row = fairness._measure("half of capacity", 0.3, 1.0)
-
-    assert row.wrongs == []
-    (told,) = row.notes
-    half, whole = (float(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", told))
-    assert 0.2 * whole < half < 0.7 * whole
 
 
 @pytest.mark.slow
@@ -92,10 +61,6 @@ def test_a_newcomer_that_is_refused_says_why() -> None:
         assert newcomer(server.ingest, "fine") == ""
         assert "run name" in newcomer(server.ingest, "not/fine")
     assert newcomer(server.ingest, "nobody", 0.2) == "no answer in 0.2 s"
-
-
-def test_every_attack_says_what_it_does() -> None:
-    assert all(one.summary.endswith(".") for one in ATTACKS.values())
 
 
 def test_the_page_has_the_place_of_the_table() -> None:

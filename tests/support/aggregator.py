@@ -15,7 +15,6 @@ import httpx
 
 from tests.support.forking import SERVER, ForkedProcess
 from tests.support.peer import Peer
-from tests.support.place import LOOPBACK, Place
 from tests.support.ports import ReservedPort
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -45,18 +44,13 @@ class Aggregator:
         """Sent with what is asked over HTTP: a token, for one."""
         self._arguments = arguments
         self._ports = ReservedPort(), ReservedPort()
-        self.move(LOOPBACK)
+        http, ingest = (port.number for port in self._ports)
+        self.url = f"http://127.0.0.1:{http}"
+        self.ingest = f"tcp://127.0.0.1:{ingest}"
         self.announced: dict[str, str] = {}  # what it printed at its start, by name
         # A file, for nobody reads a pipe while the process runs, and a full one would stop it.
         self._errors = directory.parent / "stderr.txt"
         self._process: subprocess.Popen[str] | None = None
-
-    def move(self, place: Place) -> None:
-        """Have it run elsewhere from its next start on."""
-        self._place = place
-        http, ingest = (port.number for port in self._ports)
-        self.url = f"http://{place.host}:{http}"
-        self.ingest = f"tcp://{place.host}:{ingest}"
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -80,10 +74,9 @@ class Aggregator:
         data = ("--data", str(self.directory))
         self.directory.parent.mkdir(exist_ok=True)
         serve = [str(GRADWATCH), "serve", *addresses, *data, *self._arguments]
-        before = [*self._place.prefix, *self._limits()]
         environ = os.environ | self.environ
         with self._errors.open("a") as errors:
-            if self.is_forked and not before:
+            if self.is_forked and self.files is None:
                 self._process = ForkedProcess(
                     serve,
                     SERVER,
@@ -94,7 +87,7 @@ class Aggregator:
                 )
             else:
                 self._process = subprocess.Popen(
-                    [*before, *serve],
+                    [*self._limits(), *serve],
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,

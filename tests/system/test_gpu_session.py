@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import warnings
 import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.gpu_session.aims import HELD, MISSED, NOT_MEASURED, Aim, verdicts
 from benchmarks.gpu_session.calls import OTHER, SENDER, TRAINING, Event, by_thread
 from benchmarks.gpu_session.rows import Rows, read
-from benchmarks.gpu_session.session import DONE, OVER, Session, limit_s
+from benchmarks.gpu_session.session import DONE, OVER, Session
 from benchmarks.gpu_session.stages import STAGES
 from benchmarks.gpu_session.wheels import unpack
-from tests.support.waiting import wait_until
-from tests.support.waits import refusing_waits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,43 +67,6 @@ def test_a_rehearsal_runs_every_stage_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_killed_session_goes_on_where_it_was(tmp_path: Path) -> None:
-    """What is finished is not run again, and the stage that was under way ends with the session."""
-    only = ("--only", "0,9,10")
-    first = session(tmp_path, *only)
-    wait_until(lambda: "0" in known(tmp_path)["stages"], "the first stage")
-    wait_until((tmp_path / "stage-9.jsonl").exists, "the second one")
-    stage = _child_of(first.pid)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    wait_until(lambda: not _is_there(stage), "the end of the stage")
-    before = known(tmp_path)["stages"]
-
-    second = session(tmp_path, *only)
-    errors = second.communicate()[1]
-
-    assert list(before) == ["0"]
-    assert known(tmp_path)["stages"]["0"] == before["0"]
-    assert "stage 0" not in errors
-    assert set(known(tmp_path)["stages"]) == {"0", "9", "10"}
-
-
-def _child_of(pid: int) -> int:
-    """Return the process of the stage; the session is the process itself, after `exec`."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
-    return int(children[0])
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-@pytest.mark.slow
 def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_has(tmp_path: Path) -> None:
     """And is not taken for finished."""
     path = [str(ROOT / name) for name in ("client", "shared", "server", ".")]
@@ -116,19 +74,6 @@ def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_has(tmp_path: Pa
 
     assert found["status"] == OVER
     assert found["rows"] == []
-
-
-def test_what_was_measured_of_other_code_is_put_aside(tmp_path: Path) -> None:
-    """Lines of two states of the code in one table would be nobody's."""
-    own = Session(tmp_path, is_rehearsal=False, path=())
-    state = own.load() | {"stages": {"0": {"status": DONE}}}
-    own.save(state)
-    again = own.load()
-    own.save(state | {"code": "before"})
-
-    assert again == state
-    assert own.load() == {"code": state["code"], "is_rehearsal": False, "stages": {}}
-    assert (tmp_path / "session.before.json").exists()
 
 
 def test_what_cannot_be_imported_is_said_with_how_to_get_it(tmp_path: Path) -> None:
@@ -148,13 +93,6 @@ def test_what_cannot_be_imported_is_said_with_how_to_get_it(tmp_path: Path) -> N
     assert found.returncode == 2
     assert "torch and zmq and msgpack" in found.stderr
     assert "pip download" in found.stderr
-
-
-def test_nothing_is_begun_without_the_time_for_it() -> None:
-    """A session has a budget."""
-    assert limit_s(3, 1000.0) == STAGES[3].limit_s
-    assert limit_s(3, 20.0) == 20.0
-    assert limit_s(3, 1.0) == 0.0
 
 
 def test_lines_are_kept_up_to_where_a_stage_was_ended(tmp_path: Path) -> None:
@@ -193,29 +131,6 @@ def test_calls_are_counted_by_the_thread_that_made_them() -> None:
     assert found[TRAINING] == Counter({"launches": 2, "copies": 1})
     assert found[SENDER] == Counter({"event queries": 2})
     assert found[OTHER] == Counter({"waits": 1})
-
-
-def test_the_word_about_the_debug_mode_leaves_the_mode_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """torch warns as it sets it, which is an error in these tests, and would leave it set."""
-    modes: list[str] = []
-
-    def set_mode(mode: str) -> None:
-        if not modes:  # once per process
-            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
-        modes.append(mode)
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
-
-    def wait() -> None:
-        with refusing_waits():
-            raise RuntimeError("called a synchronizing CUDA operation")
-
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        wait()
-    assert modes == ["error", "default"]
 
 
 def test_wheels_that_were_carried_are_unpacked(tmp_path: Path) -> None:
