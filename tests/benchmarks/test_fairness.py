@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import fairness
-from benchmarks.fairness import SECTION
 from benchmarks.harness import aggregator, workers
-from benchmarks.honest import Place, Told, newcomer, work
+from benchmarks.honest import Place, Told, work
 
 
 @pytest.mark.slow
@@ -53,20 +52,3 @@ def test_what_is_missing_of_the_honest_run_is_said() -> None:
         assert wrong == f"2 of {more.produced} records trimmed from the log"
         (wrong,) = fairness._log_wrongs(server, replace(told, session=os.urandom(16)))
         assert wrong == f"{told.produced} of {told.produced} records trimmed from the log"
-
-
-@pytest.mark.slow
-def test_a_newcomer_that_is_refused_says_why() -> None:
-    with aggregator() as server:
-        assert newcomer(server.ingest, "fine") == ""
-        assert "run name" in newcomer(server.ingest, "not/fine")
-    assert newcomer(server.ingest, "nobody", 0.2) == "no answer in 0.2 s"
-
-
-def test_the_page_has_the_place_of_the_table() -> None:
-    page = SECTION.filled(SECTION.read(), "| a |")
-
-    assert f"{SECTION.begin}\n\n| a |\n\n{SECTION.end}" in page
-    assert page.count(SECTION.begin) == 1
-    with pytest.raises(ValueError, match=r"reliability.md needs a line"):
-        SECTION.filled("# No place", "| a |")

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterable
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.support.installed import files_of
 from tests.support.machine import INSTALLED, REPOSITORY, as_user, run_in_machine
 
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
@@ -111,3 +113,29 @@ def test_its_commands_run_as_its_user_with_a_root_that_is_read_only(tmp_path: Pa
 
     assert printed[0] == f"gradwatch 600 {volume}/gradwatch.db"
     assert "Connection refused" in printed[-1]
+
+
+def files_of(extras: Iterable[str]) -> set[str]:
+    """Return the files and folders in site-packages that the project needs with some extras.
+
+    Its own are not among them. What is missing here raises `PackageNotFoundError`.
+    """
+    waiting = [Requirement(f"gradwatch[{','.join(extras)}]")]
+    seen: set[str] = set()
+    found: set[str] = set()
+    while waiting:
+        wanted = waiting.pop()
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        one = distribution(wanted.name)
+        for line in one.requires or ():
+            needed = Requirement(line)
+            if needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)
+            ):
+                needed.marker = None
+                waiting.append(needed)
+        if wanted.name != "gradwatch":
+            found |= {file.parts[0] for file in one.files or ()}
+    return {name for name in found if name not in ("..", "__pycache__")}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from gradwatch._recording import readback, step_sample
+from gradwatch._recording.readback import Readback
 
 
 class LateMemory:
@@ -53,3 +57,19 @@ class _Target:
     def copy_(self, packed: Tensor, *, non_blocking: bool) -> None:
         assert non_blocking
         self._memory.enqueue(self._start, packed)
+
+
+def take_as_far(monkeypatch: Any) -> list[LateMemory]:
+    """Treat the CPU as a device from which numbers are copied; return the memory of each ring."""
+    made: list[LateMemory] = []
+
+    def new(size: int) -> LateMemory:
+        made.append(LateMemory(size))
+        return made[-1]
+
+    for module in (readback, step_sample):
+        monkeypatch.setattr(module, "is_far", lambda _: True)
+    monkeypatch.setattr(readback, "_idle", [])
+    monkeypatch.setattr(readback, "_new_memory", new)
+    monkeypatch.setattr(Readback, "_is_captured", lambda *_: False)
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -141,3 +142,11 @@ def test_wheels_that_were_carried_are_unpacked(tmp_path: Path) -> None:
     assert unpack(tmp_path, tmp_path / "site") == [str(tmp_path / "site")]
     assert (tmp_path / "site" / "carried" / "__init__.py").exists()
     assert unpack(tmp_path / "none", tmp_path / "site") == []
+
+
+def test_each_stage_is_on_the_page_with_its_limit() -> None:
+    """In docs/gpu.md, as the session has it."""
+    page = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    listed = re.findall(r"^\| (\d+) \| (\d+) \|", page, re.MULTILINE)
+
+    assert listed == [(str(n), f"{stage.limit_s:g}") for n, stage in enumerate(STAGES)]

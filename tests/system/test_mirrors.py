@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from gradwatch.integrations.mirror import Mirror
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
-from tests.support.wandb_file import read_records
 
 pytestmark = pytest.mark.slow
 
@@ -211,3 +211,38 @@ def test_an_aggregator_with_tokens_is_asked_with_one(
 
 def _wait_for(caplog: pytest.LogCaptureFixture, text: str) -> None:
     wait_until(lambda: text in caplog.text, text)
+
+
+HEADER_BYTES: Final = 7
+"""Of the file: `:W&B`, a magic number and a version."""
+
+BLOCK_BYTES: Final = 32_768
+_CHUNK: Final = struct.Struct("<IHB")  # checksum, length, kind
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+def read_records(path: Path) -> Iterator[Any]:
+    """Yield the records of a `.wandb` file."""
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # generated
+
+    for data in _chunks(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(data)
+        yield record
+
+
+def _chunks(data: bytes) -> Iterator[bytes]:
+    assert data.startswith(b":W&B"), data[:16]
+    place, parts = HEADER_BYTES, b""
+    while place + _CHUNK.size <= len(data):
+        room = BLOCK_BYTES - place % BLOCK_BYTES
+        if room < _CHUNK.size:  # the rest of a block is left empty
+            place += room
+            continue
+        _, length, kind = _CHUNK.unpack_from(data, place)
+        place += _CHUNK.size
+        parts += data[place : place + length]
+        place += length
+        if kind in (_FULL, _LAST):
+            yield parts
+            parts = b""

@@ -17,8 +17,7 @@ from gradwatch._recording.packed_numbers import PackedNumbers
 from gradwatch._statistics.statistics import cuda_statistics
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.far_memory import take_as_far
-from tests.support.late_memory import LateMemory
+from tests.support.late_memory import LateMemory, take_as_far
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 

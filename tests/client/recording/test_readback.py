@@ -23,8 +23,7 @@ from gradwatch._recording.readback import Readback
 from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.far_memory import take_as_far
-from tests.support.late_memory import LateMemory
+from tests.support.late_memory import LateMemory, take_as_far
 
 
 @pytest.fixture
