@@ -43,9 +43,8 @@ WAL_BYTES: Final = 16 << 20
 """Size from which on the WAL is written back into the file."""
 
 CHECK_BYTES: Final = 64 << 20
-"""A file up to this size is checked as a whole after an unclean stop; that takes 0.1 s. Of a larger
-one it is the tables that nothing else would check: what is saved has checksums, and records are
-read one by one."""
+"""A file up to this size is checked as a whole at each start; that takes 0.1 s. Of a larger one
+only the alert events are checked: what is saved has checksums, and records are read one by one."""
 
 FREE_SLACK_BYTES: Final = 32 << 20
 """Space in the file that is free and waits for new records rather than being given back."""
@@ -86,8 +85,8 @@ class Database:
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
         there = path is not None and take_up(path)
-        unclean = path is not None and there and num_bytes_of(side_of(path, "-wal")) > 0
-        is_ours = path is not None and (is_ours or unclean or has_our_header(path))
+        has_wal = path is not None and there and num_bytes_of(side_of(path, "-wal")) > 0
+        is_ours = path is not None and (is_ours or has_wal or has_our_header(path))
         try:
             if path is not None and there:
                 _check_version(path)

@@ -1,22 +1,32 @@
-"""The log of a data directory, read beside the aggregator that writes it."""
+"""The log of a data directory, read beside the aggregator that writes it, or without it."""
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from gradwatch_server.storage.encoding import EncodedEntry
-from gradwatch_server.storage.sqlite.checksums import is_good_entry
-from gradwatch_server.storage.sqlite.read_only import ReadOnlyDatabase
+from gradwatch_server.storage.sqlite.checksums import is_good_entry, text_of
+from gradwatch_server.storage.sqlite.database import BUSY_S, uri_of
+from gradwatch_server.storage.sqlite.faults import storage_errors
+from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
+from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
+from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
 PAGE_ENTRIES: Final = 500
 """Entries read at once: the writer's WAL does not shrink during a read."""
+
+_SELECT: Final = (
+    "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
+    " WHERE log_offset > ? ORDER BY log_offset LIMIT ?"
+)
 
 
 def read_log(directory: Path) -> Iterator[EncodedEntry]:
@@ -25,19 +35,62 @@ def read_log(directory: Path) -> Iterator[EncodedEntry]:
     Raises:
         StorageError: If there is no log, or it cannot be read.
     """
-    with closing(ReadOnlyDatabase(directory / DATABASE_NAME)) as db:
-        after = 0
-        while page := list(
-            db.rows(
-                "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
-                " WHERE log_offset > ? ORDER BY log_offset LIMIT ?",
-                (after, PAGE_ENTRIES),
-            )
-        ):
-            for offset, *columns, checksum in page:
-                entry = EncodedEntry(*columns)
-                if is_good_entry(entry, checksum):
-                    yield entry
-                else:
-                    logger.warning("log line %d is damaged", offset)
-            after = page[-1][0]
+    path = directory / DATABASE_NAME
+    if not path.is_file():
+        msg = f"there is no {path}; give the aggregator's data directory with --data"
+        raise StorageError(msg, StorageFault.UNUSABLE)
+    try:
+        with storage_errors(), closing(open_to_read(path)) as connection:
+            yield from _entries(connection)
+    except StorageError as error:
+        msg = f"cannot read {path}: {error}"
+        if error.fault is StorageFault.DAMAGED:
+            msg += "; `gradwatch serve` keeps what can be read of a damaged file of its own"
+        raise StorageError(msg, error.fault) from error
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a connection that cannot write, and see whether the file is one to be read.
+
+    Raises:
+        StorageError: If it is not of the version that this gradwatch writes.
+        sqlite3.Error: If it cannot be read.
+    """
+    try:
+        connection, version = _connect(uri_of(path))
+    except sqlite3.OperationalError:  # in a directory where nothing can be made beside the file
+        if num_bytes_of(side_of(path, "-wal")):
+            raise
+        connection, version = _connect(f"{uri_of(path)}&immutable=1")
+    if version != SCHEMA_VERSION:
+        connection.close()
+        msg = f"it has schema version {version}, this gradwatch reads {SCHEMA_VERSION}"
+        msg = f"{msg}; use the gradwatch that serves it" if version else "it is none of gradwatch's"
+        raise StorageError(msg, StorageFault.UNUSABLE)
+    return connection
+
+
+def _connect(uri: str) -> tuple[sqlite3.Connection, int]:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S)
+    connection.text_factory = text_of
+    try:
+        connection.execute("PRAGMA query_only=1")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection, version
+
+
+def _entries(connection: sqlite3.Connection) -> Iterator[EncodedEntry]:
+    after = 0
+    while page := connection.execute(_SELECT, (after, PAGE_ENTRIES)).fetchall():
+        for offset, *columns, checksum in page:
+            if offset <= after:  # a torn page, after which the reading would begin again for ever
+                msg = "rows of its log are out of order"
+                raise StorageError(msg, StorageFault.DAMAGED)
+            after, entry = offset, EncodedEntry(*columns)
+            if is_good_entry(entry, checksum):
+                yield entry
+            else:
+                logger.warning("log line %d is damaged", offset)

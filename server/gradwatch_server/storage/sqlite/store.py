@@ -27,7 +27,7 @@ NOTE_S: Final = 1.0
 _ADVICE: Final = {
     StorageFault.DAMAGED: "; move the file away to start afresh",
     StorageFault.FULL: "; make room on its disk, or choose another directory with --data",
-    StorageFault.FAILED: "; look after its disk, or choose another directory with --data",
+    StorageFault.FAILED: "; see to its disk and owner, or choose another directory with --data",
     StorageFault.BUSY: "; end the program that has it open",
 }
 """What to do; where nothing is said the error itself does."""
