@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.connections import Connection
+from gradwatch_server.api.connections import Connection, Handshake
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import Settings
 
@@ -42,25 +42,21 @@ class HttpServer(uvicorn.Server):
         self._limits = limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections; a TLS handshake has the time that a header has.
-
-        uvicorn can set neither that nor how many asyncio accepts before it looks at one of them.
-        """
+        """Accept connections, few before one of them is looked at: uvicorn cannot set how many."""
         await super().startup(sockets=[])
-        config = self.config
-        handshake_s = self._limits.use.limits.header_s if config.ssl is not None else None
         for listening in sockets or ():
-            server = await asyncio.get_running_loop().create_server(
-                self._connection,
-                sock=listening,
-                ssl=config.ssl,
-                backlog=ACCEPTS,
-                ssl_handshake_timeout=handshake_s,
-            )
-            listening.listen(config.backlog)
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(self._accept, sock=listening, backlog=ACCEPTS)
+            listening.listen(self.config.backlog)
             self.servers.append(server)
 
-    def _connection(self) -> asyncio.Protocol:
+    def _accept(self) -> asyncio.Protocol:
+        context = self.config.ssl
+        if context is None:
+            return self._make_connection()
+        return Handshake(context, self._limits, self._make_connection)
+
+    def _make_connection(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn does
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )

@@ -28,6 +28,7 @@ class ConnectionLimits:
         self.use = use
         self.most = min(use.limits.http_connections, max(1, most_open() // SHARE_OF_FILES))
         self.refused: Counter[str] = Counter()
+        self.handshakes: set[asyncio.Task[None]] = set()
 
 
 def untaken(transport: asyncio.Transport) -> int:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import MutableMapping
+import ssl
+from collections.abc import Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -59,8 +60,7 @@ class Connection(H11Protocol):
         with contextlib.suppress(OSError):  # the other end is gone already
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app_state = {**self.app_state, CONNECTION: self}
-        address = self.client[0] if self.client else "an unknown address"
-        self.logger = _PeerLogger(self.logger, {"peer": address})  # type: ignore[assignment]
+        self.logger = _logger_of(transport)  # type: ignore[assignment]
         if len(self.connections) > self.limits.most:
             self.logger.warning("All HTTP connections are taken: a further one is refused")
             self.limits.use["http_connections"].num_refused += 1
@@ -173,6 +173,64 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+class Handshake(asyncio.Protocol):
+    """A TLS handshake, before there is a connection that counts: each takes a file, too.
+
+    Args:
+        context: The certificate.
+        limits: As many handshakes go on at once as there may be connections.
+        make_connection: Makes the connection once it is over.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        limits: ConnectionLimits,
+        make_connection: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._context = context
+        self._limits = limits
+        self._make_connection = make_connection
+        self._early = b""  # came with the end of the handshake
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as it is
+        """Begin; refuse a handshake above the limit."""
+        handshakes = self._limits.handshakes
+        if len(handshakes) >= self._limits.most:
+            _logger_of(transport).warning("All TLS handshakes are taken: a further one is refused")
+            self._limits.use["http_connections"].num_refused += 1
+            transport.abort()
+            return
+        transport.pause_reading()  # until the handshake reads
+        task = asyncio.get_running_loop().create_task(self._shake(transport))
+        handshakes.add(task)
+        task.add_done_callback(handshakes.discard)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what is for the connection."""
+        self._early += data
+
+    async def _shake(self, transport: asyncio.Transport) -> None:
+        loop, header_s = asyncio.get_running_loop(), self._limits.use.limits.header_s
+        with contextlib.suppress(OSError):  # it took too long, was none, or its caller left
+            encrypted = await loop.start_tls(
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=header_s
+            )
+            if encrypted is None or encrypted.is_closing():
+                return
+            connection = self._make_connection()
+            encrypted.set_protocol(connection)
+            connection.connection_made(encrypted)
+            if self._early:
+                connection.data_received(self._early)
+
+
+def _logger_of(transport: asyncio.Transport) -> _PeerLogger:
+    peer = transport.get_extra_info("peername")
+    address = peer[0] if peer else "an unknown address"
+    return _PeerLogger(logging.getLogger("uvicorn.error"), {"peer": address})
 
 
 class _PeerLogger(logging.LoggerAdapter[logging.Logger]):

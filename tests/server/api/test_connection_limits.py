@@ -231,9 +231,12 @@ def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start, peers: Any) -> No
 
 def test_a_handshake_that_never_ends_is_cut(begin: Start, connect: Connect, tmp_path: Path) -> None:
     """S29: with TLS nothing of HTTP is there yet, and the connection counts all the same."""
-    service = begin((FILES, FILES), GRADWATCH_BUDGETS__HEADER_S="0.3", **make_certificate(tmp_path))
-    held = [connect(service) for _ in range(2 * FILES // 4)]
+    service = begin((FILES, FILES), GRADWATCH_BUDGETS__HEADER_S="3", **make_certificate(tmp_path))
+    held = [connect(service) for _ in range(IDLE)]
+    files = Path(f"/proc/{service.process.pid}/fd")
 
+    wait_until(lambda: sum(map(is_closed, held)) >= IDLE - FILES // 4, "the rest is refused")
+    assert len(list(files.iterdir())) < FILES // 2
     wait_until(lambda: all(map(is_closed, held)), "all are closed")
     assert service.answers()
 
