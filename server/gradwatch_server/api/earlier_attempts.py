@@ -39,10 +39,10 @@ class EarlierAttempts:
         Raises:
             HTTPException: If the engine cannot answer.
         """
-        found = view.of_attempt(attempt)
-        if found is None:
-            async with self._asking:
-                found = await self._command(ShowAttempt(view.name, attempt))
+        if (shown := view.of_attempt(attempt)) is not None:
+            return shown
+        async with self._asking:
+            found: RunView | None = await self._command(ShowAttempt(view.name, attempt))
         # What is of the run as a whole, the current one has as it is now.
         return found and replace(
             found, attempts=view.attempts, alerts=view.alerts, stored=view.stored, lost=view.lost

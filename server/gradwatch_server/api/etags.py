@@ -15,10 +15,14 @@ def boot_of(api: ApiState) -> str:
 
 
 def tag_of(api: ApiState, view: RunView) -> str:
-    """Return the tag of what is known of an attempt just now."""
-    if api.published.runs.get(view.name) is view:
-        return tag_with(api, api.revisions.of(view))
-    return tag_with(api, f"{view.attempt}-{view.revision}-{view.frames}")
+    """Return the tag of what is known of an attempt just now.
+
+    One that no snapshot shows has another tag each time: nothing says whether it changed.
+    """
+    current = api.published.runs.get(view.name)
+    if current is not None and any(own is view for own in (current, *current.others)):
+        return tag_with(api, api.revisions.of(current))
+    return tag_with(api, f"{view.attempt}-{api.now_ns()}")
 
 
 def tag_with(api: ApiState, number: int | str) -> str:
@@ -27,9 +31,9 @@ def tag_with(api: ApiState, number: int | str) -> str:
 
 
 def has_tag(request: Request, tag: str) -> bool:
-    """Tell whether who asks has the answer of this tag already."""
-    given = request.headers.get("if-none-match", "")
-    return tag in {own.strip().removeprefix("W/") for own in given.split(",")}
+    """Tell whether who asks has the answer of this tag already, or any at all."""
+    given = ",".join(request.headers.getlist("if-none-match"))
+    return not {tag, "*"}.isdisjoint(own.strip().removeprefix("W/") for own in given.split(","))
 
 
 def unchanged(tag: str) -> Response:

@@ -85,6 +85,7 @@ def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
         "/runs/sweep-bad/health",
         "/runs/sweep-bad/alerts",
         "/runs/sweep-bad/frames/3",
+        "/runs/sweep-bad/layers",
     ],
 )
 def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: str) -> None:
@@ -104,6 +105,14 @@ def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: st
     answer = ask(tag)
     assert answer.status_code != 304
     assert answer.headers.get("etag") != tag
+
+    # Of an earlier attempt, too: its counts are those of all attempts together.
+    path = "/runs/sweep-bad/health?attempt=1"
+    tag = filled.get(path).headers["etag"]
+    assert ask(f'"other", W/{tag}').status_code == 304
+    peer.steps(0, 1.0)
+    filled.shows(peer)
+    assert ask(tag).status_code == 200
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from gradwatch_server.api.etags import has_tag, tagged, unchanged
+from gradwatch_server.api.etags import has_tag, tag_with, tagged, unchanged
 from gradwatch_server.api.layer_pages import Page
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api, ApiState, View
@@ -24,7 +24,7 @@ async def layers(
     page: Page,
 ) -> Response:
     known = await api.curve_reads.run(lambda: _read(view, api))
-    tag = f'"{known.digest}.{known.state}"'
+    tag = tag_with(api, f"{view.attempt}-{known.digest}-{known.state}")
     if has_tag(request, tag):
         return unchanged(tag)
     places, end = page.of(range(len(known)), known.names)
