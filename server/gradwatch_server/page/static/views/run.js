@@ -110,7 +110,7 @@ export function runPage(page, state) {
 
   // It was never there, or was deleted while it was looked at.
   function missing(error) {
-    parts.forEach((part) => (part.hidden = true));
+    [...parts, removal].forEach((part) => (part.hidden = true));
     verdict.missing(error);
     found.health = null;
   }
