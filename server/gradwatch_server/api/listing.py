@@ -119,7 +119,7 @@ class RunListing:
         return self._runs
 
     async def _build(self) -> None:
-        self._began_s = time.monotonic()
+        began_s = time.monotonic()
         number, published = self._revisions.newest(), self._engine.published
         found: dict[str, Summary] = {}
         for count, (name, view) in enumerate(published.runs.items(), 1):
@@ -130,10 +130,10 @@ class RunListing:
             found[name] = before
             if not count % SLICE:
                 await asyncio.sleep(0)
-        self._kept, self._number = found, number
+        self._kept, self._number, self._began_s = found, number, began_s
         self._runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
         now_s = time.monotonic()
-        self._not_before_s = now_s + min((now_s - self._began_s) * (1 / SHARE - 1), MAX_REST_S)
+        self._not_before_s = now_s + min((now_s - began_s) * (1 / SHARE - 1), MAX_REST_S)
 
 
 def _sum_up(
