@@ -86,6 +86,7 @@ def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
         "/runs/sweep-bad/alerts",
         "/runs/sweep-bad/frames/3",
         "/runs/sweep-bad/layers",
+        "/runs/sweep-bad/series",
     ],
 )
 def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: str) -> None:

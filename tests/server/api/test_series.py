@@ -573,20 +573,6 @@ def test_a_run_without_a_step_has_empty_curves(
     assert service.get(f"/runs/{run}/frames/0").status_code == 404
 
 
-def test_an_answer_that_is_there_already_is_not_sent_again(
-    service: Any, peer: Any, run: str
-) -> None:
-    """Until something of the run changes."""
-    send(service, peer, 0, 1.0)
-    first = service.get(f"/runs/{run}/series")
-    tag = {"If-None-Match": first.headers["etag"]}
-    assert service.get(f"/runs/{run}/series", headers=tag).status_code == 304
-
-    send(service, peer, 1, 1.0)
-
-    assert service.get(f"/runs/{run}/series", headers=tag).status_code == 200
-
-
 def test_steps_that_go_back_begin_an_epoch(service: Any, peer: Any, run: str) -> None:
     """The newest is shown, an earlier one on request."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
