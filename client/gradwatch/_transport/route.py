@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gradwatch._faults import Faults
@@ -18,6 +18,9 @@ UNCONNECTED_AFTER_S: Final = 1.0
 
 LOOK_AFTER_S: Final = 3.0
 """Seconds without a connection after which it is looked at what listens there."""
+
+LAST_LOOK_S: Final = 0.5
+"""Seconds after which no further endpoint is looked at while the session closes."""
 
 _HINT: Final = (
     "set attach(endpoint=...) or GRADWATCH_ENDPOINT to where gradwatch serve takes records"
@@ -48,7 +51,7 @@ class Route:
         self._quiet_s = now_s  # the last answer, or the beginning
         self._answered_s: float | None = None
         self._babble = ""
-        self._peer: Peer | None = None
+        self._peers: dict[str, Peer] = {}  # what listens where, in this outage
         self._is_connected = False
 
     @property
@@ -68,7 +71,7 @@ class Route:
             self._faults.tell_once("moved", where)
             self._answering = self.endpoint
         self._answered_s = self._since_s = self._quiet_s = now_s
-        self._peer = None
+        self._peers.clear()
 
     def babbled(self, error: ProtocolError) -> None:
         """Note an answer that is none of an aggregator."""
@@ -99,14 +102,17 @@ class Route:
     def look(self, now_s: float) -> None:
         """Look, once in each outage, at what takes no connection; tell what is certainly wrong."""
         is_time = now_s - self._quiet_s > LOOK_AFTER_S
-        if is_time and self._peer is None and not self._is_connected:
-            self._peer = look_at(self.endpoint)
-            if why := self._certain():
+        if is_time and self.endpoint not in self._peers and not self._is_connected:
+            peer = self._peers[self.endpoint] = look_at(self.endpoint)
+            if why := self._certain(peer):
                 self._faults.note("no answer", f"{self.endpoint}: {why}")
 
-    def look_at_last(self) -> None:
-        """Look at what never answered, for `describe`."""
-        self._peer = self._peer or look_at(self.endpoint)
+    def look_at_last(self, now_s: Callable[[], float]) -> None:
+        """Look at those that never answered, for `describe`, one after another for a while."""
+        began_s = now_s()
+        for endpoint in self._endpoints:
+            if endpoint not in self._peers and now_s() - began_s < LAST_LOOK_S:
+                self._peers[endpoint] = look_at(endpoint)
 
     def describe(self, now_s: float) -> str:
         """Say why records are left."""
@@ -114,24 +120,30 @@ class Route:
         if ago_s is not None and ago_s < CLOSE_S:  # while it closed
             how = f"had not stored them in the {CLOSE_S:g} s that close() waits"
             return f"the aggregator answered {ago_s:.1f} s ago, but {how}"
-        if why := self._certain():
+        if why := self._describe_certain():
             return why
         if ago_s is not None:
             return f"the aggregator stopped answering {ago_s:.0f} s ago"
         if self._babble:
             return f"what answers there is no aggregator ({self._babble}); {_HINT}"
-        if self._peer is not None and self._peer.speaks is not Speaks.NOTHING:
-            return f"{self._peer.what} listens there, it hangs, or is no aggregator; {_HINT}"
+        peers = self._peers.values()
+        if peer := next((peer for peer in peers if peer.speaks is not Speaks.NOTHING), None):
+            return f"{peer.what} listens there, it hangs, or is no aggregator; {_HINT}"
         return (
             "no aggregator answered; start one there (gradwatch serve), or set "
             "attach(endpoint=...) or GRADWATCH_ENDPOINT"
         )
 
-    def _certain(self) -> str:
+    def _describe_certain(self) -> str:
+        """Return what is certainly wrong; of several endpoints, with the one where it is."""
+        for endpoint, peer in self._peers.items():
+            is_connected = self._is_connected and endpoint == self.endpoint
+            if not is_connected and (why := self._certain(peer)):
+                return f"at {endpoint} {why}" if self.others else why
+        return ""
+
+    def _certain(self, peer: Peer) -> str:
         """Return what is wrong with the one that listens, empty if it may be an aggregator."""
-        peer = self._peer
-        if peer is None or self._is_connected:
-            return ""
         if peer.speaks is Speaks.CURVE:
             key = "this process's is not known there" if self._has_key else "this process has none"
             return f"the aggregator asks for another key (GRADWATCH_KEYS); {key}"

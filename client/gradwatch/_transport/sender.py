@@ -155,7 +155,7 @@ class Sender(threading.Thread):
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
         if self.session.phase is Phase.GREETING:
-            self.route.look_at_last()
+            self.route.look_at_last(time.monotonic)
         while self.queue and self._driver.may_produce(time.monotonic()):
             self._round(connection)
         if self.queue:

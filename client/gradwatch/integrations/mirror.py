@@ -18,6 +18,7 @@ import contextlib
 import json
 import math
 import os
+import ssl
 import threading
 import time
 from collections import Counter
@@ -48,7 +49,7 @@ SETTLE_S: Final = 0.5
 """Time after the end in which the aggregator publishes the last steps."""
 
 CLOSE_S: Final = 10.0
-"""Time that `close` waits for a slow tracker."""
+"""Time that `close` takes at most, with a slow tracker."""
 
 
 class Mirror:
@@ -100,7 +101,7 @@ class Mirror:
 
         Call it before the tracker's run is ended.
         """
-        self.__exit__(None, None, None)
+        self._end(self._watch.close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -113,10 +114,14 @@ class Mirror:
         trace: TracebackType | None,
     ) -> None:
         """Close, and let the watch say whether an exception ended the training."""
+        self._end(lambda: self._watch.__exit__(kind, error, trace))
+
+    def _end(self, close_watch: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + CLOSE_S
         atexit.unregister(self.close)
-        self._watch.__exit__(kind, error, trace)
+        close_watch()
         self._closing.set()
-        self._thread.join(CLOSE_S)
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self) -> None:
         while not self._closing.wait(self._every_s):
@@ -160,8 +165,10 @@ class Mirror:
             self._tell({f"gradwatch/alerts/{rule}": float(self._firing[attempt, rule])}, step)
 
     def _tell(self, numbers: dict[str, float], step: int) -> None:
-        with self._faults.noting("mirror"):
+        try:
             self._log(numbers, step)
+        except BaseException as error:  # noqa: BLE001 - the user's code, `sys.exit()` too
+            self._faults.note("mirror", repr(error))
 
     def _series(self, address: str, wanted: str) -> dict[str, Any]:
         query = f"{wanted}&from={self._first}&points={MAX_STEPS}"
@@ -171,8 +178,11 @@ class Mirror:
     def _ask(self, address: str) -> Any:
         parts = urlsplit(address)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        with contextlib.closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
+        connection = HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+        if parts.scheme == "https":
+            trusted = ssl.create_default_context(cafile=os.environ.get("GRADWATCH_CA") or None)
+            connection = HTTPSConnection(parts.netloc, timeout=TIMEOUT_S, context=trusted)
+        with contextlib.closing(connection):
             connection.request("GET", f"{parts.path}?{parts.query}", headers=headers)
             response = connection.getresponse()
             body = response.read(MAX_ANSWER_BYTES)

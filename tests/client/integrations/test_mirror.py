@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -49,21 +50,22 @@ def test_all_steps_arrive_in_order_before_close_returns(service: Aggregator) -> 
     assert all(numbers["gradwatch/gradient_norm"] > 0 for _, numbers in calls)
 
 
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
 def test_a_function_that_raises_gets_every_step_and_is_told_of_once(
-    service: Aggregator, caplog: pytest.LogCaptureFixture
+    service: Aggregator, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     calls: list[int] = []
 
     def log(_numbers: dict[str, float], step: int) -> None:
         calls.append(step)
         msg = "the tracker's server is gone"
-        raise ConnectionError(msg)
+        raise error(msg)
 
-    train(service.ingest, "raising", log).close()
+    train(service.ingest, error.__name__, log).close()
 
     assert calls == [0, 1, 2]
     (line,) = [line for line in caplog.messages if "mirror" in line]
-    assert "mirror: ConnectionError" in line
+    assert f"mirror: {error.__name__}" in line
     assert "the tracker's server is gone" in line
 
 
@@ -99,11 +101,13 @@ def test_a_run_without_an_aggregator_is_mirrored_in_vain(
 
 
 def test_the_watch_says_that_an_exception_ended_the_training(service: Aggregator) -> None:
-    """Although the mirror closes it."""
-    with pytest.raises(ZeroDivisionError), train(service.ingest, "failed", lambda _, _step: None):
+    """Although the mirror closes it, at the end of a block or by itself."""
+    mirrors = [train(service.ingest, run, lambda _, _step: None) for run in ("left", "closed")]
+    with pytest.raises(ZeroDivisionError), closing(mirrors[1]), mirrors[0]:
         1 / 0  # noqa: B018 - it raises
 
-    wait_until(lambda: service.health("failed")["phase"] == "failed", "it is known")
+    for run in ("left", "closed"):
+        wait_until(lambda run=run: service.health(run)["phase"] == "failed", "it is known")
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])

@@ -193,11 +193,12 @@ def test_the_end_says_what_listens(
 def test_it_is_told_while_training_goes_on(
     serve: Any, kind: str, wait_until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not only at the end, days later; and once, however long that is."""
-    watch = attach_and_collect(endpoint := serve(kind))
+    """Not only at the end, days later; and once, however long that is, of several endpoints."""
+    watch = attach_and_collect(f"tcp://127.0.0.1:9,{(endpoint := serve(kind))}")
     wait_until(lambda: f"no answer: {endpoint}: " in caplog.text, "the line in the log")
     watch.close()
 
+    assert f": at {endpoint} " in caplog.messages[-1]
     assert caplog.text.count("no answer: ") == watch.stats()["faults"] == 1
 
 
