@@ -1,4 +1,4 @@
-# The aggregator alone, with what notifies and exports metrics: no torch in this image.
+# The aggregator alone, with what notifies: no torch in this image.
 #   docker build -t gradwatch .
 FROM node:24-slim AS lines
 WORKDIR /src
