@@ -106,8 +106,8 @@ def test_the_watch_says_that_an_exception_ended_the_training(service: Aggregator
     with pytest.raises(ZeroDivisionError), closing(mirrors[1]), mirrors[0]:
         1 / 0  # noqa: B018 - it raises
 
-    for run in ("left", "closed"):
-        wait_until(lambda run=run: service.health(run)["phase"] == "failed", "it is known")
+    wait_until(lambda: service.health("left")["phase"] == "failed", "it is known")
+    wait_until(lambda: service.health("closed")["phase"] == "failed", "of both")
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])
