@@ -139,15 +139,21 @@ class Mirror:
                 self._log_alerts(f"{address}/alerts")
 
     def _log_steps(self, address: str) -> None:
-        answer = self._series(address, self._of_run)
-        place = int(answer["attempt"]), int(answer["epoch"] or 0)
-        if self._place not in (place, None):  # the steps began again, or went back
+        newest = self._ask(f"{address}?column=norm&points=1")
+        before, self._place = self._place, (int(newest["attempt"]), int(newest["epoch"] or 0))
+        if before is not None and before != self._place:  # the steps began again, or went back
+            with self._faults.noting("mirror"):
+                self._log_place(address, before)  # the rest of it
             self._first = 0
-            answer = self._series(address, self._of_run)
+        self._log_place(address, self._place)
+
+    def _log_place(self, address: str, place: tuple[int, int]) -> None:
+        address += "?attempt={}&epoch={}".format(*place)
+        answer = self._series(address, self._of_run)
         if self._of_all and answer["step"]:  # no layer is known before the first step
             answer = self._series(address, self._of_all)
         found = _by_step(answer)
-        self._place, self._first = place, max(found, default=self._first - 1) + 1
+        self._first = max(found, default=self._first - 1) + 1
         for step, numbers in found.items():
             self._tell(numbers, step)
 
@@ -172,7 +178,7 @@ class Mirror:
 
     def _series(self, address: str, wanted: str) -> dict[str, Any]:
         query = f"{wanted}&from={self._first}&points={MAX_STEPS}"
-        answer: dict[str, Any] = self._ask(f"{address}?{query}")
+        answer: dict[str, Any] = self._ask(f"{address}&{query}")
         return answer
 
     def _ask(self, address: str) -> Any:
