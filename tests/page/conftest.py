@@ -21,9 +21,9 @@ REQUIRED: Final = os.environ.get("GRADWATCH_BROWSER") == "required"
 WORKER: Final = Path(__file__).parents[1] / "system" / "worker.py"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, for all tests."""
+    """Chromium; Playwright keeps an event loop, in which no test of other modules may run."""
     why = missing()
     if why is not None:
         if REQUIRED:

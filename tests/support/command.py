@@ -20,12 +20,24 @@ def run_command(
     directory: Path, *arguments: str, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory; it may fail, but not with a traceback."""
-    result = run_forked(
-        [GRADWATCH, *arguments],
-        SERVER,
-        timeout_s=PATIENCE_S,
-        directory=directory,
-        environ=os.environ | {"COLUMNS": "200"} | environ,
-    )
+    variables = os.environ | {"COLUMNS": "200"} | environ
+    if "PYTHONPATH" in environ:  # a fork has imported its modules already
+        result = subprocess.run(
+            [GRADWATCH, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            cwd=directory,
+            env=variables,
+        )
+    else:
+        result = run_forked(
+            [GRADWATCH, *arguments],
+            SERVER,
+            timeout_s=PATIENCE_S,
+            directory=directory,
+            environ=variables,
+        )
     assert "Traceback" not in result.stderr, result.stderr
     return result

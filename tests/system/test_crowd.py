@@ -29,6 +29,12 @@ WORDS = (b"\xc1", b"\xff" * 4, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
 
 
 @pytest.fixture
+def is_forked() -> bool:
+    """The memory of a fork grows with each page that it shared before."""
+    return False
+
+
+@pytest.fixture
 def context() -> Iterator[Context]:
     """A context with room for a socket per client; files for them are allowed for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

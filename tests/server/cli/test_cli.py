@@ -190,17 +190,26 @@ def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"this is no database", b"SQLite format 3\0" + bytes(range(256)) * 400]
+    ("damage", "advice"),
+    [
+        (b"this is no database", "move the file away to start afresh"),
+        (
+            b"SQLite format 3\0" + bytes(range(256)) * 400,
+            "move the data directory away, or choose another with --data",
+        ),
+    ],
 )
-def test_a_corrupt_log_is_one_line(gradwatch: Any, tmp_path: Path, damage: bytes) -> None:
-    """And stays as it is."""
+def test_a_corrupt_log_is_one_line(
+    gradwatch: Any, tmp_path: Path, damage: bytes, advice: str
+) -> None:
+    """And stays as it is, also where the number of its schema is garbage."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / DATABASE_NAME
     file.write_bytes(damage)
     line = error(gradwatch("serve", *ANY_PORTS, "--data", "data"))
 
     assert line.startswith(f"cannot open the log data/{DATABASE_NAME}: ")
-    assert line.endswith("move the file away to start afresh")
+    assert line.endswith(advice)
     assert file.read_bytes() == damage
 
 
