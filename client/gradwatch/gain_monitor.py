@@ -14,7 +14,7 @@ Typical use::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Self
@@ -22,7 +22,6 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor, nn
 
-from gradwatch._collectors.gain_report import HEADING, describe_flow
 from gradwatch._collectors.norms import measure
 from gradwatch._statistics.capture import is_capturing
 from gradwatch._statistics.devices import pack, places_by_device, why_unsupported
@@ -31,12 +30,16 @@ from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
 from gradwatch_wire.columns import L1, L2
 from gradwatch_wire.gains import (
+    CATEGORIES,
     GAIN_EPS,
     NORM_TYPES,
+    gain_category,
     gains,
     log_gains,
     summarize_gains,
 )
+
+_HEADING: Final = "Gradient Flow Analysis\n======================"
 
 NOTHING_YET: Final = (
     "No gradients recorded: run a forward and a backward pass through the blocks first "
@@ -178,8 +181,8 @@ class GradientGainMonitor:
         try:
             norms = self.norms()
         except RuntimeError as error:
-            return f"{HEADING}\n{error}\n"
-        return describe_flow(self._classes, self.norm_type, norms, gains(norms, self.eps))
+            return f"{_HEADING}\n{error}\n"
+        return _describe_flow(self._classes, self.norm_type, norms, gains(norms, self.eps))
 
     def after_forward(self, index: int, output: object) -> None:
         """Watch the output of a block that has just run."""
@@ -325,3 +328,44 @@ def _hidden_state(output: object) -> Tensor | None:
     # Models that return the states of all their layers return them from first to last.
     lasts = (value[-1] if isinstance(value, (tuple, list)) and value else value for value in named)
     return next((value for value in (*lasts, *values) if isinstance(value, Tensor)), None)
+
+
+def _describe_flow(
+    classes: Sequence[str],
+    norm_type: str,
+    norms: Sequence[float | None],
+    values: Sequence[float | None],
+) -> str:
+    """Return the report of `GradientGainMonitor`.
+
+    Args:
+        classes: Class of each block.
+        norm_type: Which norm the norms are.
+        norms: At each block's output.
+        values: Gain of each transition.
+    """
+    summary = summarize_gains(values)
+    blocks = enumerate(zip(norms, classes, strict=True))
+    sizes = [key for key in summary if not key.startswith("num_")]
+    return "\n".join(
+        [
+            _HEADING,
+            f"{len(norms)} blocks, {norm_type} norm of the loss gradient at each block's output.",
+            "\nGradient Norms:",
+            *(f"  Block {i:2d}: {_shown(norm)}  {name}" for i, (norm, name) in blocks),
+            "\nGradient Gains (norm of a block over that of the next; labels are heuristic):",
+            *(
+                f"  Transition {i:2d} to {i + 1:2d}: {_shown(gain)}  {gain_category(gain)}"
+                for i, gain in enumerate(values)
+            ),
+            "\nSummary Statistics:",
+            *(f"  {key.replace('_', ' '):13}: {_shown(summary[key])}" for key in sizes),
+            "\nTransition Categories:",
+            *(f"  {n:13}: {summary[f'num_{n}']:3d}  ({why})" for n, why in CATEGORIES.items()),
+            "",
+        ]
+    )
+
+
+def _shown(value: float | None) -> str:
+    return f"{'missing' if value is None else format(value, '.4g'):>10}"

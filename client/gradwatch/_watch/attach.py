@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -30,6 +31,7 @@ from gradwatch._layers.pieces import find_pieces
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.loss_scale import is_scaler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.recorder import Recorder
@@ -51,7 +53,6 @@ from gradwatch._watch.arguments import (
 )
 from gradwatch._watch.identity import Identity, find_identity
 from gradwatch._watch.null import NullWatch
-from gradwatch._watch.scalers import find_scaler
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
@@ -163,7 +164,7 @@ def attach(
     check_count("first_step", first_step, 0, LAST_STEP)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
-    scaler_in_use, is_scaler_given = find_scaler(scaler, given)
+    scaler_in_use, is_scaler_given = _find_scaler(scaler, given)
     check_on_alert(on_alert)
     check_flag("local", local)
     if weights_every is not None:
@@ -276,3 +277,47 @@ class _TrainingMode:
         """
         modes = [module.training for ref in self._modules if (module := ref()) is not None]
         return any(modes) if modes else None
+
+
+def _find_scaler(given: object, optimizers: Sequence[Optimizer]) -> tuple[GradScaler | None, bool]:
+    """Return the scaler, None if there is none, and whether that is certain.
+
+    What is not certain is settled when an optimizer steps for the first time.
+
+    Args:
+        given: The argument of `attach`.
+        optimizers: As given to `attach`, in their wrappers.
+
+    Raises:
+        TypeError: If it is no scaler.
+    """
+    if given is not None:
+        return _checked_scaler(given), True
+    if not optimizers:
+        return None, True
+    wrapped = next((each for each in _scalers_of(optimizers) if is_scaler(each)), None)
+    if wrapped is not None:
+        return wrapped, True
+    alive = [each for each in gc.get_objects() if is_scaler(each)]
+    return (alive[0] if len(alive) == 1 else None), False
+
+
+def _checked_scaler(scaler: object) -> GradScaler | None:
+    """Return the scaler, None for one that is switched off.
+
+    Raises:
+        TypeError: If it is no scaler.
+    """
+    if not isinstance(scaler, GradScaler):
+        msg = f"scaler: a torch.amp.GradScaler, got {type(scaler).__name__}"
+        raise TypeError(msg)
+    return scaler if scaler.is_enabled() else None
+
+
+def _scalers_of(optimizers: Sequence[Optimizer]) -> Iterator[object]:
+    """Yield the scalers that wrappers keep beside their optimizer, as Accelerate's do."""
+    for optimizer in optimizers:
+        inner: object = optimizer
+        while isinstance(inner, Optimizer):
+            yield getattr(inner, "scaler", None)
+            inner = getattr(inner, "optimizer", None)

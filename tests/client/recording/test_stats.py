@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch._faults import Faults
-from gradwatch._recording.packing import pending_stats
 from gradwatch._recording.readback import Readback
+from gradwatch._recording.recorder import pending_stats
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats
