@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
 from gradwatch._statistics.statistics import Path, cuda_statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.peak_memory import PeakMemory
 
 pytest.importorskip("triton")
 
@@ -117,3 +120,42 @@ def test_the_kernel_needs_little_beside_what_it_reads(
 
     assert launches.programs > 1000
     assert 0 < seen.peak <= PROMISED
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts what every operation of the block makes and leaves alive, on any device.
+
+    Attributes:
+        peak: Bytes of all that is alive at once, at most.
+        largest: Bytes of the largest tensor of all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        self.peak = self.largest = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = {_storage_of(each)._cdata for each in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for made in _tensors(result):
+            storage = _storage_of(made)
+            if storage._cdata not in given and storage._cdata not in self._living():
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                self.largest = max(self.largest, storage.nbytes())
+        self.peak = max(self.peak, sum(size for _, size in self._living().values()))
+        return result
+
+    def _living(self) -> dict[int, tuple[StorageWeakRef, int]]:
+        self._alive = {key: each for key, each in self._alive.items() if not each[0].expired()}
+        return self._alive
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
