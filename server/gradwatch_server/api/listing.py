@@ -78,7 +78,7 @@ class Summary:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is expected of it."""
+        """True once the run ended, failed or was lost."""
         return self.phase not in (Phase.WAITING, Phase.RUNNING)
 
     def row(self, spark: int | None) -> bytes:

@@ -18,7 +18,7 @@ SILENCE_EVERY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What is shown of a run.
+    """State of a run as readers see it.
 
     Args:
         view: Its snapshot.

@@ -88,7 +88,7 @@ class ClientSide:
 
     @cached_property
     def peer(self) -> Peer:
-        """What listens at the endpoint."""
+        """The listener at the endpoint."""
         return look_at(self.endpoint)
 
     def ask(self, path: str) -> Answer:

@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def is_aggregator(self) -> bool:
-        """Whether this is an aggregator's answer to `/healthz`."""
+        """True for an aggregator's answer to `/healthz`."""
         return self.status == http.client.OK and {"version", "cursor"} <= self.fields.keys()
 
     @property

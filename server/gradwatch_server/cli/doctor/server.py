@@ -76,7 +76,7 @@ class ServerSide:
 
     @property
     def is_own(self) -> bool:
-        """Whether that aggregator is the one that has the data directory."""
+        """True if the aggregator that answers has this data directory."""
         boot = self.store.boot
         return self.running is not None and boot is not None and self.running.fields["boot"] == boot
 

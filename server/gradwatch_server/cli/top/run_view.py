@@ -31,7 +31,7 @@ ALERT_COLUMNS: Final = ("alert", "rule", "since step", "known by", "message")
 
 
 class RunView(VerticalScroll):
-    """Everything about a run that helps at one glance."""
+    """A run at one glance."""
 
     filter_hint = "names of layers that have this in them"
 
