@@ -13,6 +13,7 @@ pytest.register_assert_rewrite("tests.support")
 
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
+from tests.support.progress import Progress  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
 
 # pytest-xdist tells its workers a width of 80, which a console would keep from its import on.
@@ -23,6 +24,12 @@ STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "trai
 
 SLOW_PLACES = {"integrations", "test_compile.py", "test_module_hook.py", "test_origin_layer.py"}
 """Folders and files in which nearly every test trains in a framework, or compiles."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show the progress of a parallel run in one line."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress())
 
 
 @pytest.hookimpl(tryfirst=True)
