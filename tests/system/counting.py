@@ -1,0 +1,167 @@
+"""Numbers of calls that a training step and a stored record cost.
+
+A count does not depend on the machine's speed, so a test can compare it with the one written down:
+
+    .venv/bin/python -m tests.system.counting --write    # after a change that is meant to cost more
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
+
+import gradwatch
+from tests.support.engine import RunningEngine
+from tests.support.peer import Peer
+from tests.support.ports import ReservedPort
+from tests.support.programs import program
+
+WRITTEN_DOWN: Final = Path(__file__).with_name("counts.json")
+
+WARM_UP: Final = 50
+"""Steps or records before those that are counted."""
+
+FEW: Final = 200
+MANY: Final = 600
+
+WAITING: Final = "epoll_wait,futex,poll,getpid,clock_nanosleep"
+"""System calls that wait, or that ZeroMQ adds to each wait: their number depends on speed."""
+
+
+class CallCounter:
+    """Number of calls of Python and C functions in the threads that the counter is set on."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self, _frame: FrameType, event: str, _argument: object) -> None:
+        """Count an event of `sys.setprofile`."""
+        if event in {"call", "c_call"}:
+            self.num_calls += 1
+
+
+@contextmanager
+def training(*, is_watched: bool) -> Iterator[Callable[[], None]]:
+    """Yield a training step of a small model, whose records nobody takes."""
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.ones(2, 8)
+    with closing(ReservedPort()) as port:
+        watch = gradwatch.attach(model, optimizer, endpoint=port.endpoint) if is_watched else None
+
+        def step() -> None:
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            if watch is not None:
+                watch.annotate(loss=loss)
+            optimizer.step()
+
+        yield step
+        if watch is not None:
+            watch.close()
+
+
+@contextmanager
+def storing() -> Iterator[Callable[[], None]]:
+    """Yield a function that sends a record to an engine and waits until it is acknowledged."""
+    with tempfile.TemporaryDirectory() as directory:
+        engine = RunningEngine(Path(directory) / "data", "tcp://127.0.0.1:0", {})
+        peer = Peer(engine.endpoint).attach([f"layer{index}" for index in range(8)])
+
+        def store() -> None:
+            peer.stats(peer.seq, [1.0] * 8)
+            peer.acked()
+
+        yield store
+        peer.close()
+        engine.close()
+
+
+def calls_per_step(*, is_watched: bool) -> float:
+    """Return the median number of calls in the training thread."""
+    counter = CallCounter()
+    counts = []
+    with training(is_watched=is_watched) as step:
+        for _ in range(WARM_UP):
+            step()
+        for _ in range(FEW):
+            counter.num_calls = 0
+            sys.setprofile(counter)
+            step()
+            sys.setprofile(None)
+            counts.append(counter.num_calls)
+    return statistics.median(counts)
+
+
+def calls_per_record() -> float:
+    """Return the median number of calls in the threads of the engine."""
+    counter = CallCounter()
+    threading.setprofile(counter)
+    counts = []
+    with storing() as store:
+        threading.setprofile(None)
+        for _ in range(WARM_UP):
+            store()
+        for _ in range(FEW):
+            before = counter.num_calls
+            store()
+            counts.append(counter.num_calls - before)
+    return statistics.median(counts)
+
+
+def system_calls(what: str, *options: str) -> float:
+    """Return the number of system calls for one step or record, those that wait left out.
+
+    Two processes do a different number of them, so that start and end count for nothing.
+    """
+    totals = []
+    for number in (FEW, MANY):
+        with tempfile.NamedTemporaryFile("r") as summary:
+            strace = [program("strace", "strace"), "-c", *options, "-o", summary.name]
+            command = [sys.executable, "-m", "tests.system.counting", what, str(number)]
+            subprocess.run([*strace, f"--trace=!{WAITING}", *command], check=True)
+            total = re.search(r" (\d+) +(?:\d+ +)?total$", summary.read(), re.MULTILINE)
+            assert total is not None
+            totals.append(int(total[1]))
+    return max(0.0, round((totals[1] - totals[0]) / (MANY - FEW), 2))
+
+
+COUNTS: Final[dict[str, Callable[[], float]]] = {
+    "calls per step": lambda: calls_per_step(is_watched=True) - calls_per_step(is_watched=False),
+    "calls per record": calls_per_record,
+    "system calls per step": lambda: system_calls("step"),
+    "system calls per record": lambda: system_calls("record", "--follow-forks"),
+}
+"""Each count of the table, and the function that takes it."""
+
+
+def main() -> None:
+    """Do so many steps or records, or print all counts, or write them down."""
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["step"], ["record"]):
+        with training(is_watched=True) if arguments[0] == "step" else storing() as once:
+            for _ in range(int(arguments[1])):
+                once()
+        return
+    text = json.dumps({name: count() for name, count in COUNTS.items()}, indent=2) + "\n"
+    if arguments == ["--write"]:
+        WRITTEN_DOWN.write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
