@@ -23,13 +23,22 @@ def program(name: str, package: str) -> str:
         name: The command, for example `promtool`.
         package: The Debian package that has it.
     """
-    # Debian puts some services where only root's PATH looks, and PostgreSQL where none does.
-    newest_first = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    places = [os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *map(str, newest_first)]
-    found = shutil.which(name, path=":".join(places))
+    found = shutil.which(name, path=":".join(_places()))
     if found is None:
         why = f"no {name}: apt-get install {package}"
         if REQUIRED:
             pytest.fail(why)
         pytest.skip(why)
     return found
+
+
+def _places() -> list[str]:
+    """Return the folders of PATH, and those beside them in which Debian has services.
+
+    `/usr/sbin` is on the PATH of root alone, `/usr/lib/postgresql/VERSION/bin` on none.
+    """
+    folders = os.environ.get("PATH", "").split(":")
+    beside = [Path(folder).parent for folder in folders if folder.endswith("/bin")]
+    services = [str(parent / "sbin") for parent in beside]
+    newest_first = (sorted(parent.glob("lib/postgresql/*/bin"), reverse=True) for parent in beside)
+    return [*folders, *services, *(str(each) for found in newest_first for each in found)]
