@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ os.environ.pop("COLUMNS", None)
 STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 
+EXHAUSTIVE_PLACES = {"benchmarks", "test_pictures.py", "test_slurm.py"}
+
 SLOW_PLACES = {"integrations", "test_compile.py", "test_module_hook.py", "test_origin_layer.py"}
 """Folders and files in which nearly every test trains in a framework, or compiles."""
 
@@ -34,11 +39,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for one of those fixtures, or are in one of those files."""
+    """Mark tests by what they ask for and where they are, and the cases that are not sampled."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         starts = STARTS_PROCESSES.intersection(getattr(item, "fixturenames", ()))
         if starts or SLOW_PLACES.intersection(item.path.parts):
             item.add_marker(pytest.mark.slow)
+        if EXHAUSTIVE_PLACES.intersection(item.path.parts):
+            item.add_marker(pytest.mark.exhaustive)
+        if item.get_closest_marker("sampled"):
+            cases[item.path, item.name.partition("[")[0]].append(item)
+    for own in cases.values():
+        # By a checksum of the name: every n-th case would miss values of one parameter.
+        own.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        sampled = own[0].get_closest_marker("sampled")
+        assert sampled is not None
+        for item in own[sampled.args[0] :]:
+            item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(autouse=True, scope="session")

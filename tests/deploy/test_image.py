@@ -49,6 +49,7 @@ def extras() -> list[str]:
     return str(names).split(",")
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_what_an_operator_wants_and_no_torch() -> None:
     """Aggregator, notifications."""
     assert extras() == ["server", "notify"]

@@ -85,6 +85,7 @@ SECRET = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_starts_with_a_secret_and_a_volume_as_kubernetes_mounts_them(tmp_path: Path) -> None:
     """It answers the probes, asks all others for a token, and knows the names of the service."""

@@ -42,6 +42,7 @@ def meeting() -> str:
     return f"localhost:{number}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str, tmp_path: Path) -> None:
     """Its ranks are of one attempt; `gradwatch health` finds nothing to complain of."""

@@ -28,6 +28,7 @@ def client() -> TestClient:
     return TestClient(Starlette(routes=list(make_routes())))
 
 
+@pytest.mark.slow
 def test_the_page_and_its_files_are_strict(client: TestClient) -> None:
     index = client.get("/?run=x&anything=y")
     assert index.headers["content-security-policy"] == POLICY

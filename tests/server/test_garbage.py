@@ -34,6 +34,7 @@ def full_collections() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
+@pytest.mark.slow
 def test_growing_looks_at_all_objects_only_when_memory_grew(full_collections: list[int]) -> None:
     """A million objects that stay are no reason; 64 MiB more are, once."""
     size = [200 << 20]
@@ -59,6 +60,7 @@ def test_growing_looks_at_all_objects_only_when_memory_grew(full_collections: li
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.slow
 def test_what_was_there_at_the_start_is_never_looked_at() -> None:
     """It makes each pause longer; what is usual again afterwards."""
     before = gc.get_threshold()

@@ -93,6 +93,7 @@ SERVER_EXTRA = ",".join(
 """What `pip install 'gradwatch[client]'` does not bring."""
 
 
+@pytest.mark.slow
 def test_the_version_is_told_without_the_server() -> None:
     result = _run(SERVER_EXTRA, PACKAGE.parent, "--version")
 
@@ -100,6 +101,7 @@ def test_the_version_is_told_without_the_server() -> None:
     assert result.stdout == f"gradwatch {gradwatch_wire.__version__}\n"
 
 
+@pytest.mark.slow
 def test_the_help_says_what_there_is_without_the_server() -> None:
     result = _run(SERVER_EXTRA, PACKAGE.parent, "--help")
 

@@ -34,8 +34,8 @@ class Progress:
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self) -> Generator[None, Status, Status]:
         """Let the terminal count a test and print no letter for it."""
-        category, _letter, _word = yield
-        return category, "", ""
+        category, _letter, word = yield
+        return category, "", word
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test at its end, and print the line."""

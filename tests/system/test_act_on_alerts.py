@@ -67,6 +67,7 @@ def test_all_ranks_save_slow_down_and_stop_at_the_same_step(
     assert {alert["rule"] for alert in alerts} >= {"exploding", "nonfinite"}
 
 
+@pytest.mark.exhaustive
 def test_a_healthy_training_is_left_alone(aggregator: Aggregator, tmp_path: Path) -> None:
     """No action, and no alert: that gradients fall as the task is solved is told as info."""
     assert train(aggregator, tmp_path, "--pause-s", "0") == []

@@ -116,6 +116,7 @@ def mutated(frames: list[bytes], chance: random.Random) -> list[bytes]:
     return frames if chance.random() < 0.9 else frames * chance.randint(0, 3) or [b""]
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_broken_messages_harm_nobody(
     aggregator: Aggregator, context: Context, train: Train
 ) -> None:

@@ -160,6 +160,7 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
     return message
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "message"),

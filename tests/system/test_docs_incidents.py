@@ -40,6 +40,7 @@ def _comparable(section: str) -> str:
     return re.sub(r"\d+\.\d+(?:e[+-]\d+)?", "NUMBER", " ".join(section.split()))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_an_incident_is_what_its_training_gives_today(
@@ -53,6 +54,7 @@ def test_an_incident_is_what_its_training_gives_today(
     assert _comparable(f"## {title}\n{written}") == _comparable(section)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_picture_is_made_of_a_log(incidents: dict[str, Any], load: Load, tmp_path: Path) -> None:
     """That an aggregator computes everything from."""

@@ -58,6 +58,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
+@pytest.mark.slow
 @each_page
 def test_scripts_commands_and_modules_that_are_to_be_run_exist(page: Path) -> None:
     """`scripts/x`, `gradwatch x` and `python -m x`."""
@@ -93,6 +94,7 @@ def test_the_picture_fetches_nothing_from_elsewhere() -> None:
     assert "nonfinite" in text
 
 
+@pytest.mark.slow
 def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
     """In another page, or in the first line of a module."""
     glossary = ROOT / "docs" / "glossary.md"

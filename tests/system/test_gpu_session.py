@@ -46,6 +46,7 @@ def known(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rehearsal_runs_every_stage_to_its_end(tmp_path: Path) -> None:

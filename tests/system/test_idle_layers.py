@@ -13,6 +13,7 @@ WORKER = "idle_worker.py"
 MIDDLE = ["middle.weight", "middle.bias"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_layer_that_is_frozen_midway_is_told_to_nobody(
     aggregator: Aggregator, train: Train, world: int
@@ -26,6 +27,7 @@ def test_a_layer_that_is_frozen_midway_is_told_to_nobody(
     assert (health["status"], health["step"]) == ("healthy", 79)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_layer_that_is_detached_midway_is_a_warning_that_names_it(
     aggregator: Aggregator, train: Train, world: int

@@ -24,6 +24,7 @@ def has_attempts(aggregator: Aggregator, ranks: list[list[int]]) -> bool:
     return [[each["rank"] for each in own] for own in found] == ranks
 
 
+@pytest.mark.exhaustive
 def test_two_jobs_at_once_are_two_attempts_and_both_are_judged(
     aggregator: Aggregator, train: Train
 ) -> None:

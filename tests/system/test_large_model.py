@@ -23,6 +23,7 @@ def ended(url: str) -> Any:
     return health if health["ranks"][0]["state"] == "ended" else None
 
 
+@pytest.mark.exhaustive
 def test_thirty_thousand_layers_with_long_names_are_read(
     aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,7 @@ QUICK: Final = (
 Change: TypeAlias = Callable[[Outcome], Any]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_row_is_right(name: str) -> None:

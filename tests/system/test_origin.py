@@ -46,6 +46,7 @@ def test_a_loss_that_is_that_of_all_ranks_accuses_none(
     assert (found["step"], found["rank"], found["bad_loss"]) == (2, 1, True)
 
 
+@pytest.mark.exhaustive
 def test_ranks_that_train_on_with_bad_weights_are_not_accused(
     aggregator: Aggregator, train: Train
 ) -> None:
@@ -70,6 +71,7 @@ BORN = {
 }
 
 
+@pytest.mark.exhaustive
 def test_what_is_born_in_the_forward_pass_is_not_put_down_to_the_last_layer(
     aggregator: Aggregator, train: Train
 ) -> None:

@@ -37,6 +37,7 @@ def test_the_norms_of_shards_add_up_to_those_of_the_unsharded_model(
     assert health["reasons"] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("way", "world"), [("fsdp", 2), ("hsdp", 4), ("tp", 2)])
 def test_a_rank_is_not_named_by_what_a_reduction_put_into_its_shard(
     aggregator: Aggregator, train: Train, way: str, world: int

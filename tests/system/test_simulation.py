@@ -55,6 +55,7 @@ def test_hundreds_of_seeds_keep_every_promise() -> None:
     assert sum(o.alerts for o in outcomes) > SEEDS
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
@@ -81,6 +82,7 @@ def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
     assert any(o.silenced for o in outcomes)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     """Or a failing one could not be looked at again."""
     for seed in range(10):
@@ -238,6 +240,7 @@ class NumbersTwice(Session[Outbox]):
         return super().peek()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "promise"),
     [
@@ -266,6 +269,7 @@ def test_a_planted_bug_is_found(bug: type[Engine | Session[Outbox]], promise: st
     assert_found(promise, parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", ["open frames are bounded", "every frame is closed in the end"])
 def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While they grow, or in the end."""
@@ -273,6 +277,8 @@ def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.Mon
     assert_found(promise, Parts())
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "faults", "promise"),
     [
@@ -305,6 +311,8 @@ def test_a_rare_bug_is_found(
     assert_found(promise, Parts(), faults)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "does", "greedy", "promise"),
     [
@@ -349,6 +357,7 @@ def assert_found(promise: str, parts: Parts, faults: Any = None) -> None:
     pytest.fail(f"it broke {broken or 'nothing'} in {SEEDS_FOR_A_BUG} seeds")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_runs_seeds_or_shows_one() -> None:
     """What `scripts/simulate` starts."""
@@ -367,6 +376,7 @@ def run_command(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_a_failing_seed_is_printed_with_the_command_that_shows_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

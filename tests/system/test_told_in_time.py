@@ -146,6 +146,7 @@ def test_a_killed_rank_is_told_after_the_session_timeout(
     assert event["message"].endswith("on rank 1")
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_diverges_is_told_at_that_step(
     stream: Listener, job: Callable[..., Job]
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_run_that_diverges_is_told_at_that_step(
     assert worse["id"] == event["id"]
 
 
+@pytest.mark.exhaustive
 def test_a_loss_of_nan_is_told_at_that_step(stream: Listener, job: Callable[..., Job]) -> None:
     """On the rank that had it, with the step."""
     job("poisoned", "--fault", "batch", "--fault-step", "100", "--fault-rank", "1")
@@ -168,6 +170,7 @@ def test_a_loss_of_nan_is_told_at_that_step(stream: Listener, job: Callable[...,
     assert event["origin"]["rank"] == 1
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_rank_is_told_as_silent_and_then_as_lost(
     stream: Listener, job: Callable[..., Job]
 ) -> None:

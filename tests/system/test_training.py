@@ -17,6 +17,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "layers", "kind", "bad_loss"),
     [
@@ -123,6 +124,7 @@ def test_a_healthy_run_raises_nothing(aggregator: Aggregator, train: Train) -> N
     assert health["layers"]["total"] == 6
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_lost_over_kills_of_the_aggregator(aggregator: Aggregator, train: Train) -> None:
     """Ten of them: acknowledged means committed, and what was not is sent again."""
     aggregator.start()
@@ -187,6 +189,7 @@ def test_an_aggregator_that_comes_late_gets_everything(
     assert health["records"] == {"stored": 152, "lost": 0, "late": 0, "unresolved": 0}
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_aggregator_neither_stops_training_nor_loses_records(
     aggregator: Aggregator, train: Train
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_stopped_aggregator_neither_stops_training_nor_loses_records(
     assert (records["stored"], records["lost"]) == (1602, 0)
 
 
+@pytest.mark.exhaustive
 def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
     aggregator: Aggregator, train: Train
 ) -> None:
@@ -228,6 +232,7 @@ def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
     assert health["step"] == 899
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("environ", [{"GRADWATCH_SESSION_TIMEOUT_S": "1"}])
 def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
     aggregator: Aggregator, train: Train
@@ -243,6 +248,7 @@ def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
     assert [alert["rule"] for alert in health["alerts"]["items"]] == ["rank_lost"]
 
 
+@pytest.mark.exhaustive
 def test_a_relaunched_run_is_a_new_attempt(aggregator: Aggregator, train: Train) -> None:
     """The same name again: steps begin at 0 anew, and what was counted stays counted."""
     aggregator.start()

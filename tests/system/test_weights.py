@@ -31,6 +31,7 @@ def test_a_corrupted_weight_of_one_rank_is_told_with_rank_and_layer(
     assert alert["layers"] == ["2.weight"]
 
 
+@pytest.mark.exhaustive
 def test_replicas_that_train_well_disagree_on_nothing(aggregator: Aggregator, train: Train) -> None:
     """Other batches on each rank, 40 steps, ten digests."""
     aggregator.start()

@@ -35,6 +35,7 @@ def test_a_gain_is_the_earlier_norm_over_the_later(
     assert gains([early, late]) == [gain]
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.floats(min_value=0.0), max_size=8))
 def test_the_categories_add_up_to_the_transitions(norms: list[float | None]) -> None:
     values = gains(norms)

@@ -134,6 +134,7 @@ def test_values_of_wrong_type_or_size_are_refused_or_read(
     survive([VERSION, msgpack.packb(fields)])
 
 
+@pytest.mark.slow
 @OFTEN
 @given(
     frames=st.lists(st.binary(max_size=64), max_size=3) | st.binary().map(lambda b: [VERSION, b])
@@ -223,6 +224,7 @@ def _peak_bytes(frame: bytes) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_peak_memory_is_a_small_multiple_of_the_input(name: str) -> None:

@@ -63,6 +63,7 @@ def test_nan_and_inf_stay(total: Any, norms: list[float], expected: float) -> No
     assert str(total(norms)) == str(expected)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(min_value=0.0), min_size=1, max_size=20))
 @settings(max_examples=200, deadline=None)
 def test_both_sides_give_the_same_number(norms: list[float]) -> None:

@@ -281,6 +281,7 @@ VALUES: dict[str, tuple[str, st.SearchStrategy[float]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ITEMSIZE)
 @BRIEFLY
 @given(data=st.data())

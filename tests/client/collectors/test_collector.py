@@ -340,6 +340,7 @@ def test_finite_gradients_have_finite_norms_and_never_zero(
     assert dual.seed_grad_norm == close(reference(gradients[:1]))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=1, max_size=9))
 def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float]) -> None:
@@ -723,6 +724,7 @@ def test_a_slower_path_is_warned_of_with_its_cause(
         collect_seed_gradients(model.parameters())
 
 
+@pytest.mark.slow
 def test_threads_collect_at_once() -> None:
     """Each gets the numbers of its own parameters."""
     groups = [params_with(*(of_norm(float(n)) for n in range(1, k + 2))) for k in range(8)]

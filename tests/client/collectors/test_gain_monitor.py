@@ -532,6 +532,7 @@ def test_take_gives_device_tensors_once() -> None:
     assert (first.shape, first.dtype, first.requires_grad) == ((), torch.float64, False)
 
 
+@pytest.mark.slow
 def test_neither_gradients_nor_outputs_are_kept_alive() -> None:
     """With `create_graph` the gradient has a graph of its own."""
     model = chain(1.0, 2.0)
@@ -636,6 +637,7 @@ def test_a_model_compiled_whole_after_the_monitor_is_measured() -> None:
             assert monitor.norms() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 def test_a_distributed_output_is_measured_locally_and_a_partial_sum_refused() -> None:
     """The norm of a partial sum would be wrong, and a right one needs a collective."""

@@ -103,6 +103,7 @@ def steps(optimizer: Any, model: Any, *batches: Tensor) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_the_magnitudes_are_those_of_the_outputs(aggregator: Any, attach: Any) -> None:
     """As computed by hand, one number per chosen module."""
     model = Model()
@@ -121,6 +122,7 @@ def test_the_magnitudes_are_those_of_the_outputs(aggregator: Any, attach: Any) -
     assert first_bad(aggregator, stats) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("added", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_output_is_named_and_not_the_first_registered(
     aggregator: Any, attach: Any, added: float
@@ -138,6 +140,7 @@ def test_the_first_bad_output_is_named_and_not_the_first_registered(
     assert not math.isfinite(magnitudes["blocks.2"])
 
 
+@pytest.mark.slow
 def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach: Any) -> None:
     """Accumulation and several steps in a record: one bad micro-batch is enough."""
     model = Model()
@@ -157,6 +160,7 @@ def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach
     assert stats.scalars["nonfinite_module_step"] == stats.scalars["first_nonfinite_step"] == 0.0
 
 
+@pytest.mark.slow
 def test_passes_that_take_another_way_are_told_apart(aggregator: Any, attach: Any) -> None:
     """In accumulation, each micro-batch calls other modules; the second is the bad one."""
     model = nn.ModuleDict({"a": Block(), "b": Block(math.nan)})
@@ -172,6 +176,7 @@ def test_passes_that_take_another_way_are_told_apart(aggregator: Any, attach: An
     assert stats.scalars["nonfinite_module_step"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator_first", [False, True])
 def test_a_pass_through_two_networks_tells_both(
     aggregator: Any, attach: Any, generator_first: bool
@@ -195,6 +200,7 @@ def test_a_pass_through_two_networks_tells_both(
     assert [first_bad(aggregator, own) for own in of_generator] == [None, None, "G"]
 
 
+@pytest.mark.slow
 def test_what_is_no_training_pass_is_not_measured(aggregator: Any, attach: Any) -> None:
     """Evaluation with and without gradients, and steps that are not due."""
     model = Model()
@@ -213,6 +219,7 @@ def test_what_is_no_training_pass_is_not_measured(aggregator: Any, attach: Any) 
     assert all(0.0 < m < BREAK / 2 for m in named(aggregator, stats[1]).values())
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Any, attach: Any) -> None:
     """A guard on the loss drops it before the backward pass: the gradients are another batch's."""
     model = Model()
@@ -225,6 +232,7 @@ def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Any, attach: An
     assert first_bad(aggregator, stats[1]) == "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("masked", "told"), [(-math.inf, "blocks.1"), (math.nan, "unknown")])
 def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     aggregator: Any, attach: Any, masked: float, told: str
@@ -257,6 +265,7 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     assert named(aggregator, stats[1])["mask"] == pytest.approx(abs(masked), nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: bool) -> None:
     """Tuples, dicts, dataclasses; float16 and bfloat16; integers and what is empty are left out."""
@@ -308,6 +317,7 @@ def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: b
     assert watch.stats()["last_error"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_changes_nothing(aggregator: Any, attach: Any, reentrant: bool) -> None:
     """What is recomputed is not counted again; a reentrant one is measured when it is."""
@@ -321,6 +331,7 @@ def test_a_checkpoint_changes_nothing(aggregator: Any, attach: Any, reentrant: b
     assert all(magnitude > 0 for magnitude in named(aggregator, stats[0]).values())
 
 
+@pytest.mark.slow
 def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
     aggregator: Any, attach: Any
 ) -> None:
@@ -343,6 +354,7 @@ def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
     assert first_bad(aggregator, stats[1]) == "bad"
 
 
+@pytest.mark.slow
 def test_a_model_is_as_usable_as_before(attach: Any) -> None:
     """Pickled, saved and copied; copies are not watched."""
     model = Model()
@@ -363,6 +375,7 @@ def test_a_model_is_as_usable_as_before(attach: Any) -> None:
     assert watch.stats()["last_error"] == ""
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_without_it(attach: Any) -> None:
     """Bit for bit."""
     found = []
@@ -378,6 +391,8 @@ def test_the_weights_are_those_without_it(attach: Any) -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])
 def test_compiled_hooks_are_in_the_graph(aggregator: Any, attach: Any, kind: str) -> None:
@@ -409,6 +424,7 @@ def test_compiled_hooks_are_in_the_graph(aggregator: Any, attach: Any, kind: str
     assert all(0.0 < magnitude < BREAK / 2 for magnitude in last.values())
 
 
+@pytest.mark.slow
 def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
     aggregator: Any, attach: Any
 ) -> None:
@@ -427,6 +443,7 @@ def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
     assert "attach before its first call" in watch.stats()["last_error"]
 
 
+@pytest.mark.slow
 def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> None:
     """No hook, no key."""
     model = Model()
@@ -439,6 +456,7 @@ def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> Non
     assert not model.blocks[0]._forward_hooks
 
 
+@pytest.mark.slow
 def test_closing_removes_the_hooks(attach: Any) -> None:
     """All of them."""
     model = Model()
@@ -449,6 +467,7 @@ def test_closing_removes_the_hooks(attach: Any) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.slow
 def test_of_a_dtensor_this_ranks_part_is_measured(
     aggregator: Any, attach: Any, one_process: None
 ) -> None:

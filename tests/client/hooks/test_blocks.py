@@ -52,6 +52,7 @@ def test_the_same_norms_as_the_monitors_are_sent(
     assert [gains.norms.unpack() for gains in sent] == [pytest.approx(n) for n in expected]
 
 
+@pytest.mark.slow
 def test_gains_are_collected_as_often_as_gradients(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:

@@ -86,6 +86,7 @@ def seen(watch: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_no_hook_does_anything_inside_a_capture(
     aggregator: Any,
@@ -120,6 +121,7 @@ def test_no_hook_does_anything_inside_a_capture(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_while_a_stream_is_captured(
     attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
@@ -154,6 +156,7 @@ def test_nothing_is_measured_while_a_stream_is_captured(
     ]
 
 
+@pytest.mark.slow
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:

@@ -51,6 +51,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
     aggregator: Any, run_script: Any, tmp_path: Any
@@ -198,6 +199,7 @@ def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_h
     assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_a_sharded_layer_has_no_local_norm(
     aggregator: Any, attach: Any, one_process: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +226,7 @@ def test_a_sharded_layer_has_no_local_norm(
     assert caplog.text.count("knows nothing of 0.weight") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_one_pass_for_two_optimizers_shows_each_what_its_own_layers_got(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool

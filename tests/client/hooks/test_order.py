@@ -363,6 +363,7 @@ def test_a_function_that_takes_the_parameters_of_several_modules_tells_no_order(
     assert observe(model, steps=3) == (list("abc"), False)
 
 
+@pytest.mark.slow
 def test_the_hook_keeps_no_output_and_no_model_alive() -> None:
     """What it reads, it reads at once."""
     model = Model(in_turn("cab"))

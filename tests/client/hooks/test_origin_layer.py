@@ -237,6 +237,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 def test_a_sharded_model_names_the_layer_that_a_replicated_one_names(
     aggregator: Any, run_script: Any, tmp_path: Any
 ) -> None:

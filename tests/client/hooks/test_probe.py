@@ -161,6 +161,7 @@ def test_a_gradient_that_is_only_computed_is_none_of_a_pass() -> None:
     probe.close()
 
 
+@pytest.mark.slow
 def test_a_model_is_freed_with_its_probe() -> None:
     """A hook that held its parameter would keep it for ever."""
     layers = layers_of(2)
@@ -276,6 +277,7 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     assert sums_after(probe, layers, torch.ones(2)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, how: str

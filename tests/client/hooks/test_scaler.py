@@ -258,6 +258,7 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
     assert [stats.scalars.get("loss_scale") for stats in sent] == [None, 64.0, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
     aggregator: Any, attach: Any, passes: int
@@ -290,6 +291,8 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
@@ -328,6 +331,7 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
     aggregator: Any, attach: Any, wait_until: Any
 ) -> None:

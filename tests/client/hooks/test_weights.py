@@ -24,6 +24,7 @@ def train(model: Any, optimizer: Any, steps: int, passes: int = 1) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "steps", "expected"),
     [
@@ -49,6 +50,7 @@ def test_they_come_at_the_first_collected_step_of_every_so_many(
     assert with_digest(aggregator.stats(-(-steps // every))) == expected
 
 
+@pytest.mark.slow
 def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach: Any) -> None:
     """Not of those that the optimizer made of them."""
     model = nn.Linear(4, 2)
@@ -64,6 +66,7 @@ def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach:
     assert [found["weight"], found["bias"]] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_record_of_several_steps_has_the_newest(
     aggregator: Any, attach: Any, passes: int
@@ -78,6 +81,7 @@ def test_a_record_of_several_steps_has_the_newest(
     assert with_digest(aggregator.stats(4)) == [3, 7, 15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
 def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any, *, is_given: bool) -> None:
     """Gradients are divided by it, weights are not; a scaler may be found only as it steps."""
@@ -98,6 +102,7 @@ def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any, *, is_given: boo
         assert aggregator.layers(stats, "l2")["weight"] == pytest.approx(8.0**0.5)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_digested_costs_its_own_numbers(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,6 +287,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
     """DDP over gloo, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):

@@ -39,6 +39,7 @@ def service(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.terminate()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("example", "step"), [("lightning", 10), ("huggingface", 11), ("accelerate", 10)]
 )

@@ -115,6 +115,7 @@ def assert_same_weights(one: Trainer, other: Trainer) -> None:
     assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clip", [0.0, 0.1], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_each_record_is_what_the_trainer_logs(
@@ -390,6 +391,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
     """DDP over gloo: norms, and the mean of the ranks' losses, are the logged ones."""
     for which in ("watched", "plain"):

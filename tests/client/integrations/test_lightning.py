@@ -523,6 +523,7 @@ def test_two_processes(aggregator: Any, run_script: Any, wait_until: Any, tmp_pa
     assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
 
 
+@pytest.mark.exhaustive
 def test_the_other_package_is_taken_by_who_imported_it(run_script: Any) -> None:
     """`pytorch_lightning` is the same library under another name."""
     done = run_script(

@@ -66,6 +66,7 @@ def test_names_are_those_of_the_users_own_model() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ddp_leaves_no_trace_in_the_names(one_process: None) -> None:
     """Neither around the whole model nor around a part of it."""
     made = Model()
@@ -97,6 +98,7 @@ def test_checkpoint_wrappers_leave_no_trace_in_the_names() -> None:
     assert names(made) == expected
 
 
+@pytest.mark.slow
 def test_wrappers_inside_each_other_leave_no_trace(one_process: None) -> None:
     """The usual order of a large training script: checkpoint, compile, DDP."""
     made = Model()
@@ -234,11 +236,13 @@ def test_what_cannot_be_watched_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_sharded_parameter_is_a_layer_like_any_other(one_process: None) -> None:
     """What this rank holds of it is the manifest's to say."""
     assert names(sharded()) == ["weight", "bias"]
 
 
+@pytest.mark.slow
 def test_more_layers_than_the_wire_carries_are_refused_unless_chosen_from() -> None:
     """The limit counts what is watched."""
     made = many(MAX_LAYERS + 1)

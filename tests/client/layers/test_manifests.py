@@ -154,6 +154,7 @@ def test_more_pieces_than_a_step_may_have_are_refused() -> None:
         find_pieces(layers, 0, 20)
 
 
+@pytest.mark.slow
 def test_names_of_modules_take_room_from_the_layers() -> None:
     """Each record declares them; more than half of one they may not take."""
     layers = [Layer(f"{number:0>95}", nn.Parameter(torch.ones(1))) for number in range(30_000)]

@@ -19,6 +19,7 @@ def placed(*placements: Any) -> Any:
     return DTensor.from_local(torch.ones(2), mesh, placements)
 
 
+@pytest.mark.slow
 def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
     """A mesh of one rank cuts nothing."""
     from torch.distributed.tensor import Replicate, Shard
@@ -28,6 +29,7 @@ def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
     assert find_shard(placed(Replicate(), Shard(0))) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["Replicate", "Shard", "Partial"])
 def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> None:
     """Whatever the placement says."""
@@ -37,6 +39,7 @@ def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> No
     assert is_replicated(placed(made[placement]))
 
 
+@pytest.mark.slow
 def test_only_a_sum_over_ranks_that_nobody_has_made_is_partial(one_process: None) -> None:
     """On any dimension of the mesh."""
     from torch.distributed.tensor import Partial, Replicate, Shard

@@ -69,6 +69,7 @@ def test_modules_have_the_names_of_the_users_own_model() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_reduction_is_known_under_ddp_and_alone(one_process: None) -> None:
     """Of several ranks without a wrapper nobody knows who reduces their gradients."""
     plain = nn.Linear(1, 1)
@@ -79,6 +80,7 @@ def test_the_reduction_is_known_under_ddp_and_alone(one_process: None) -> None:
     assert find_reduction([plain, nn.Sequential(wrapped)], 2) == "mean"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_a_group_of_the_ranks_averages_need_not_be_equal_on_all(
     run_script: Any, tmp_path: Any

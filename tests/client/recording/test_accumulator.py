@@ -104,6 +104,7 @@ def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Any, a
     assert ["first_nonfinite_loss" in stats.scalars for stats in sent] == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1.0, math.nan])
 def test_the_first_bad_step_has_the_number_that_its_record_has(
     aggregator: Any, attach: Any, value: float
@@ -167,6 +168,7 @@ def backward(model: nn.Module, norm: float) -> None:
     sum(parameter.view(-1)[0] * norm for parameter in model.parameters()).backward()  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
 def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked: bool) -> None:
     """One record per optimizer step; what has accumulated after each pass is in it."""
@@ -193,6 +195,7 @@ def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked:
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach: Any) -> None:
     """No pass shows them; `collect` does."""
     model = nn.Linear(4, 2)
@@ -211,6 +214,7 @@ def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach:
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> None:
     """Each has its own window and its own record."""
     model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
@@ -228,6 +232,7 @@ def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_passes_and_several_steps_make_one_report(aggregator: Any, attach: Any) -> None:
     """The mean is that of all passes of all steps, the maximum too."""
     model = nn.Linear(4, 2)

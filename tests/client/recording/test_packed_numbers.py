@@ -98,6 +98,8 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_records_are_those_that_are_packed_anew(
     aggregator: Any,

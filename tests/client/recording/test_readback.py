@@ -46,6 +46,7 @@ def norm(stats: Stats) -> float:
     return stats.columns["l2"].unpack()[1]
 
 
+@pytest.mark.slow
 def test_what_arrives_late_is_sent_as_it_was_measured(
     aggregator: Any, attach: Any, device: list[LateMemory]
 ) -> None:
@@ -134,6 +135,8 @@ def test_memory_does_not_grow_from_watch_to_watch(attach: Any, device: list[Late
     assert len(device) == len(readback._idle) == 1
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_ring_has_room_for_several_of_the_largest_records(device: list[LateMemory]) -> None:
     """However many layers there are."""
     ours = Readback(Faults())

@@ -152,6 +152,7 @@ def placed(*placements: Any) -> Any:
     return DTensor.from_local(torch.ones(2), mesh, placements)
 
 
+@pytest.mark.slow
 def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_process: None) -> None:
     """Its norm is that of a sum over ranks which nobody has made."""
     from torch.distributed.tensor import Partial, Replicate
@@ -167,6 +168,7 @@ def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_proces
     assert watch.stats()["last_error"] == "partial: partial is left out: not reduced yet"
 
 
+@pytest.mark.slow
 def test_a_sharded_gradient_is_that_of_the_whole_layer(
     aggregator: Any, attach: Any, one_process: None
 ) -> None:

@@ -644,6 +644,7 @@ def test_passes_in_several_threads(model: nn.Sequential) -> None:
     assert records[0].norms[-1] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_hooks_do_not_keep_the_model_alive() -> None:
     """Neither those of parameters nor those of optimizers."""
 

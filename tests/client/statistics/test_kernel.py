@@ -72,6 +72,8 @@ def random_bits(size: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     return (whole << 1).to(integers).view(dtype).to(DEVICE)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
     """Elements before the first multiple of 16 bytes, whole tiles, the rest, those behind it."""
@@ -86,6 +88,7 @@ def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
@@ -98,6 +101,8 @@ def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
     assert_right(gradient[1:], bad)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [
@@ -136,6 +141,7 @@ def test_sums_that_leave_the_range_are_made_again_in_float64(
     assert found["zeros"].tolist() == found["nans"].tolist() == found["infs"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
     """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4."""
     size = MAX_TILES * TILE_BYTES // 4
@@ -245,6 +251,7 @@ def huge(tmp_path: Path) -> Iterator[torch.Tensor]:
             del made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
     huge: torch.Tensor, monkeypatch: pytest.MonkeyPatch
@@ -296,6 +303,7 @@ def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
     ]
 
 
+@pytest.mark.slow
 def test_what_is_written_lies_where_it_was_asked_for() -> None:
     """In the rows of a larger buffer, from which it is sent."""
     buffer = torch.full((6, 10), -1.0, dtype=torch.float64, device=DEVICE)
@@ -308,6 +316,7 @@ def test_what_is_written_lies_where_it_was_asked_for() -> None:
     assert (buffer[:, 5:] == -1).all()
 
 
+@pytest.mark.slow
 def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """And sizes and segments not again, as long as they are the same."""
     sent: list[Sequence[int]] = []
@@ -340,6 +349,7 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
     assert norms[2] == pytest.approx([9009, 2772])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="uploads what are no addresses")
 @pytest.mark.parametrize(("number", "room"), [(148, 512), (10_000, 8), (1_000_000, 4)])
 def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
@@ -364,6 +374,7 @@ def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
     assert kept.on_device[-1].item() == 7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undecided")
 def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
@@ -384,6 +395,7 @@ def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", ["meta", "cpu"])
 def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:
     """Under `torch.set_default_device` tables and results are where they are needed."""
@@ -521,6 +533,7 @@ def test_another_layout_of_the_same_size_is_seen() -> None:
         kernel.triton_statistics([base[::2]], MEASURED_COLUMNS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undecided")
 def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two optimizers, or a hook on each parameter: nothing is worked out again."""

@@ -63,6 +63,7 @@ def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, 
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.sampled(1)
 @each_triton
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120", "gfx942"])
 def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, triton: str) -> None:
@@ -92,6 +93,7 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
             assert 0 < per_tile <= MOST_INSTRUCTIONS[kind, code["format"]], code
 
 
+@pytest.mark.exhaustive
 @each_triton
 def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: str) -> None:
     """Whatever the set of layers is, and before the first step."""

@@ -64,6 +64,7 @@ def random_bits(size: int, dtype: torch.dtype, seed: int) -> Tensor:
     return (whole << 1).to(BITS[dtype.itemsize]).view(dtype).to(DEVICE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
@@ -81,6 +82,7 @@ def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
     assert_right(tensors)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
@@ -106,6 +108,7 @@ def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
     assert_right([each.to(dtype) for each in made])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "last"),
@@ -122,6 +125,7 @@ def test_a_program_goes_on_after_the_longest_segment(dtype: torch.dtype, last: A
     assert_right([tensor[1:]], 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_as_many_programs_as_a_device_has_room_for_agree(dtype: torch.dtype) -> None:
@@ -142,6 +146,7 @@ def test_a_device_is_given_no_more_programs_than_it_has_room_for() -> None:
     assert num_programs(1 << 40, size) == 132 * PROGRAMS_PER_MULTIPROCESSOR
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kept", "other", "larger", "num_parts"),
     [
@@ -196,6 +201,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_local_norms_and_blocks_are_measured_by_one_launch_each(
     aggregator: Any, attach: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -236,6 +242,7 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Any, attach: Any) -> None:
     """One gradient of a layer by the kernel, the next, which the kernel cannot read, by another."""
@@ -254,6 +261,7 @@ def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Any, attach
     assert found == pytest.approx([2 * math.sqrt(24), 3 * math.sqrt(24)])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_room_grows_where_norms_are_taken(made: list[Any]) -> None:
     """What is larger than was known, and what is new, is measured right all the time."""
@@ -270,6 +278,7 @@ def test_room_grows_where_norms_are_taken(made: list[Any]) -> None:
     assert made[0].num_parts == [wanted[0]] * 2 + [wanted[1]] * 4 + [1] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_a_number_that_is_kept_outlasts_the_memory_it_was_measured_in() -> None:
     """Of a layer that another optimizer trains, while room is made for others."""

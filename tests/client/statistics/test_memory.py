@@ -83,6 +83,7 @@ def test_memory_is_counted_while_it_is_there() -> None:
     assert (seen.peak, seen.largest) == (12_000, 8000)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("launches")
 @pytest.mark.parametrize("spoiled", [False, True])
 @pytest.mark.parametrize("view", VIEWS)

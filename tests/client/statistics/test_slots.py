@@ -56,6 +56,7 @@ def test_a_layer_that_is_new_has_a_place_and_the_others_keep_theirs() -> None:
     assert {i: float(number) for i, number in slots.take(range(8)).items()} == {0: 3.0, 7: 7.0}
 
 
+@pytest.mark.slow
 def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
     """No tensor that a hook made is handed to another stream."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -73,6 +74,8 @@ def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
     assert places[0] == places[1] == places[2]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
 )

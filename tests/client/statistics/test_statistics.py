@@ -120,6 +120,7 @@ def gradients(draw: st.DrawFn) -> torch.Tensor:
     return gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PATHS if name != "triton"])
 @BRIEFLY
 @given(batch=st.lists(gradients(), min_size=1, max_size=4))
@@ -128,6 +129,7 @@ def test_any_tensor_is_measured_right(name: str, batch: list[torch.Tensor]) -> N
     assert_right(PATHS[name], *batch)
 
 
+@pytest.mark.slow
 @BRIEFLY
 @given(batch=st.lists(gradients(), min_size=1, max_size=4))
 def test_any_small_tensor_is_measured_right(batch: list[torch.Tensor]) -> None:
@@ -154,6 +156,7 @@ def test_a_norm_just_below_the_threshold_stays_below_it() -> None:
     assert norm < 1e-7
 
 
+@pytest.mark.slow
 @settings(BRIEFLY, max_examples=15)
 @given(batch=st.lists(gradients(), min_size=1, max_size=3))
 def test_any_tensor_is_measured_right_by_the_kernel(batch: list[torch.Tensor]) -> None:
@@ -161,6 +164,8 @@ def test_any_tensor_is_measured_right_by_the_kernel(batch: list[torch.Tensor]) -
     assert_right(PATHS["triton"], *batch)
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_random_numbers_are_measured_right(path: Path, dtype: torch.dtype, size: int) -> None:
@@ -171,6 +176,8 @@ def test_random_numbers_are_measured_right(path: Path, dtype: torch.dtype, size:
     assert_right(path, gradient)
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [
@@ -225,6 +232,7 @@ def test_a_norm_beyond_float64_is_the_largest_float(path: Path) -> None:
     assert found["infs"] == [0.0]
 
 
+@pytest.mark.slow
 def test_40_million_equal_numbers_do_not_drift() -> None:
     """A running sum in float32 is off by percents here."""
     gradient = torch.full((40_000_000,), 0.1)
@@ -304,6 +312,7 @@ def test_the_gradients_are_left_as_they_are(path: Path) -> None:
     assert (made[1] == -2.0).all()
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("size", [1, 3, WIDTH + 1, LARGE])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("filler", [0.0, 1.0, 6e4])
@@ -469,6 +478,7 @@ def test_another_path_takes_over_and_says_why(
         assert found.values["l2"].tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_a_graph_of_its_own_has_no_break() -> None:
     """`torch.compile(fullgraph=True)` takes the function whole, and exact (row A10)."""
     compiled = torch.compile(

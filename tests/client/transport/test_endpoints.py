@@ -46,6 +46,7 @@ def model_with_gradients() -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     aggregator: Any, attach: Any, relay: Any, wait_until: Any
 ) -> None:
@@ -140,6 +141,7 @@ def test_where_nobody_answers_all_are_named(
     assert watch.stats()["moves"] > 0
 
 
+@pytest.mark.slow
 def test_what_comes_at_the_end_goes_to_the_next_one(
     aggregator: Any, attach: Any, relay: Any, wait_until: Any
 ) -> None:

@@ -19,6 +19,7 @@ def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
     return loss.detach()
 
 
+@pytest.mark.slow
 def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach: Any) -> None:
     """The point stays the end of the backward pass, also where gradients were changed since."""
     model = nn.Linear(3, 1)
@@ -41,6 +42,7 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> None:
     """One after each micro-batch, on whatever device they are."""
     model = nn.Linear(3, 1)
@@ -57,6 +59,7 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> 
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
     aggregator: Any, attach: Any
 ) -> None:
@@ -74,6 +77,7 @@ def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
     assert [stats.scalars["loss"] for stats in aggregator.stats(2)] == [3.0, 3.0]
 
 
+@pytest.mark.slow
 def test_the_step_gets_the_number_and_counting_goes_on_from_it(
     aggregator: Any, attach: Any
 ) -> None:
@@ -89,6 +93,7 @@ def test_the_step_gets_the_number_and_counting_goes_on_from_it(
     assert [stats.step for stats in aggregator.stats(3)] == [0, 70, 71]
 
 
+@pytest.mark.slow
 def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) -> None:
     """It belongs to the gradients that are in the record."""
     model = nn.Linear(3, 1)
@@ -112,6 +117,7 @@ def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) ->
     assert [stats.scalars["loss"] for stats in sent] == [step[0] for step in losses]
 
 
+@pytest.mark.slow
 def test_without_a_pass_there_is_no_step_to_annotate(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,6 +137,7 @@ def test_without_a_pass_there_is_no_step_to_annotate(
     assert ["call it between backward() and step()" in line for line in caplog.messages] == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("collects", [False, True])
@@ -165,6 +172,7 @@ def test_losses_of_passes_that_leave_no_gradient_count(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_argument_is_logged_and_left_out(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,6 +80,7 @@ def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
     assert stats.labels["reduction"] == reduction
 
 
+@pytest.mark.slow
 def test_numbers_under_ddp_say_that_they_are_means(
     aggregator: Any, attach: Any, one_process: None
 ) -> None:
@@ -168,6 +169,7 @@ class Wrapper(torch.optim.Optimizer):
         self.optimizer.step(closure)
 
 
+@pytest.mark.slow
 def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
     """Its steps are those of the one inside."""
     model = nn.Linear(2, 2)
@@ -180,6 +182,7 @@ def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
     assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_first_step_may_be_given(aggregator: Any, attach: Any) -> None:
     """As a run that resumes counts on."""
     model = nn.Linear(2, 2)

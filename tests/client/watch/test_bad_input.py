@@ -280,6 +280,7 @@ def test_an_environment_that_does_not_fit_is_one_clear_error(
         gradwatch.attach(MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
 def test_the_first_fsdp_is_refused(one_process: None) -> None:
     """A flat shard's norm would pass for that of a layer."""
@@ -291,6 +292,7 @@ def test_the_first_fsdp_is_refused(one_process: None) -> None:
         gradwatch.attach(model, run="test")
 
 
+@pytest.mark.slow
 def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when the thread cannot be started."""
     model = nn.Linear(2, 2)

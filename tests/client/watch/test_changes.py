@@ -37,6 +37,7 @@ def close(expected: dict[str, float]) -> object:
     return pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["head", "assign"])
 @pytest.mark.parametrize("optimized", [True, False])
 def test_replaced_parameters_are_watched_under_their_names(
@@ -83,6 +84,7 @@ def test_a_layer_that_is_gone_is_not_reported(aggregator: Any, attach: Any) -> N
     assert set(true) == {"body.weight", "body.bias"}
 
 
+@pytest.mark.slow
 def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Any, attach: Any) -> None:
     """`add_param_group` for a body that was frozen (C43)."""
     model = make()
@@ -102,6 +104,7 @@ def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Any, a
     assert len(true[3]) == 4
 
 
+@pytest.mark.slow
 def test_layers_that_are_added_later_are_watched(aggregator: Any, attach: Any) -> None:
     """A network that grows (C43)."""
     model = make()
@@ -120,6 +123,7 @@ def test_layers_that_are_added_later_are_watched(aggregator: Any, attach: Any) -
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_a_new_layer_that_no_optimizer_trains_is_told_once(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +142,7 @@ def test_a_new_layer_that_no_optimizer_trains_is_told_once(
     assert caplog.text.count("more.weight and 1 more are new and in no optimizer") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_replaced_optimizer_is_watched(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, kept: bool
@@ -165,6 +170,7 @@ def test_a_replaced_optimizer_is_watched(
     assert len(old) == kept
 
 
+@pytest.mark.slow
 def test_an_optimizer_within_the_watched_one_does_not_take_its_place(
     aggregator: Any, attach: Any
 ) -> None:
@@ -194,6 +200,7 @@ def watch_is_on(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer._optimizer_step_pre_hooks)
 
 
+@pytest.mark.slow
 def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
     """What is measured at the step once is measured at the pass from then on."""
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
@@ -215,6 +222,7 @@ def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_steps_before_the_first_backward_pass(aggregator: Any, attach: Any) -> None:
     """A distributed checkpoint steps with zeros to make the state: that is no step (C41)."""
@@ -238,6 +246,7 @@ def test_steps_before_the_first_backward_pass(aggregator: Any, attach: Any) -> N
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) -> None:
     """Gradients of zero, a step, and then training (C41)."""
     model = nn.ModuleDict({"head": nn.Linear(8, 2), "body": nn.Linear(4, 8)})
@@ -255,6 +264,7 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
 
 
+@pytest.mark.slow
 def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, attach: Any) -> None:
     """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
@@ -274,6 +284,7 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, att
     assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_learning_rate_is_that_of_the_step(
     aggregator: Any, attach: Any, replaced: bool

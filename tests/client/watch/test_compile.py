@@ -80,6 +80,7 @@ def test_watching_changes_nothing_for_the_compiler(
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["forward"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whole: bool) -> None:
     """`torch.compile` on the optimizer's step, and on a whole training step."""

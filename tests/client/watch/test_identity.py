@@ -81,6 +81,7 @@ def test_a_rank_that_cannot_be_is_an_error(rank: str, world: str, message: str) 
         find_rank({"RANK": rank, "WORLD_SIZE": world})
 
 
+@pytest.mark.slow
 def test_torch_distributed_knows_better_than_the_environment(
     environ: Any, one_process: None
 ) -> None:

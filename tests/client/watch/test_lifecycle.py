@@ -146,6 +146,7 @@ def test_a_process_sends_its_bye_by_itself(
     assert aggregator.stored[-1].record == Bye(reason=reason)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("method", "ends"),
     [("spawn", ["returns", "raises"]), ("fork", ["returns", "raises", "exits", "closes"])],
@@ -187,6 +188,7 @@ def test_a_forked_child_may_attach_anew(aggregator: Any, run_script: Any) -> Non
     assert aggregator.of(Bye) == [Bye(reason="closed")] * 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_data_loader_with_workers_works(aggregator: Any, run_script: Any, method: str) -> None:
     """Its workers neither hang nor speak for the training process."""

@@ -32,6 +32,7 @@ def true_total(model: nn.Module) -> float:
     return float(torch.stack(norms).norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_closure(aggregator: Any, attach: Any, micro_batches: int, collects: bool) -> None:
@@ -61,6 +62,7 @@ def test_a_closure(aggregator: Any, attach: Any, micro_batches: int, collects: b
     assert ["loss" in stats.scalars for stats in sent] == [collects] * 3
 
 
+@pytest.mark.slow
 def test_lbfgs(aggregator: Any, attach: Any) -> None:
     """Its evaluations are no steps (C5)."""
     model = make()
@@ -89,6 +91,7 @@ def test_lbfgs(aggregator: Any, attach: Any) -> None:
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_none", [True, False])
 def test_the_scripts_own_guard(aggregator: Any, attach: Any, to_none: bool) -> None:
     """A step that is not taken is a record of its own, at its own step (C6)."""
@@ -111,6 +114,7 @@ def test_the_scripts_own_guard(aggregator: Any, attach: Any, to_none: bool) -> N
     assert {s.step for s in sent if not s.labels["taken"]} == bad
 
 
+@pytest.mark.slow
 def test_clipping(aggregator: Any, attach: Any) -> None:
     """The norm is that before it (C7)."""
     model = make()
@@ -128,6 +132,7 @@ def test_clipping(aggregator: Any, attach: Any) -> None:
     assert [total(aggregator, stats) for stats in sent] == pytest.approx(true, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_collect_for_each_micro_batch(aggregator: Any, attach: Any) -> None:
     """Forty steps of four micro-batches are forty steps (C8)."""
     model = make()
@@ -144,6 +149,7 @@ def test_collect_for_each_micro_batch(aggregator: Any, attach: Any) -> None:
     assert [stats.step for stats in aggregator.stats(40)] == list(range(40))
 
 
+@pytest.mark.slow
 def test_two_networks_stepped_at_different_rates(aggregator: Any, attach: Any) -> None:
     """`collect` before each of their steps makes no more steps than they take (C8)."""
     models = {"critic": make(), "actor": make()}
@@ -167,6 +173,7 @@ def test_two_networks_stepped_at_different_rates(aggregator: Any, attach: Any) -
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_two_optimizers_of_which_a_guard_skips_one(
     aggregator: Any, attach: Any, every: int
@@ -238,6 +245,7 @@ mp.start_processes(work, args=(sys.argv[1], sys.argv[2]), nprocs=2, start_method
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -> None:
     """The last pass of a window is reduced; a step that the guard skips is seen on all ranks."""
@@ -262,6 +270,7 @@ def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -
     assert len(found) == 8
 
 
+@pytest.mark.slow
 def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None:
     """One part of the step for each; what was stepped and zeroed is nothing to complain of."""
     model = make()
@@ -286,6 +295,7 @@ def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> None:
     """`every`, `report_every` and accumulation together: the record is that of the due steps."""
     model = make()
@@ -306,6 +316,7 @@ def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> No
     assert [stats.scalars["collections"] for stats in sent] == [6.0, 6.0]
 
 
+@pytest.mark.slow
 def test_a_gan_that_gives_its_steps(aggregator: Any, attach: Any) -> None:
     """`collect(step=...)` before each of two optimizers is one step, with two parts."""
     torch.manual_seed(0)

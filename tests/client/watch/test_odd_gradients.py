@@ -66,6 +66,7 @@ def test_one_odd_gradient_costs_its_own_number_and_is_named_once(
     assert [said in line for line in caplog.messages].count(True) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mkldnn", "nested", "jagged"])
 def test_a_real_backward_pass_with_an_odd_parameter_is_recorded(
     aggregator: Any, attach: Any, kind: str
@@ -131,6 +132,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_statistics", measured)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_as_on_cuda")
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
@@ -250,6 +252,7 @@ def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(
     assert aggregator.layers(stats) == {"weight": 0.0}
 
 
+@pytest.mark.slow
 def test_parameters_without_elements_are_not_watched(aggregator: Any, attach: Any) -> None:
     """C15: their norm of zero is no sign of a dead layer."""
     model = nn.ParameterDict({"empty": torch.empty(0, 4), "plain": torch.ones(4)})
@@ -271,6 +274,7 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_default_device(None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_default_device")
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("size", [3, 400])

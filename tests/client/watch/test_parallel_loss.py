@@ -54,6 +54,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_distributed_loss_costs_no_record(
     aggregator: Any, run_script: Any, tmp_path: Any

@@ -82,6 +82,7 @@ def test_a_script_without_logging_shows_the_generated_name(run_script: Any) -> N
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_repr_says_who_it_is_and_how_far(aggregator: Any, attach: Any) -> None:
     """What a notebook shows of the last line of a cell."""
     model = nn.Linear(2, 2)

@@ -27,6 +27,7 @@ def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
     """With clipping, accumulation and losses: everything is known."""
     model, optimizer = model_and_optimizer()
@@ -44,6 +45,7 @@ def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
     assert told() == []
 
 
+@pytest.mark.slow
 def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, told: Any) -> None:
     """What changed the gradients is not known: an all-reduce by hand looks the same."""
     model, optimizer = model_and_optimizer()
@@ -60,6 +62,7 @@ def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, tol
     assert "these norms may be after clipping; call collect() before it, or not at all" in line
 
 
+@pytest.mark.slow
 def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
     attach: Any, told: Any
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
     assert "may be after clipping; call collect() before it" in line
 
 
+@pytest.mark.slow
 def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None:
     """Its last numbers are those of the step."""
     model, optimizer = model_and_optimizer()
@@ -90,6 +94,7 @@ def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None
     assert line.startswith("collect: called several times in one optimizer step")
 
 
+@pytest.mark.slow
 def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
     """One of two that are alive: which of them is in use shows when it steps for the first time."""
     model, optimizer = model_and_optimizer()
@@ -106,6 +111,7 @@ def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
     assert "pass attach(scaler=...)" in line
 
 
+@pytest.mark.slow
 def test_parameters_in_no_optimizer_are_told_at_attach(attach: Any, told: Any) -> None:
     """They are not measured, and a person would look for them."""
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
@@ -127,6 +133,7 @@ def test_without_an_optimizer_all_are_watched(attach: Any, told: Any) -> None:
     assert told() == []
 
 
+@pytest.mark.slow
 def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Any, told: Any) -> None:
     """One of another model is not."""
     model, optimizer = model_and_optimizer()

@@ -59,6 +59,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, watch: Any = None) 
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_between_two_collected_steps_no_operation_is_added(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool
@@ -122,6 +123,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
 @pytest.mark.parametrize("world", ["1", "2"])
 def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
@@ -147,6 +149,7 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
             assert one + 64 < other, number
 
 
+@pytest.mark.slow
 def test_local_norms_are_there_in_each_step_that_is_due(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +180,7 @@ def test_local_norms_are_there_in_each_step_that_is_due(
     assert norms[1]["blocks.1.weight"] > 0.0
 
 
+@pytest.mark.slow
 def test_what_is_made_due_after_its_pass_is_unknown(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +204,7 @@ def test_what_is_made_due_after_its_pass_is_unknown(
     assert set(aggregator.layers(sent[1], "local_l2").values()) == {UNKNOWN}
 
 
+@pytest.mark.slow
 def test_gains_are_those_of_the_collected_step(aggregator: Any, attach: Any) -> None:
     """What `collect` renumbers was recorded for another step, and is forgotten."""
     model = Chain()

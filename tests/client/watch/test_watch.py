@@ -48,6 +48,7 @@ def close(expected: dict[str, float]) -> object:
     return pytest.approx(expected, rel=1e-5, abs=0)
 
 
+@pytest.mark.slow
 def test_collect_sends_the_numbers_of_the_point_before_clipping(
     aggregator: Any, attach: Any
 ) -> None:
@@ -76,6 +77,7 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(
     assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
 
 
+@pytest.mark.slow
 def test_without_collect_the_end_of_the_backward_pass_is_the_point(
     aggregator: Any, attach: Any
 ) -> None:
@@ -96,6 +98,7 @@ def test_without_collect_the_end_of_the_backward_pass_is_the_point(
     assert "loss" not in sent[0].scalars
 
 
+@pytest.mark.slow
 def test_gradients_changed_by_hand_are_measured_anew_by_collect(
     aggregator: Any, attach: Any
 ) -> None:
@@ -121,6 +124,7 @@ def test_gradients_changed_by_hand_are_measured_anew_by_collect(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 def test_clipped_gradients_claim_no_order_of_the_layers(
     aggregator: Any, attach: Any, collects: bool
@@ -146,6 +150,7 @@ def test_clipped_gradients_claim_no_order_of_the_layers(
     assert order == ["forward"] * (1 if collects else 2) + ["registration", "forward"]
 
 
+@pytest.mark.slow
 def test_collect_several_times_a_step_is_told_once(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +172,7 @@ def test_collect_several_times_a_step_is_told_once(
     assert caplog.text.count("called several times in one optimizer step") == 1
 
 
+@pytest.mark.slow
 def test_a_closure_is_not_called_twice(aggregator: Any, attach: Any) -> None:
     """The hook looks on; `step(closure)` and what it returns are the optimizer's."""
     model = mlp()
@@ -199,6 +205,7 @@ def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
     assert manifest.groups == {"head": (2, 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explicit", [True, False])
 def test_every_third_step_is_collected(aggregator: Any, attach: Any, explicit: bool) -> None:
     """The others are counted, and cost nothing."""
@@ -228,6 +235,7 @@ def test_without_an_optimizer_each_collect_is_a_step(aggregator: Any, attach: An
     assert ["lr" in stats.scalars for stats in sent] == [False] * 3
 
 
+@pytest.mark.slow
 def test_a_step_can_be_given(aggregator: Any, attach: Any) -> None:
     """After a restart from a checkpoint; it counts on from there."""
     model = mlp()
@@ -241,6 +249,7 @@ def test_a_step_can_be_given(aggregator: Any, attach: Any) -> None:
     assert [stats.step for stats in aggregator.stats(2)] == [5000, 5001]
 
 
+@pytest.mark.slow
 def test_the_step_time_is_that_of_one_step(aggregator: Any, attach: Any) -> None:
     """From collection to collection, shared among the steps between; unknown for the first."""
     model = mlp()
@@ -259,6 +268,7 @@ def test_the_step_time_is_that_of_one_step(aggregator: Any, attach: Any) -> None
     assert 2 * sum(later) <= took
 
 
+@pytest.mark.slow
 def test_gradients_that_accumulate_are_collected_as_their_sum(aggregator: Any, attach: Any) -> None:
     """Micro-batches are no steps."""
     model = mlp()
@@ -325,6 +335,7 @@ def test_other_dtypes_are_measured_and_named(
     assert set(aggregator.of(Manifest)[0].dtypes) == {str(dtype).removeprefix("torch.")}
 
 
+@pytest.mark.slow
 def test_sparse_gradients_are_measured(aggregator: Any, attach: Any) -> None:
     """An index that occurs twice counts with its sum, not twice."""
     embedding = nn.Embedding(50, 4, sparse=True)
@@ -355,6 +366,7 @@ def test_a_nan_in_a_sparse_gradient_is_counted(aggregator: Any, attach: Any) -> 
     assert aggregator.layers(stats, "nans") == {"weight": 4}
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Any, attach: Any) -> None:
     """Frozen layers are not in the columns; back to an old set is back to its manifest.
 
@@ -477,6 +489,7 @@ def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Any, attach: Any) ->
     assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 512.0, 256.0]
 
 
+@pytest.mark.slow
 def test_two_optimizers_make_two_parts_of_a_step(aggregator: Any, attach: Any) -> None:
     """Each with its own layers and learning rate, and the order of its own backward pass."""
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
@@ -505,6 +518,7 @@ def test_two_optimizers_make_two_parts_of_a_step(aggregator: Any, attach: Any) -
     assert watch.stats()["collected"] == 2
 
 
+@pytest.mark.slow
 def test_a_critic_that_steps_more_often_has_more_steps(aggregator: Any, attach: Any) -> None:
     """A GAN with three critic steps for one of the generator."""
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
@@ -523,6 +537,7 @@ def test_a_critic_that_steps_more_often_has_more_steps(aggregator: Any, attach: 
     assert sent[4:] == [(3, 0.1), (4, 0.1), (5, 0.1), (5, 0.2)]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_on_the_device_is_left_out(aggregator: Any, attach: Any) -> None:
     """Reading it would make the training wait."""
     model = mlp()
@@ -645,6 +660,7 @@ class Still(torch.optim.Optimizer):
         """Do nothing."""
 
 
+@pytest.mark.slow
 def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
     aggregator: Any, attach: Any
 ) -> None:
@@ -856,6 +872,7 @@ def test_what_was_collected_before_close_is_sent_before_bye(aggregator: Any, att
     assert [envelope.seq for envelope in aggregator.stored] == list(range(1, 53))
 
 
+@pytest.mark.slow
 def test_after_close_nothing_is_left(aggregator: Any, attach: Any) -> None:
     """No hook, no thread, nothing sent; closing again and collecting do nothing."""
     model = mlp()
@@ -875,6 +892,7 @@ def test_after_close_nothing_is_left(aggregator: Any, attach: Any) -> None:
     assert len(aggregator.stored) == count
 
 
+@pytest.mark.slow
 def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: Any) -> None:
     """Neither the exit hooks nor the optimizer hold on to it."""
     model = mlp()
@@ -889,6 +907,7 @@ def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: Any) -> No
     assert optimizer.param_groups
 
 
+@pytest.mark.slow
 def test_copies_and_checkpoints_of_a_watched_model_are_plain(
     aggregator: Any, attach: Any, tmp_path: Any
 ) -> None:
@@ -906,6 +925,7 @@ def test_copies_and_checkpoints_of_a_watched_model_are_plain(
     assert b"gradwatch" not in (tmp_path / "c").read_bytes() + (tmp_path / "m").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
     aggregator: Any, attach: Any, tmp_path: Any
 ) -> None:
@@ -927,6 +947,7 @@ def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
     assert isinstance(model.watch, gradwatch.Watch)
 
 
+@pytest.mark.slow
 def test_a_log_handler_that_raises_is_not_felt(aggregator: Any, attach: Any) -> None:
     """Neither in `attach` nor in training."""
 
@@ -961,6 +982,7 @@ def test_a_callback_that_exits_stops_nothing(aggregator: Any, attach: Any, wait_
     assert watch.stats()["last_error"] == "on_alert: SystemExit(3)"
 
 
+@pytest.mark.slow
 def test_what_was_not_delivered_is_told_at_close(caplog: pytest.LogCaptureFixture) -> None:
     """How many records, to where, and what to do."""
     model = mlp()

@@ -30,6 +30,7 @@ def alert(service: Any, peers: Any, request: Any, wait_until: Any) -> Any:
     return wait_until(found)[0]
 
 
+@pytest.mark.slow
 def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
     """Eight before and eight from it on, and the step to go back to."""
     found = service.json(f"/alerts/{alert['id']}")
@@ -44,6 +45,7 @@ def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
     assert {key for own in same for key in own} <= set(found)
 
 
+@pytest.mark.slow
 def test_its_events_and_silences_are_there(service: Any, alert: Any, wait_until: Any) -> None:
     """Oldest first; a silence of another run is not its own."""
     made = {"rule": "nonfinite", "for_s": 60, "by": "ada"}
@@ -69,6 +71,7 @@ def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
     assert (status, "/alerts has those that are" in detail) == (404, True)
 
 
+@pytest.mark.slow
 def test_all_layers_of_an_alert_come_in_pages(
     service: Any, peers: Any, wait_until: Any, problem: Any
 ) -> None:

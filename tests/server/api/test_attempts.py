@@ -71,6 +71,7 @@ def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> Non
     assert [alert["attempt"] for alert in one] == [2]
 
 
+@pytest.mark.slow
 def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Any, problem: Any) -> None:
     """S52: nor does the description of the routes itself."""
     paths = [

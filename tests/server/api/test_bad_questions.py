@@ -109,6 +109,8 @@ def known(service: Any) -> Iterator[Any]:
     peer.close()
 
 
+@pytest.mark.sampled(40)
+@pytest.mark.slow
 @pytest.mark.parametrize(("route", "query", "told"), QUESTIONS)
 def test_what_is_wrong_and_what_is_allowed_is_told(
     known: Any, problem: Any, route: str, query: str, told: str
@@ -129,6 +131,8 @@ def test_the_table_of_runs_says_so_too(known: Any, problem: Any, query: str, tol
     assert (status, told in detail) == (422, True), detail
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "route",
     [
@@ -150,6 +154,7 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(
     assert "known" in detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["nonsense", '"', "W/", '"a","b', "*" * 3_000, "\x7f", '""'])
 @pytest.mark.parametrize("route", ["series", "heatmap", "layers"])
 def test_a_tag_that_was_never_given_out_is_no_tag(known: Any, route: str, tag: str) -> None:
@@ -166,6 +171,7 @@ def test_an_alert_that_is_not_there(known: Any, problem: Any, alert: str, route:
     assert problem(known.get(f"/alerts/{alert}{route}"))[0] == 404
 
 
+@pytest.mark.slow
 def test_a_range_beyond_the_last_step_is_empty(known: Any) -> None:
     """It may come to be: a page that is ahead is no error."""
     assert known.json("/runs/known/series?from=1000")["step"] == []

@@ -73,6 +73,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, document["detail"]
 
 
+@pytest.mark.slow
 def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
     """For a probe: healthz needs nothing, readyz needs the log."""
     assert service.json("/healthz") == {
@@ -102,6 +103,7 @@ def test_which_of_all_addresses_clients_reach_is_not_made_up(serve: Any, host: s
     assert service.json("/healthz")["boot"] != before
 
 
+@pytest.mark.slow
 def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> None:
     """The step before a critical alert began; the usual time of a step; whose clock ages go by."""
     peer = attach()
@@ -217,6 +219,7 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
     }
 
 
+@pytest.mark.slow
 def test_all_runs_are_listed_the_last_active_one_first(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
@@ -236,6 +239,7 @@ def test_all_runs_are_listed_the_last_active_one_first(
     assert first["score"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_attempts_layers_and_events(
     service: Any, peers: Any, attach: Any, health: Any, run: str
 ) -> None:
@@ -256,6 +260,7 @@ def test_a_run_shows_its_attempts_layers_and_events(
     assert shown["created_at"] <= shown["attempts"][0]["started_at"] <= shown["updated_at"]
 
 
+@pytest.mark.slow
 def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str, wait_until: Any) -> None:
     """Those of the last step that all ranks have sent; well formed before there are any."""
     peer = attach()
@@ -286,6 +291,7 @@ def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str, wait_unti
     assert answer["summary"]["num_amplifying"] == 1
 
 
+@pytest.mark.slow
 def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run: str) -> None:
     """In full at their own route, each pair once in health; NaN is a string."""
     groups = {"host": (0,), "seed": (1,)}
@@ -340,6 +346,7 @@ def test_skipped_steps_are_counted(service: Any, attach: Any, run: str, wait_unt
     assert (shown["skipped_steps"], shown["events"]) == (2, {"skipped_step": 3})
 
 
+@pytest.mark.slow
 def test_alerts_of_a_run_can_be_asked_for_by_state(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
@@ -361,6 +368,7 @@ def test_alerts_of_a_run_can_be_asked_for_by_state(
     assert service.json(path)[1]["origin"]["before"][0] == {"step": 1, "l2": 1.0}
 
 
+@pytest.mark.slow
 def test_alert_events_are_paged_by_cursor(service: Any, attach: Any, health: Any, run: str) -> None:
     """Oldest first, after the cursor, across all runs."""
     start = newest(service)
@@ -490,6 +498,7 @@ def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None
     assert report["worst_layers"][1]["l2"] == "NaN"
 
 
+@pytest.mark.slow
 def test_silence_shows_within_seconds_and_beats_count_as_life(
     attach: Any, health: Any, service: Any, run: str, wait_until: Any
 ) -> None:
@@ -521,6 +530,7 @@ def bad_steps(peer: Any, first: int, count: int) -> None:
         peer.acked()
 
 
+@pytest.mark.slow
 def test_a_stream_tells_each_event_as_it_happens(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
@@ -540,6 +550,7 @@ def test_a_stream_tells_each_event_as_it_happens(
     assert stream.events == [event for event in kept if event["run"] == run]
 
 
+@pytest.mark.slow
 def test_a_stream_from_0_gives_everything_kept(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
@@ -555,6 +566,7 @@ def test_a_stream_from_0_gives_everything_kept(
     assert stream.cursors(kept + 4) == list(range(1, kept + 5))
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_run_tells_of_no_other(
     service: Any, attach: Any, listen: Any, run: str, wait_until: Any
 ) -> None:
@@ -578,6 +590,7 @@ def test_a_stream_of_a_run_tells_of_no_other(
     )
 
 
+@pytest.mark.slow
 def test_a_stream_resumes_with_nothing_missed_or_doubled(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
@@ -609,6 +622,7 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
     assert seen[:80] == [event["cursor"] for event in events if event["run"] == run][:80]
 
 
+@pytest.mark.slow
 def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> None:
     """In a comment, so that a subscriber knows from when on it misses nothing."""
     bad_steps(attach(), 0, 1)
@@ -621,6 +635,7 @@ def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> Non
     assert lines == [f": gradwatch alerts after {cursor}", ""]
 
 
+@pytest.mark.slow
 def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: Any) -> None:
     """One that was never given out cannot be resumed: everything kept is new to that reader."""
     bad_steps(attach(), 0, 1)
@@ -634,6 +649,7 @@ def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: 
     assert level.cursors(2)[:2] == [kept + 1, kept + 2]
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_does_not_read_delays_nobody(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
@@ -736,6 +752,7 @@ def limit_file_size(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
+@pytest.mark.slow
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:

@@ -110,6 +110,7 @@ def test_who_goes_away_takes_the_listing_from_nobody(start: Any, peers: Any) -> 
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_runs_come_in_pages(service: Any, peers: Any) -> None:
     """S31: the last one heard of first; Link says where the next page is, until there is none."""
     for number in range(5):
@@ -134,6 +135,7 @@ def test_runs_come_in_pages(service: Any, peers: Any) -> None:
     assert got == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cursor", ["x", "1", "-x", "²-x", "1" * 30 + "-x", "WzFd", "WyJoZWFyZCIsMV0", "bnVsbA", ""]
 )

@@ -39,6 +39,7 @@ def page(service: Any, run: str, **asked: Any) -> Page:
     return Page.decode(answer.content)
 
 
+@pytest.mark.slow
 def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
     """What is NaN itself is told from what was not measured, and no bit is lost."""
     found = page(service, run, epoch=0)
@@ -58,6 +59,7 @@ def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
     assert (np.diff(found.times_ns) >= 0).all()
 
 
+@pytest.mark.slow
 def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) -> None:
     """Also where the norm is NaN: the rows of the newest epoch are not stored yet."""
     newest = page(service, run, epoch=1)
@@ -66,6 +68,7 @@ def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) 
     assert not newest.rows["l1"].known.any()
 
 
+@pytest.mark.slow
 def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
     """Of any size, and of the steps that are asked for."""
     whole = page(service, run, epoch=0)
@@ -84,6 +87,7 @@ def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
     assert page(service, run, **{"from": 100}).steps.tolist() == []
 
 
+@pytest.mark.slow
 def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: str) -> None:
     """Each layer by its place."""
     found = page(service, run, layer="net.*", column="linf")
@@ -95,6 +99,7 @@ def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: 
     assert (nothing.places.tolist(), set(nothing.rows)) == ([], {RUN})
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused(service: Any, run: str) -> None:
     """With what is allowed."""
     for wrong in (

@@ -60,6 +60,7 @@ def rounded(cells: list[Any]) -> list[Any]:
     return [own if isinstance(own, str) else round(own, 1) for own in cells]
 
 
+@pytest.mark.slow
 def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     """With the module that each is of, and a tag by which they are not sent again."""
     send(service, peer, 0, 1.0)
@@ -85,6 +86,7 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
     assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
 
 
+@pytest.mark.slow
 def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
     """Of a layer that ranks hold a part of each."""
     ranks = [
@@ -121,6 +123,7 @@ def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) ->
     assert "nan" not in norm
 
 
+@pytest.mark.slow
 def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
     service: Any, peer: Any, run: str
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
     assert (part["width"], part["step"], part["series"][0]["max"]) == (4, [4], [0.5])
 
 
+@pytest.mark.slow
 def test_what_is_new_comes_by_cursor(service: Any, peer: Any, run: str) -> None:
     """The bucket that may still grow again, and a gap where nothing was recorded."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
@@ -228,6 +232,7 @@ def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, probl
     assert finest["last"] == [2.0, 4.0, 2.0, 4.0]
 
 
+@pytest.mark.slow
 def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
     """In safetensors, aligned, largest items first."""
     send(service, peer, 0, 1.0, NAN, 3.0)
@@ -254,6 +259,7 @@ def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
     assert (int(metadata["width"]), int(metadata["last_step"])) == (1, 2)
 
 
+@pytest.mark.slow
 def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None:
     """What we write by hand is what the format's own reader takes."""
     send(service, peer, 0, 1.0, 2.0)
@@ -265,6 +271,7 @@ def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None
     assert arrays["coverage"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -> None:
     """Layers in their places, and no state can be taken for another one."""
     send(service, peer, 0, 1.0, 1.0, NAN, INF, 0.0)
@@ -286,6 +293,7 @@ def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -
     assert plain["coverage"][4:6] == [1.0, None]
 
 
+@pytest.mark.slow
 def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any, run: str) -> None:
     """A row that is far off for most of the picture is not called usual for that."""
     send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
@@ -301,6 +309,7 @@ def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any
     assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
 
 
+@pytest.mark.slow
 def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, run: str) -> None:
     """An overflow that a GradScaler skips is how it finds its scale."""
     peer.send(stats_of(0, (INF, 2.0), loss=1.0, loss_scale=65536.0))
@@ -319,6 +328,7 @@ def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, r
     assert frame["skipped"] is True
 
 
+@pytest.mark.slow
 def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None:
     """One bad layer of a fold is not hidden by the others."""
     send(service, peer, 0, 1.0, NAN)
@@ -345,6 +355,7 @@ def test_new_columns_of_a_picture_come_by_cursor(service: Any, peer: Any, run: s
     assert "layers" not in metadata
 
 
+@pytest.mark.slow
 def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
     """The layers that are farthest from usual first, with what was usual."""
     send(service, peer, 0, *[1.0] * 5, 8.0, NAN)
@@ -362,6 +373,7 @@ def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
     assert [own["name"] for own in named["layers"]] == ["net.b.weight"]
 
 
+@pytest.mark.slow
 def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> None:
     """From the log: which rank it was, also of one that came too late or not at all."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
@@ -388,6 +400,7 @@ def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> Non
     assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
 
 
+@pytest.mark.slow
 def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, run: str) -> None:
     """From the log, also of steps that were said twice; and a word where there is nothing."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
@@ -420,6 +433,7 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, 
     assert rounded(ask("heatmap?rank=0&epoch=0")["value"][0]) == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
     service: Any, peers: Any, run: str
 ) -> None:
@@ -441,6 +455,7 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
         assert now["series"][0]["last"] == [10.0 * rank + number for number in (4, 5)]
 
 
+@pytest.mark.slow
 def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
     service: Any, peers: Any, run: str
 ) -> None:
@@ -468,6 +483,7 @@ def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
         assert own["series"][0]["last"] == [10.0 * rank + number for number in range(3)]
 
 
+@pytest.mark.slow
 def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
     service: Any, peers: Any, run: str
 ) -> None:
@@ -515,6 +531,7 @@ def test_curves_outlive_the_process_and_the_attempt(
     assert [own["rank"] for own in frame["ranks"]] == [0]
 
 
+@pytest.mark.slow
 def test_wrong_questions_are_answered_with_a_sentence(
     service: Any, peer: Any, run: str, problem: Any
 ) -> None:
@@ -558,6 +575,7 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert ask("heatmap?rank=x")[0] == 422
 
 
+@pytest.mark.slow
 def test_a_run_without_a_step_has_empty_curves(
     service: Any, peer: Any, run: str, wait_until: Any
 ) -> None:
@@ -573,6 +591,7 @@ def test_a_run_without_a_step_has_empty_curves(
     assert service.get(f"/runs/{run}/frames/0").status_code == 404
 
 
+@pytest.mark.slow
 def test_steps_that_go_back_begin_an_epoch(service: Any, peer: Any, run: str) -> None:
     """The newest is shown, an earlier one on request."""
     send(service, peer, 0, 1.0, 2.0, 3.0)

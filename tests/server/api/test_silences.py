@@ -97,6 +97,7 @@ def soon(**ahead: float) -> str:
     return (datetime.now(UTC) + timedelta(**ahead)).isoformat()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -132,6 +133,7 @@ def test_a_silence_that_fits_nothing_is_warned_of(client: TestClient) -> None:
     assert client.delete(f"/silences/{answer.json()['id']}").status_code == 204
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "status", "says"),
     [
@@ -165,6 +167,7 @@ def test_only_the_write_token_silences(locked: TestClient, reader: dict[str, str
     assert len(locked.get("/silences", headers=reader).json()) == 1
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_gone_refuses_in_time(client: TestClient, start: Any) -> None:
     """Nobody waits for an answer that cannot come."""
     api = client.app._app.state.shared  # type: ignore[attr-defined]

@@ -155,6 +155,7 @@ exec "$0" serve --data data "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", ["no", "yes"], ids=["no page fits", "nothing fits"])
 def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
     """S45: which says to make room; nothing is wrong with the file."""
@@ -381,6 +382,7 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
     assert result.returncode == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
 def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
     """A name that no run can have is told as such, whatever it would mean in a URL."""
@@ -394,6 +396,7 @@ def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> Non
         assert line.isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
@@ -449,6 +452,7 @@ class Other(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
     """It answers, but not like an aggregator."""
     with HTTPServer(("127.0.0.1", 0), Other) as server:

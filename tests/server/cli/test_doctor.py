@@ -262,6 +262,7 @@ def tmpfs(place: Path, *options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_an_error_and_one_that_is_too_small_a_warning(
     tmp_path: Path,
 ) -> None:
@@ -320,6 +321,7 @@ def test_data_that_was_written_later_than_now_is_a_warning() -> None:
     assert "the data was last written at" in found.says("clock")[0]
 
 
+@pytest.mark.slow
 def test_keys_that_are_open_to_others_are_told(tmp_path: Path) -> None:
     """Those of the aggregator are an error, as for serve; that of a client is a warning."""
     keys = tmp_path / "keys"
@@ -526,6 +528,7 @@ ADDRESSES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=8,
     deadline=None,

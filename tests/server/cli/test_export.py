@@ -125,6 +125,7 @@ def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
     """NaN and Inf are values, what was not measured is missing, and no bit of a number is lost."""
@@ -157,6 +158,7 @@ def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
     assert pandas.to_datetime(steps["time"]).dt.tz is not None
 
 
+@pytest.mark.slow
 def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
     """As they stand at the end, each with all that is said of it."""
     pandas = pytest.importorskip("pandas")
@@ -170,6 +172,7 @@ def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
     assert whole["origin"]["layer"] == POISONED
 
 
+@pytest.mark.slow
 def test_parquet_says_what_it_is(export: Any) -> None:
     """In the metadata of its schema, and beside it with every layer."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -188,6 +191,7 @@ def test_parquet_says_what_it_is(export: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
     """With the times of the log; a norm that is NaN is one."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -207,6 +211,7 @@ def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
     assert POISONED.encode() in alert.tensor_proto.string_val[0]
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for_is_written(export: Any) -> None:
     """Steps, layers and columns; without layers there is no table of them."""
     pandas = pytest.importorskip("pandas")
@@ -222,6 +227,7 @@ def test_only_what_is_asked_for_is_written(export: Any) -> None:
     assert sorted(files_of(place)) == ["alerts.csv", "steps.csv"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
 def test_one_that_was_killed_goes_on_to_the_same_end(
@@ -249,6 +255,7 @@ export_in_parts({fed.url!r}, {form!r}, "again", kill)
     assert not (tmp_path / "again.part").exists()
 
 
+@pytest.mark.slow
 def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
     """Neither a complete export nor one that was interrupted."""
     done(export(RUN, "--to", "csv", "--out", "mine"))
@@ -267,6 +274,7 @@ def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
     assert "another version of gradwatch" in told(export(RUN, *resumed))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said_in_one_line(
     export: Any, fed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +310,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
     export: Any, service: Any, peers: Any
 ) -> None:
@@ -404,6 +413,7 @@ def _trim(directory: Path) -> None:
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("out", "code"), [("", 2), (".", 2), ("/", 2), ("x" * 300, 1)])
 def test_a_place_that_cannot_be_made_is_one_line(export: Any, out: str, code: int) -> None:
     """A name that is none, or too long."""

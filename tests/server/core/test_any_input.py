@@ -135,6 +135,7 @@ def any_number(source: random.Random, usual: float, share: float) -> float:
     return source.choice((usual, *EXTREMES)) if extreme else usual * source.uniform(0.9, 1.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_overflows_once_it_is_known_what_is_usual(cluster: Any, seed: int) -> None:
     """Numbers at the edges of float64, in every column and scalar, before 32 frames and after."""

@@ -68,6 +68,7 @@ def test_what_is_counted_is_what_is_there(cluster: Any) -> None:
     assert first.manifests.num_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
     """The same manifest goes at the same record."""
     job = limited(cluster(names=NAMES[:50]), manifests_bytes_per_session=6_000).start()

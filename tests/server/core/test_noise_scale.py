@@ -35,6 +35,7 @@ def gradients(random: Any, deviation: float) -> Any:
     return signal + noise
 
 
+@pytest.mark.slow
 def test_the_estimates_are_those_of_the_paper(make_part: Any, make_frame: Any) -> None:
     """S is the trace of the covariance of a sample's gradient, G² the signal's squared norm."""
     random = np.random.default_rng(0)

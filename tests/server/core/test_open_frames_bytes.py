@@ -104,6 +104,7 @@ def test_a_log_without_budgets_means_what_it_did(cluster: Any) -> None:
     assert job.closed == []
 
 
+@pytest.mark.slow
 def test_a_step_of_many_ranks_has_room(cluster: Any) -> None:
     """For each 1,024 ranks that live an attempt may hold as much again."""
 
@@ -120,6 +121,7 @@ def test_a_step_of_many_ranks_has_room(cluster: Any) -> None:
     assert held(1_024) <= 100_000 < held(1_025) <= 200_000
 
 
+@pytest.mark.slow
 def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
     """What waits takes the same after it: it closes at the same record."""
     job = limited(cluster(world=2, names=("a", "b")).start(), 20_000)

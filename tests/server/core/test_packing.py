@@ -24,6 +24,7 @@ def through_bytes(plain: Any) -> Any:
 FLOATS = st.floats() | st.floats(width=32) | st.integers(0, 1 << 33).map(float)
 
 
+@pytest.mark.slow
 @given(rows=st.lists(st.lists(FLOATS, min_size=3, max_size=3), max_size=4), same=st.booleans())
 def test_each_bit_of_an_array_comes_back(rows: list[Any], same: bool) -> None:
     """NaN with its sign, -0.0 and subnormals, however narrow it was written."""

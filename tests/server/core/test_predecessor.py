@@ -117,6 +117,7 @@ def test_the_attempt_before_is_not_changed_by_it(cluster: Any) -> None:
     assert first.closed.baselines.state_dict() == before
 
 
+@pytest.mark.slow
 def test_a_restart_at_any_place_changes_nothing(cluster: Any) -> None:
     """Also between the HELLO of the new attempt and its first frame."""
     job = stopped(cluster, 50, world=2)

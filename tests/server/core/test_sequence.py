@@ -92,6 +92,7 @@ def test_opening_again_forgets_nothing() -> None:
     assert tracker.accepted(SESSION) == 7
 
 
+@pytest.mark.slow
 @given(
     messages=st.lists(
         st.tuples(st.sampled_from([b"a", b"b"]), st.integers(1, 12), st.integers(0, 14)),

@@ -444,6 +444,7 @@ def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -
             assert (alert.id, "firing") in told[: told.index((alert.id, alert.change))]
 
 
+@pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_record_is_accounted_for(cluster: Any, actions: list[Any]) -> None:

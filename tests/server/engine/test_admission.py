@@ -53,6 +53,7 @@ def sweep(peer: Any, count: int) -> None:
         peer.greet()
 
 
+@pytest.mark.slow
 def test_a_sweep_of_names_shuts_nobody_out(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,6 +170,7 @@ def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
     assert running.engine.budget_use["runs"].used == 3
 
 
+@pytest.mark.slow
 def test_sessions_are_bounded_by_their_bytes(start: Any, peers: Any) -> None:
     """What is empty goes for those that send something (S21)."""
     running = start(budgets=Budgets(sessions_bytes=1 << 19))
@@ -207,6 +209,7 @@ def test_a_job_that_is_too_large_does_not_evict_itself(start: Any, peers: Any) -
     assert forgotten(running) == []
 
 
+@pytest.mark.slow
 def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
     """Older ones leave memory while it goes on; numbers go on too (S28)."""
     running = start(budgets=Budgets(attempts=16))
@@ -226,6 +229,7 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
     assert running.published.num_apply_errors == 0
 
 
+@pytest.mark.slow
 def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, peers: Any) -> None:
     """The looping job is told to use another name."""
     running = start(budgets=Budgets(attempts=16))

@@ -72,6 +72,7 @@ def test_the_attempt_with_most_closes_its_oldest_steps() -> None:
     assert rounds.use["open_frames_bytes_per_attempt"].used == large.attempt.open.num_bytes
 
 
+@pytest.mark.slow
 def test_a_step_of_many_ranks_is_not_the_first_to_go() -> None:
     """It takes much, but each of them little."""
     rounds = Rounds(open_frames_bytes=512 * KIB)
@@ -133,6 +134,7 @@ def test_what_has_left_memory_is_not_counted() -> None:
     assert rounds.use["layers_bytes_per_attempt"].used == 0
 
 
+@pytest.mark.slow
 def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Any, peers: Any) -> None:
     """One of two ranks that sends alone: the log from its beginning gives what the engine has."""
     budgets = Budgets(open_frames_bytes=4 << 20, open_frames_bytes_per_attempt=1 << 30)

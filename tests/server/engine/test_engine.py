@@ -572,6 +572,7 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
     assert running.shows(stored=11).lost == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -71,6 +71,7 @@ def train() -> Iterator[Callable[..., Trainer]]:
     context.term()
 
 
+@pytest.mark.slow
 def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(start: Any, peers: Any) -> None:
     """It is acknowledged while most of what came before it still waits (S23)."""
     running = start()
@@ -193,6 +194,7 @@ def test_welcome_says_how_much_may_be_in_flight(start: Any, peers: Any) -> None:
     assert welcome.max_in_flight_bytes == 5 * MIB
 
 
+@pytest.mark.slow
 def test_other_ranks_are_told_of_an_alert_by_and_by(start: Any, peers: Any) -> None:
     """Rank 0 and the origin's at once, and nobody is left out (N2)."""
     running = start(budgets=Budgets(alert_copies=1))

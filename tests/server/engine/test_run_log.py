@@ -106,6 +106,7 @@ def test_nothing_is_told_again_after_a_restart(start: Any, peers: Any, lines: An
     assert before == lines() == lines()[:2]
 
 
+@pytest.mark.slow
 def test_a_crash_loop_writes_some_lines_an_hour(start: Any, peers: Any, lines: Any) -> None:
     running = start()
     for number in range(RUN_LINES):

@@ -146,6 +146,7 @@ def check(found: Buckets, width: int, first: int, last: int) -> None:
             assert mean[place] == pytest.approx(sum(finite) / len(finite), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 16, 64, 256, 1024])
 def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
     """In every width, whether it was made of rows, of buckets of these, or is still in memory."""
@@ -161,6 +162,7 @@ def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
     assert loss.counts[0].sum() == 2_500
 
 
+@pytest.mark.slow
 def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     """A long curve is not read row by row."""
     feed.steps(0, 16 * 16 * 64 + 100)
@@ -178,6 +180,7 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     check(feed.read(256), 256, 0, 16_484)
 
 
+@pytest.mark.slow
 def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     """Whatever of it was written: all after it is computed from the log again."""
     feed = Feed(tmp_path / "data")
@@ -204,6 +207,7 @@ def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     feed.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", range(1, 12, 2))
 def test_a_kill_while_buckets_are_made_is_harmless(tmp_path: Path, slices: int) -> None:
     """A piece is written as a whole or not at all."""
@@ -227,6 +231,7 @@ def test_a_kill_while_buckets_are_made_is_harmless(tmp_path: Path, slices: int) 
     feed.kill()
 
 
+@pytest.mark.slow
 def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
     """Buckets that hold one row each would take more room than the rows."""
     feed.steps(0, 1_100 * 100, every=100)
@@ -240,6 +245,7 @@ def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
     assert found.stats[1, -1, 2] == 1_099 * 100
 
 
+@pytest.mark.slow
 def test_epochs_are_kept_apart(feed: Feed) -> None:
     """Steps that went back are another curve."""
     feed.steps(0, 300)
@@ -253,6 +259,7 @@ def test_epochs_are_kept_apart(feed: Feed) -> None:
     check(feed.read(1, epoch=2), 1, 1_000, 1_100)
 
 
+@pytest.mark.slow
 def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
     """Their buckets stay, and say which width they have."""
     feed = Feed(tmp_path / "data")
@@ -275,6 +282,7 @@ def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
     feed.kill()
 
 
+@pytest.mark.slow
 def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
     """Nothing is unbounded, also where no buckets were made; `kept_from` tells of it."""
     for count, every in ((5_000, 1), (2_000, 100)):
@@ -295,6 +303,7 @@ def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
         feed.kill()
 
 
+@pytest.mark.slow
 def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
     """In slices; also what an earlier process did not come to."""
     feed.steps(0, 2_000)
@@ -344,6 +353,7 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, pee
         assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 16, 256])
 def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> None:
     """Each block by its name, in every width, and over a kill in the middle of a chunk."""

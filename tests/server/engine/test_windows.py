@@ -21,6 +21,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_memory, "LOOK_NS", 0)
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_keeps_no_frames_in_memory(start: Any, peers: Any) -> None:
     """Those of one that lives stay (S26)."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.05))
@@ -41,6 +42,7 @@ def test_a_run_that_ended_keeps_no_frames_in_memory(start: Any, peers: Any) -> N
     assert len(running.view("ended").series.steps) == FRAMES
 
 
+@pytest.mark.slow
 def test_a_lost_rank_that_goes_on_has_its_frames(start: Any, peers: Any) -> None:
     """What an alert tells of before it, too."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.05), session_timeout_s=1.0)

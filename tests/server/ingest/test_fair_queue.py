@@ -139,6 +139,7 @@ def test_peers_that_are_gone_are_forgotten() -> None:
     assert len(queue._peers) <= MAX_IDLE + 1
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(

@@ -23,6 +23,7 @@ def connection(service: Any) -> Iterator[socket.socket]:
         yield own
 
 
+@pytest.mark.slow
 def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     service: Any, connection: socket.socket, peers: Any
 ) -> None:
@@ -37,6 +38,7 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     peers(service.ingest, run="after").attach()
 
 
+@pytest.mark.slow
 def test_a_flood_is_cut_off_and_others_are_heard(
     service: Any, connection: socket.socket, peers: Any
 ) -> None:
@@ -51,6 +53,7 @@ def test_a_flood_is_cut_off_and_others_are_heard(
     assert service.answers()
 
 
+@pytest.mark.slow
 def test_a_flood_is_what_comes_in_vain_within_a_second() -> None:
     """A peer that was cut off begins anew."""
     floods = Floods(1_000)

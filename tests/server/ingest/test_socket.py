@@ -213,6 +213,7 @@ def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> Non
     wait_until(lambda: not ingest.reply(gone, SESSION, Bye()), "an answer that goes nowhere")
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any) -> None:
     """Once its queue is full answers are dropped: waiting here would last for ever."""
     peer = dealer()

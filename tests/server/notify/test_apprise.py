@@ -93,6 +93,7 @@ def notice(**changes: Any) -> Notice:
     return Notice(batch, lambda _: stored.alert, "http://gw:8420", 100.0)
 
 
+@pytest.mark.slow
 def test_a_mail_has_the_message_as_it_is(mailbox: Mailbox) -> None:
     """Line by line, and a name is no markup in it."""
     url = f"mailto://127.0.0.1:{mailbox.port}/?mode=insecure&from=gw@example.org&to=ada@example.org"

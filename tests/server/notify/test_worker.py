@@ -73,6 +73,7 @@ def add(store: SQLiteStore, first: int, count: int, **changes: Any) -> None:
     store.alert_events.add(events)
 
 
+@pytest.mark.slow
 def test_a_thousand_alerts_at_once_are_few_messages(
     store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
 ) -> None:

@@ -77,12 +77,14 @@ def check(found: Buckets, own: Rows) -> None:
             assert cell[0] <= cell[1] <= cell[2]
 
 
+@pytest.mark.slow
 @given(rows(), WIDTHS)
 def test_every_value_lies_in_its_bucket_and_every_count_adds_up(own: Rows, width: int) -> None:
     """Minimum, maximum and last are values that there were, the mean lies between them."""
     check(Buckets.of(own, width), own)
 
 
+@pytest.mark.slow
 @given(rows(), WIDTHS, WIDTHS, st.integers(0, 60))
 def test_buckets_of_buckets_are_the_same(own: Rows, one: int, other: int, cut: int) -> None:
     """Also of two pieces that meet in the middle of a bucket, and from what was stored of them."""
@@ -115,6 +117,7 @@ def stored(own: Buckets) -> Buckets:
     return found
 
 
+@pytest.mark.slow
 @given(rows(items=40))
 def test_rows_come_back_to_the_last_bit(own: Rows) -> None:
     """All of them, and some items alone; one that is not there is not known."""

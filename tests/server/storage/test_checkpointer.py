@@ -408,6 +408,7 @@ def sealed(plain: Any) -> bytes:
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["saved_state", "saved_runs", "saved_attempts"])
 @pytest.mark.parametrize("damage", FOREIGN)
 def test_a_damaged_row_is_passed_over_and_the_log_is_read(
@@ -454,6 +455,7 @@ def test_a_damaged_chunk_costs_its_frames_only(
     found.close()
 
 
+@pytest.mark.slow
 def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
     """An alert that fires at once tells of the steps before it."""
     own = begin(window_steps=512)
@@ -479,6 +481,7 @@ RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
 """Norms of which a drift is told, with what they were hundreds of frames before."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
 def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) -> None:
     """As of all others: whether a frame is in memory decides nothing."""
@@ -507,6 +510,7 @@ def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) 
         found.close()
 
 
+@pytest.mark.slow
 def test_frames_come_back_for_who_lives_and_no_one_else(begin: Any) -> None:
     """Slice by slice, the newest first, as far as there is room for them."""
     own = begin(window_steps=512)
@@ -578,6 +582,7 @@ def test_much_that_is_not_saved_does_not_wait_for_others(
     found.close()
 
 
+@pytest.mark.slow
 def test_many_runs_are_saved_in_slices_of_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small they are: records wait for their acknowledgement meanwhile."""
     own = begin()
@@ -691,6 +696,7 @@ def test_work_survives_a_full_disk_and_tells_it_once(
     found.close()
 
 
+@pytest.mark.slow
 def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Any) -> None:
     """Cut anywhere, the file is a state of some time, and what is saved fits to the log."""
     own = begin()

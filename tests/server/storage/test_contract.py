@@ -499,6 +499,7 @@ def test_a_second_writer_is_refused(place: Any, store: Store) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_readers_see_at_once_what_is_committed(place: Any, store: Store) -> None:
     """From their own threads, while the store is written."""
     if not place.has_readers:

@@ -91,6 +91,7 @@ def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, make_stats: Any, 
     assert kept(store) == [1, 2, *range(max(3, below + 1), 63)]
 
 
+@pytest.mark.slow
 def test_too_much_goes_oldest_first_until_it_fits(
     store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def records_of(store: SQLiteStore) -> Counter[bytes]:
     return Counter(dict(rows))
 
 
+@pytest.mark.slow
 def test_a_noisy_run_pays_for_itself(
     store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +256,7 @@ def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore, make_sta
     assert 100 < records_of(store)[NOISY] < before - 100
 
 
+@pytest.mark.slow
 def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) -> None:
     """However many there were: HELLOs of runs that left memory must not fill the disk."""
     state = state_with(store, quiet=QUIET)
@@ -269,6 +272,7 @@ def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) ->
     assert store.used_bytes() < 3_500_000
 
 
+@pytest.mark.slow
 def test_alert_events_have_a_size_of_their_own(store: SQLiteStore, make_stats: Any) -> None:
     """S25: those of the run that has most go, and no record for them."""
     state = state_with(store, noisy=NOISY, quiet=QUIET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from gradwatch_server.series.chunk import Chunk
 from gradwatch_server.series.encoding import encode_layers
@@ -61,6 +62,7 @@ def read_all(store: SeriesStore, run: str, attempt: int) -> list[bytes]:
         return [piece.stats.tobytes() for piece in frames.pieces(wanted, 16)]
 
 
+@pytest.mark.slow
 def test_the_oldest_are_deleted_and_the_others_stay() -> None:
     """What the next level stands for first, then the level itself, then the attempt."""
     db = Database(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,7 @@ def test_numbers_are_given_out_to_what_will_never_be() -> None:
     assert (buffer.high, buffer.last) == (4, 5)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     max_bytes=st.integers(1, 60),

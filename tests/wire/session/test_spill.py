@@ -71,6 +71,7 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
         assert found == [*range(1, (end - start) // size + 1), 4]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_costs_what_comes_after_it_and_never_gives_a_wrong_record(
     tmp_path: Path,
 ) -> None:

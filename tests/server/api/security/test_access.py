@@ -42,6 +42,7 @@ CLOSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [

@@ -21,6 +21,7 @@ def test_this_machine_may_be_called_by_its_own_names(client: TestClient, host: s
     assert client.get("/runs", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     [

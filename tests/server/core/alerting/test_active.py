@@ -239,6 +239,7 @@ def test_an_origin_at_the_first_step_has_nothing_before(cluster: Any) -> None:
     assert alert.origin.before == ()
 
 
+@pytest.mark.slow
 def test_resolved_alerts_are_kept_newest_first_and_not_without_bound(cluster: Any) -> None:
     """Live ones come first; of the others the last 256 stay in memory."""
     job = cluster(names=("a",)).start()

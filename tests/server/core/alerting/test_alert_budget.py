@@ -57,6 +57,7 @@ def test_all_at_once_then_one_a_second() -> None:
     assert (taken(Severity.INFO), budget.used(now_ns)) == (10, 150)
 
 
+@pytest.mark.slow
 def test_a_log_without_budgets_has_no_bounds(cluster: Any) -> None:
     """Nothing was limited when it was written."""
     job = cluster(names=("a",)).start()
@@ -66,6 +67,7 @@ def test_a_log_without_budgets_has_no_bounds(cluster: Any) -> None:
     assert job.state.runs["gpt"].alert_budget.used(job.now_ns) == 0
 
 
+@pytest.mark.slow
 def test_an_alert_whose_event_waits_stays_as_it_is_and_counts(cluster: Any) -> None:
     """It fires on while it flaps, and its end says how often that was."""
     job = cluster(names=("a",)).start()
@@ -92,6 +94,7 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts(cluster: Any) -> N
     assert len({own.id for own in job.alerts}) == 9
 
 
+@pytest.mark.slow
 def test_one_that_fires_stays_so_until_its_end_can_be_told(cluster: Any) -> None:
     """What fired is not forgotten: it is resolved once, when there is room, and no sooner."""
     job = cluster(names=("a",)).start()
@@ -163,6 +166,7 @@ def test_other_runs_have_budgets_of_their_own(cluster: Any) -> None:
     assert told(again.alerts) == ["firing"]
 
 
+@pytest.mark.slow
 def test_people_are_answered(cluster: Any) -> None:
     """That somebody knows of it, and that a rule is off, comes once and at once."""
     job = cluster(names=("a",)).start()
@@ -194,6 +198,7 @@ def test_news_wait_and_come_together(cluster: Any) -> None:
     assert (news.change, news.num_layers, news.update.num_layers) == ("firing:2", 8, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [50, 205, 336, 471])
 def test_it_goes_on_over_a_restart(cluster: Any, place: int) -> None:
     """What is left, who waits and what was counted are saved."""
@@ -216,6 +221,7 @@ def test_it_goes_on_over_a_restart(cluster: Any, place: int) -> None:
     assert 20 < len(alerts[0]) < 60
 
 
+@pytest.mark.slow
 def test_how_many_wait_is_counted_once_each(cluster: Any) -> None:
     """For /metrics: an event that has to wait, not each frame in which it does."""
     job = cluster(names=("a",)).start()

@@ -116,6 +116,8 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
     return replace(alert, message=message(alert, what))
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
 def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) -> None:
@@ -133,6 +135,8 @@ def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) 
         assert plain["ranks"] == list(range(MAX_RANKS))
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("rule", ["nonfinite", "exploding", "run_failed"])
 @pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
 @pytest.mark.parametrize("most", [LEAST, 16_384, 65_536])

@@ -46,6 +46,7 @@ def test_a_layer_that_alternates_fires(cluster: Any) -> None:
     assert [(a.change, a.first_step, a.fired_step) for a in job.alerts] == [("firing", 0, 2)]
 
 
+@pytest.mark.slow
 def test_layers_that_join_an_old_alert_are_told(cluster: Any) -> None:
     """S3: one layer always above the limit does not hide 30 more that reach 1e9."""
     names = [f"l{i:02}" for i in range(40)]

@@ -108,6 +108,7 @@ def told() -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_column_that_is_only_defined_is_merged(told: Any) -> None:
     """Over replicas by the largest, over shards as the definition says."""
     assert told["complete"] == {

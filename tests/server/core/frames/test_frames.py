@@ -434,6 +434,7 @@ def test_a_nan_makes_the_total_norm_nan(l2: list[float]) -> None:
     assert math.isnan(total_norm(np.array(l2, dtype=np.float64)))
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.7e300), min_size=1, max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_the_total_norm_agrees_with_hypot(l2: list[float]) -> None:

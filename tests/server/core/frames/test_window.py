@@ -24,6 +24,7 @@ FRAMES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(capacity=st.integers(1, 70), rows=FRAMES)
 @settings(max_examples=60, deadline=None)
 def test_it_reads_like_the_list_of_its_last_frames(
@@ -77,6 +78,7 @@ def test_a_series_stays_what_it_was(make_part: Any, make_frame: Any) -> None:
         series.score[0] = 1.0
 
 
+@pytest.mark.slow
 def test_memory_is_taken_as_frames_come(make_part: Any, make_frame: Any) -> None:
     """A short run does not pay for the whole window, nor for columns that nobody measures."""
     window = Window(512)
@@ -161,6 +163,7 @@ class Story:
         self.window = self.saved.restored()
 
 
+@pytest.mark.slow
 @given(capacity=st.sampled_from([3, 8, 20, 40]), deeds=STEPS, most=st.sampled_from([1, 5, 99]))
 @settings(max_examples=80, deadline=None)
 def test_what_leaves_memory_changes_nothing(

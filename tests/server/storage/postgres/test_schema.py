@@ -32,6 +32,7 @@ def refusal(url: str) -> StorageError:
     return refused.value
 
 
+@pytest.mark.slow
 def test_an_empty_database_gets_the_tables(database: PostgresDatabase) -> None:
     """In a schema of their own; the second start changes nothing."""
     migrate(database.url)

@@ -37,6 +37,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_with_the_pid_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(
     )
 
 
+@pytest.mark.slow
 def test_the_directory_is_free_once_its_holder_was_killed(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:

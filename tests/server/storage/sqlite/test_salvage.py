@@ -175,6 +175,8 @@ def leaves_of_log(path: Path) -> list[int]:
     return [at for at, page in enumerate(pages) if page[0] == LEAF and records[at] > 5]
 
 
+@pytest.mark.sampled(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [*DAMAGE, *range(3, 30, 4)])
 def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) -> None:
     """S41, S43: after a clean stop too; what is not read is not made up, and the start says it."""
@@ -222,6 +224,8 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
         assert f"sqlite3 {kept[0]} .recover" in loss.text
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bad_page_costs_its_rows_only(path: Path, seed: int) -> None:
     """Wherever it is among the leaves, also where one of two is the last; and they are counted."""

@@ -77,6 +77,7 @@ def test_one_that_is_in_the_wal_only_is_refused(directory: Path, tmp_path: Path)
         SQLiteStore.open(tmp_path / "killed", Clock())
 
 
+@pytest.mark.slow
 def test_the_command_ends_in_one_line_that_says_what_to_do(directory: Path, tmp_path: Path) -> None:
     """With exit code 1."""
     number(directory, SCHEMA_VERSION - 1)

@@ -121,6 +121,7 @@ def killed_copy(store: SQLiteStore, directory: Path) -> Path:
     return directory / DATABASE_NAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 def test_damage_is_found_after_an_unclean_stop(
     store: SQLiteStore,

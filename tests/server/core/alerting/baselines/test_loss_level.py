@@ -69,12 +69,14 @@ def falling(random: np.random.Generator, number: int) -> Sequence[float]:
     return [sample - 0.001 * i for i, sample in enumerate(white(random, number))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [white, wandering, heavy, falling])
 def test_noise_is_no_rise(noise: Noise) -> None:
     """Whatever its tails, and however much a step depends on the one before."""
     assert Losses().told(noise(np.random.default_rng(0), 10_000)) == []
 
 
+@pytest.mark.slow
 def test_a_small_rise_that_lasts_is_one_and_says_where_it_began() -> None:
     """By twice the deviation: no single step is unusual."""
     errors, delays = [], []
@@ -120,6 +122,7 @@ def test_a_loss_that_rises_with_the_rate_is_not_told() -> None:
         assert losses.told([s + 1.0 for s in white(random, 100)], [after] * 100) == []
 
 
+@pytest.mark.slow
 def test_a_rate_that_never_was_needs_less() -> None:
     """Six tenths of the limit, and as long as the rate is new."""
     rise = 0.2

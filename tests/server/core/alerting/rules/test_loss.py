@@ -28,6 +28,7 @@ def job(cluster: Any) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_a_loss_that_rises_by_a_fifth_for_good_is_told_once(job: Any) -> None:
     """Where it began, how much the mean is, and nothing when it stays."""
     told = [alert for _ in range(200) for alert in job.next(1.2)]
@@ -43,6 +44,7 @@ def test_a_loss_that_rises_by_a_fifth_for_good_is_told_once(job: Any) -> None:
     assert told[0].message.startswith("mean loss of 16 frames is 2.3, 1.18 times the usual 1.96")
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_learning_rate_raises_nothing(job: Any) -> None:
     """The loss goes up with it by a half, and comes down."""
     for step in range(300):
@@ -59,6 +61,7 @@ def test_a_rate_that_never_was_is_named(job: Any) -> None:
     assert "the learning rate is more than 4 times any before" in told[0].origin.notes
 
 
+@pytest.mark.slow
 def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
     """However large it is."""
     for _ in range(200):

@@ -56,6 +56,7 @@ def test_a_module_without_any_gradient_worth_a_name_vanishes(training: Any) -> N
     assert told[2] == [("vanishing", "firing", "critical")]
 
 
+@pytest.mark.slow
 def test_a_bias_that_is_zero_by_mathematics_is_nothing(training: Any) -> None:
     """S12: the keys' biases of BERT; the weight of the module is alive."""
     run = training()
@@ -74,6 +75,7 @@ def test_a_module_that_never_was_alive_is_info(training: Any) -> None:
     assert {event for events in told for event in events} == {("vanishing", "firing", "info")}
 
 
+@pytest.mark.slow
 def test_idle_experts_and_rare_rows_raise_nothing_above_info(training: Any) -> None:
     """S12: three experts, each of them zero in most steps, for up to hundreds in a row."""
     run = training(names=("a.weight", "e0.weight", "e1.weight", "e2.weight"))
@@ -144,6 +146,7 @@ def test_a_single_zero_gradient_is_nothing(training: Any) -> None:
     assert [run.go(B_OFF), run.go(0.0), run.go()] == [[], [], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("growth", "sign"), [(1.01, 1), (1.02, 1), (0.98, -1)])
 def test_a_norm_that_drifts_is_told_with_where_it_left_its_level(
     training: Any, growth: float, sign: int
@@ -166,6 +169,7 @@ def test_a_norm_that_drifts_is_told_with_where_it_left_its_level(
     assert any(note.startswith("began about step") for note in origin.notes)
 
 
+@pytest.mark.slow
 def test_a_drift_with_a_rising_loss_is_a_warning(training: Any) -> None:
     run = training()
     run.healthy(300)
@@ -190,6 +194,7 @@ def test_a_drift_while_the_loss_leaves_its_level_is_a_warning(training: Any) -> 
     assert told[0] == ("drift", "firing", "warning")
 
 
+@pytest.mark.slow
 def test_norms_that_rise_as_the_learning_rate_falls_do_not_drift(training: Any) -> None:
     """A cosine to a hundredth raises them by ten."""
     run = training()
@@ -238,6 +243,7 @@ def test_a_layer_that_is_detached_is_a_warning_and_says_so(training: Any) -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_frozen_is_not_told(training: Any) -> None:
     run = training()
     run.healthy(40)
@@ -430,6 +436,7 @@ def test_a_seed_far_below_its_host_is_told(training: Any) -> None:
     assert "group_ratio" not in {event[0] for event in told}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_training_is_told_nothing_of(cluster: Any, seed: int) -> None:
     """Warm-up, restarts of a cosine, a decay by steps, wide noise, short batches."""
@@ -452,6 +459,7 @@ def test_a_healthy_training_is_told_nothing_of(cluster: Any, seed: int) -> None:
     assert [(a.rule, a.severity.value, a.fired_step) for a in job.alerts] == []
 
 
+@pytest.mark.slow
 def test_what_is_restored_goes_on_the_same(training: Any) -> None:
     """All memories, in the middle of a fault."""
 

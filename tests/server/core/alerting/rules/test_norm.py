@@ -123,6 +123,7 @@ def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
     assert (own[0], (own | rule.held_layers(frame, context))[0]) == (raised, held)
 
 
+@pytest.mark.slow
 @given(l2=st.lists(st.floats(0.0), min_size=1, max_size=6))
 def test_what_is_raised_is_held_and_what_is_held_is_seen(
     make_part: Any, make_frame: Any, context_of: Any, l2: list[float]

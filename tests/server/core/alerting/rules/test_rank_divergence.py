@@ -191,6 +191,8 @@ def test_one_rank_has_nobody_to_disagree_with(make_part: Any, make_frame: Any) -
     assert make_frame(make_part([1.0], labels=MEAN)).disagreement is None
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_rank_in_4096_is_named(make_part: Any, make_frame: Any) -> None:
     """However many there are."""
     norms = np.ones(3)

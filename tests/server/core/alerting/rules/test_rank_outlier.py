@@ -42,6 +42,7 @@ def job(cluster: Any) -> Callable[..., Any]:
 FIRING = [("rank_outlier", "firing", "warning")]
 
 
+@pytest.mark.slow
 def test_ranks_with_other_batches_raise_nothing(job: Any) -> None:
     """Norms that scatter by a third, for 1,000 steps."""
     made = job()

@@ -62,6 +62,7 @@ def test_up_to_16_skips_in_a_row_find_the_scale(scaled: Any) -> None:
         assert run.go(skip=True) == []
 
 
+@pytest.mark.slow
 def test_a_skip_for_each_growth_is_how_a_scaler_works(scaled: Any) -> None:
     """Forty of them, for 4,000 steps."""
     run = scaled().settle(99)
@@ -86,6 +87,7 @@ def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Any) -> None:
     """In a row."""
     run = scaled().settle()

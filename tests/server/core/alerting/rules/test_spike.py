@@ -75,6 +75,7 @@ def test_a_single_doubled_norm_is_nothing(job: Any) -> None:
     assert job.next((0.0, 0.0, 1.0, 1.0)) == []
 
 
+@pytest.mark.slow
 def test_a_spike_that_stays_is_critical_and_ends_at_the_new_level(job: Any) -> None:
     """In 4 of 8 steps 10 times what was usual before; after 256 steps that is what is usual."""
     told = [job.next((1.0, 1.0, 30.0, 1.0)) for _ in range(300)]
@@ -166,6 +167,7 @@ def test_a_loss_that_is_not_finite_is_critical(cluster: Any) -> None:
     assert [a.rule for a in job.step(0, [math.nan], loss=math.nan)] == ["nonfinite"]
 
 
+@pytest.mark.slow
 def test_what_came_and_went_is_info_when_it_comes_again(job: Any) -> None:
     """A jump every 40 steps, as copies of a target network make; a larger one is a warning."""
     told = []
@@ -177,6 +179,7 @@ def test_what_came_and_went_is_info_when_it_comes_again(job: Any) -> None:
     assert told == [["warning"], ["info"], ["info"], ["info"], ["warning"]]
 
 
+@pytest.mark.slow
 def test_what_went_along_may_come_first_the_next_time(job: Any) -> None:
     """A visit is one of all modules."""
     for factors in ((3.0, 3.0, 20.0, 3.0), (5.0, 5.0, 20.0, 5.0)):
@@ -187,6 +190,7 @@ def test_what_went_along_may_come_first_the_next_time(job: Any) -> None:
     assert [severity for _, _, severity in told] == ["info"]
 
 
+@pytest.mark.slow
 def test_what_comes_again_and_stays_is_no_visit(job: Any) -> None:
     """After 32 steps it is critical."""
     job.next((1.0, 1.0, 30.0, 1.0))
@@ -257,6 +261,7 @@ def test_a_slow_rise_is_dated_to_where_it_left_its_level(job: Any) -> None:
     assert f", beginning at step {alert.origin.step} on rank 0" in alert.message
 
 
+@pytest.mark.slow
 def test_a_jump_after_a_slow_creep_is_dated_to_the_jump(job: Any) -> None:
     """Norms that grew by a half in 200 steps are no beginning of what happens at once."""
     for step in range(200):
