@@ -65,6 +65,20 @@ def sdist_of(path: Path, names: set[str]) -> Path:
     return path
 
 
+def test_the_top_level_has_the_packages_and_files_asked_for() -> None:
+    asked = (
+        "pyproject.toml",
+        "client",
+        "server",
+        "shared",
+        "tests",
+        "docker-compose.yml",
+        "README.md",
+    )
+
+    assert [name for name in asked if not (ROOT / name).exists()] == []
+
+
 def test_the_citation_is_yaml_and_of_this_version() -> None:
     """It is the only other place that has the version."""
     citation = importlib.import_module("yaml").safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
