@@ -17,7 +17,6 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.progress import Progress  # noqa: E402
-from tests.support.waiting import wait_until  # noqa: E402
 
 # pytest-xdist tells its workers a width of 80, which a console would keep from its import on.
 os.environ.pop("COLUMNS", None)
@@ -63,12 +62,6 @@ def _sigint_reaches_processes() -> None:
     """In a background job SIGINT is ignored, and a process would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(name="wait_until", scope="session")
-def wait_until_fixture() -> Callable[..., Any]:
-    """`wait_until(condition, what)`."""
-    return wait_until
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ def test_the_frameworks_are_imported_by_who_asks_for_them() -> None:
     assert result.stdout.splitlines() == ["[]", "False"], result.stderr
 
 
+@pytest.mark.exhaustive
 def test_without_the_framework_a_callback_says_what_to_install() -> None:
     """One error with the line for pip."""
     result = run(WITHOUT + "import gradwatch.integrations.lightning", "lightning,pytorch_lightning")
@@ -107,6 +108,7 @@ def test_without_torch_it_says_what_to_install() -> None:
     assert "No module named" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_another_missing_package_is_not_blamed_on_torch() -> None:
     """A broken installation shows what is missing."""
     result = run(WITHOUT + "import gradwatch", "msgpack")

@@ -27,8 +27,8 @@ def browser() -> Iterator[Any]:
     why = missing()
     if why is not None:
         if REQUIRED:
-            pytest.fail(f"the page cannot be looked at: {why}")
-        pytest.skip(f"the page is not looked at: {why}")
+            pytest.fail(why)
+        pytest.skip(why)
     with chromium() as started:
         yield started
 

@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from gradwatch_wire import Stats
 from tests.support.aggregator import Aggregator
 from tests.support.engine import RunningEngine
 from tests.support.listener import Listener
-from tests.support.records import stats_of
-
-
-@pytest.fixture(scope="session")
-def make_stats() -> Callable[..., Stats]:
-    """Make a record: `make_stats(step, (1.0, 2.0), loss=3.0)`."""
-    return stats_of
 
 
 @pytest.fixture

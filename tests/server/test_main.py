@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,6 +20,7 @@ from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.spill_format import pack_header, pack_record
 from gradwatch_wire.session.spilled_session import segment_name, stem_of
 from tests.support.aggregator import Aggregator
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(gradwatch_server.__file__).parent
@@ -121,7 +120,7 @@ def test_other_commands_name_the_extra() -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_worker_left_is_sent_without_the_server(
-    tmp_path: Path, service: Aggregator, wait_until: Callable[..., Any]
+    tmp_path: Path, service: Aggregator
 ) -> None:
     """It stands in the log; and what cannot be read is one line."""
     session = os.urandom(16)

@@ -56,6 +56,7 @@ done <<<"python
 gradwatch -P -m gradwatch_server
 torchrun -P -m torch.distributed.run"
 pivot_root . outside
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
 umount -l /outside
 cd /
 unset SCRATCH PYTHON PACKAGES INSTALLED SOURCE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator
 from typing import Final, TypeAlias
 
@@ -36,6 +37,15 @@ class Progress:
         """Let the terminal count a test and print no letter for it."""
         category, _letter, word = yield
         return category, "", word
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print one line for each reason why tests are left out."""
+        skipped: list[pytest.TestReport] = terminalreporter.stats.get("skipped", [])
+        reasons = Counter(
+            report.longrepr[2] for report in skipped if type(report.longrepr) is tuple
+        )
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"left out: {reason.removeprefix('Skipped: ')} ({count})")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test at its end, and print the line."""

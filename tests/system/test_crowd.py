@@ -65,6 +65,7 @@ class Client(Peer):
         return self.acked_seq == self.seq
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_clients_connect_at_once_and_again_after_a_restart(
     aggregator: Aggregator, context: Context
 ) -> None:

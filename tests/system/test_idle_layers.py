@@ -49,6 +49,7 @@ def test_a_layer_that_is_detached_midway_is_a_warning_that_names_it(
     assert "though it requires one" in alert["message"]
 
 
+@pytest.mark.exhaustive
 def test_the_alert_is_over_once_the_layer_is_frozen(aggregator: Aggregator, train: Train) -> None:
     """After 20 steps without any other sign of it; it says why."""
     aggregator.start()

@@ -25,7 +25,7 @@ QUICK: Final = (
 Change: TypeAlias = Callable[[Outcome], Any]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_row_is_right(name: str) -> None:
@@ -74,6 +74,7 @@ WRONG: Final[dict[str, tuple[str, Change]]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_not_as_gradwatch_says_is_wrong(plain: Outcome, what: str) -> None:

@@ -93,6 +93,7 @@ def same(found: list[float], wanted: list[float]) -> bool:
     return found == pytest.approx(wanted, rel=1e-6, nan_ok=True)
 
 
+@pytest.mark.exhaustive
 def test_tensorboard_shows_the_steps_with_their_layers_and_the_alerts(mirrored: Mirrored) -> None:
     """Its own reader of event files says so."""
     from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]  # it ships no types
@@ -116,6 +117,7 @@ def test_tensorboard_shows_the_steps_with_their_layers_and_the_alerts(mirrored: 
     assert alerts[-1][1] == 0
 
 
+@pytest.mark.exhaustive
 def test_mlflow_has_the_steps_as_metrics_and_the_alerts(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ def test_mlflow_has_the_steps_as_metrics_and_the_alerts(
     assert (alerts[0].step, alerts[0].value, alerts[-1].value) == (BAD_STEP, 1, 0)
 
 
+@pytest.mark.exhaustive
 def test_wandb_has_the_steps_and_the_alerts_beside_the_rows_of_the_training(
     mirrored: Mirrored,
 ) -> None:
@@ -165,6 +168,7 @@ def test_each_example_has_a_link() -> None:
         assert f"(examples/{example.name})" in page
 
 
+@pytest.mark.exhaustive
 def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peers: Any) -> None:
     """Also the numbers of a second attempt at the same steps; a jump of more than 4,096 steps."""
     service = mirrored.aggregator

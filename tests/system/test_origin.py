@@ -37,6 +37,7 @@ def test_a_rank_is_not_accused_of_what_another_put_into_its_gradients(
     )
 
 
+@pytest.mark.exhaustive
 def test_a_loss_that_is_that_of_all_ranks_accuses_none(
     aggregator: Aggregator, train: Train
 ) -> None:

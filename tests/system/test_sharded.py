@@ -14,7 +14,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("way", "world"),
-    [("fsdp", 2), ("fsdp", 4), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4)],
+    [
+        ("fsdp", 2),
+        ("hsdp", 4),
+        ("tp", 2),
+        pytest.param("fsdp", 4, marks=pytest.mark.exhaustive),
+        pytest.param("fsdp+tp", 4, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_norms_of_shards_add_up_to_those_of_the_unsharded_model(
     aggregator: Aggregator, train: Train, way: str, world: int

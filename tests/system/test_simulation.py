@@ -32,7 +32,6 @@ from simulation.scenario import KINDS
 from simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 200
 SEEDS_FOR_A_BUG = 150
 LONG_SEEDS = 6
 SEEDS_OF_A_KIND = 20
@@ -42,17 +41,20 @@ DATA_LOST = {"amnesia": 0.6, "crash_points": 60, "cut": 0.1, "duplicate": 0.9}
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # 40 s of work, and a machine may have much else to do
-def test_hundreds_of_seeds_keep_every_promise() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 200), marks=pytest.mark.exhaustive)]
+)
+def test_every_seed_keeps_every_promise(seeds: range) -> None:
     """Whatever happens, nothing is lost unsaid, nothing stored twice, nothing forgotten."""
-    outcomes = [simulate(seed) for seed in range(SEEDS)]
+    outcomes = [simulate(seed) for seed in seeds]
 
     assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
     # And things did happen.
-    assert sum(o.boots for o in outcomes) > 1.5 * SEEDS
-    assert sum(o.stored for o in outcomes) > 20 * SEEDS
-    assert sum(o.lost for o in outcomes) > SEEDS
-    assert sum(o.duplicates for o in outcomes) > SEEDS / 3
-    assert sum(o.alerts for o in outcomes) > SEEDS
+    assert sum(o.boots for o in outcomes) > 1.5 * len(seeds)
+    assert sum(o.stored for o in outcomes) > 20 * len(seeds)
+    assert sum(o.lost for o in outcomes) > len(seeds)
+    assert sum(o.duplicates for o in outcomes) > len(seeds) / 3
+    assert sum(o.alerts for o in outcomes) > len(seeds)
 
 
 @pytest.mark.sampled(1)
@@ -70,6 +72,7 @@ def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
         assert sum(o.refused for o in outcomes) > SEEDS_OF_A_KIND
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
     """With open spikes and losses, alerts that somebody knows of, and silences that end."""
@@ -82,6 +85,7 @@ def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
     assert any(o.silenced for o in outcomes)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     """Or a failing one could not be looked at again."""
@@ -240,6 +244,7 @@ class NumbersTwice(Session[Outbox]):
         return super().peek()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "promise"),

@@ -68,6 +68,7 @@ class _Fetched(HTMLParser):
             self.addresses.append(address)
 
 
+@pytest.mark.exhaustive
 def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
     """No font, no style, no script, no image; what it names is there."""
     pages = sorted(site.rglob("*.html"))
@@ -123,6 +124,7 @@ def test_a_browser_finds_a_word_and_asks_nobody_else(address: str) -> None:
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 
 
+@pytest.mark.exhaustive
 def test_links_out_of_the_documentation_are_names_or_lead_to_the_repository(
     site: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +148,7 @@ WRONG: Final = {
 }
 
 
+@pytest.mark.exhaustive
 def test_what_leads_nowhere_and_a_page_that_is_in_no_menu_are_errors(tmp_path: Path) -> None:
     """Each of them is told."""
     for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):

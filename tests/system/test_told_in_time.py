@@ -132,6 +132,7 @@ def test_an_exception_is_told_at_once(
     assert any(own.startswith("training of a rank ended with an exc") for own in health["reasons"])
 
 
+@pytest.mark.exhaustive
 def test_a_killed_rank_is_told_after_the_session_timeout(
     stream: Listener, job: Callable[..., Job]
 ) -> None:

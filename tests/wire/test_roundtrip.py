@@ -153,6 +153,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(wire.Kind), ids=lambda kind: kind.name)
 @BRIEFLY

@@ -97,6 +97,7 @@ def test_other_values_need_no_other_graph() -> None:
     assert counters["stats"].get("unique_graphs", 0) == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(1)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize(

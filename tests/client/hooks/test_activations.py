@@ -391,7 +391,7 @@ def test_the_weights_are_those_without_it(attach: Any) -> None:
     assert torch.equal(*found)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])

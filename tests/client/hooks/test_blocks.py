@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from gradwatch import GradientGainMonitor
 from gradwatch_wire import Gains
+from tests.support.waiting import wait_until
 
 
 class Twin(nn.Module):
@@ -30,9 +31,7 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
     return nn.Sequential(OrderedDict(h=blocks, head=nn.Linear(4, 1))), blocks
 
 
-def test_the_same_norms_as_the_monitors_are_sent(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -> None:
     """Under the names that the blocks have in the model, once per step."""
     model, blocks = make()
     watch = attach(model, blocks=blocks)
@@ -53,9 +52,7 @@ def test_the_same_norms_as_the_monitors_are_sent(
 
 
 @pytest.mark.slow
-def test_gains_are_collected_as_often_as_gradients(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_gains_are_collected_as_often_as_gradients(aggregator: Any, attach: Any) -> None:
     """`every` holds for them too; what was not asked for is not sent later."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -69,7 +66,7 @@ def test_gains_are_collected_as_often_as_gradients(
     assert [gains.step for gains in aggregator.of(Gains)] == [0, 2]
 
 
-def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
     """Gradients at the blocks' outputs carry it, also after `unscale_`."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -64,6 +64,7 @@ def test_a_copy_works_and_is_not_listened_to(duplicate: Any) -> None:
     assert len(listener.heard) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_saved_module_is_loaded_where_there_is_no_gradwatch() -> None:
     """Who serves the model need not have what watched its training."""
     data = pickle.dumps(hooked(Listener(), Faults()))

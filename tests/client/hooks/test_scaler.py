@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
 from gradwatch_wire import Event
+from tests.support.waiting import wait_until
 
 KINDS = {
     "unfused": lambda parameters: SGD(parameters, lr=0.1),
@@ -84,7 +85,7 @@ def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, colle
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
 def test_each_skipped_step_has_a_record(
-    aggregator: Any, attach: Any, wait_until: Any, kind: Any, collect: str
+    aggregator: Any, attach: Any, kind: Any, collect: str
 ) -> None:
     """On the step that overflowed an unfused optimizer's hooks never run."""
     model = nn.Linear(8, 3)
@@ -120,9 +121,7 @@ def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
     assert [stats.labels["taken"] for stats in sent] == [True, False, True]
 
 
-def test_of_two_optimizers_the_skipped_one_is_named(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_of_two_optimizers_the_skipped_one_is_named(aggregator: Any, attach: Any) -> None:
     """The other one steps; the step counts once for both."""
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
@@ -216,9 +215,7 @@ def test_the_scaler_stays_as_it_is(attach: Any) -> None:
     assert vars(copied).keys() == before.keys()
 
 
-def test_of_two_watches_on_one_scaler_one_may_be_closed(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_of_two_watches_on_one_scaler_one_may_be_closed(aggregator: Any, attach: Any) -> None:
     """The other goes on telling of skipped steps."""
     models = [nn.Linear(8, 3) for _ in range(2)]
     optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
@@ -333,7 +330,7 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
 
 @pytest.mark.slow
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
-    aggregator: Any, attach: Any, wait_until: Any
+    aggregator: Any, attach: Any
 ) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)

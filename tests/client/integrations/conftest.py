@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch import Tensor
 
 import gradwatch_wire as wire
+from tests.support.waiting import wait_until
 
 Said = Mapping[str, float]
 """What a framework logged of one step: `step`, `norm`, `loss`, `lr`, or some of them."""
@@ -51,7 +52,7 @@ def check(aggregator: Any) -> Callable[[Sequence[Said]], list[wire.Stats]]:
 
 
 @pytest.fixture
-def farewell(aggregator: Any, wait_until: Any) -> Callable[[], str]:
+def farewell(aggregator: Any) -> Callable[[], str]:
     """`farewell()` returns the reason in the last record of the watch."""
 
     def reason() -> str:
@@ -63,7 +64,7 @@ def farewell(aggregator: Any, wait_until: Any) -> Callable[[], str]:
 
 
 @pytest.fixture
-def run_name(aggregator: Any, wait_until: Any) -> Callable[[], str]:
+def run_name(aggregator: Any) -> Callable[[], str]:
     """`run_name()` returns what the last client called its run."""
 
     def name() -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -44,7 +46,7 @@ def service(tmp_path: Path) -> Iterator[dict[str, str]]:
     ("example", "step"), [("lightning", 10), ("huggingface", 11), ("accelerate", 10)]
 )
 def test_an_example_is_told_where_it_went_wrong(
-    service: dict[str, str], wait_until: Any, tmp_path: Path, example: str, step: int
+    service: dict[str, str], tmp_path: Path, example: str, step: int
 ) -> None:
     """At the step of the spoilt batch, in the numbering of the framework, to the last step."""
     done = subprocess.run(

@@ -159,6 +159,7 @@ class OwnCallback(TrainerCallback):
         self.watch.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_attach_in_a_callback_of_ones_own(
     new_trainer: NewTrainer, aggregator: Any, accumulate: int
@@ -182,6 +183,7 @@ def test_attach_in_a_callback_of_ones_own(
     assert_same_weights(trainer, plain)
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
     new_trainer: NewTrainer, watched: NewTrainer, check: Any
 ) -> None:
@@ -249,6 +251,7 @@ def test_an_explosion_has_its_true_norm_under_clipping(
     assert max(norms[:4]) < 10 < max(norms[4:])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None:
     """Each step as the Trainer logs it; there is no scaler."""
@@ -260,6 +263,7 @@ def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
 def test_fp16_with_a_scaler(watched: NewTrainer, check: Any, aggregator: Any, optim: str) -> None:
     """Norms and losses are without the scale; skipped steps count, as they do in the Trainer.
@@ -353,6 +357,7 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
         GradwatchCallback(evry=2)
 
 
+@pytest.mark.exhaustive
 def test_a_second_training_is_watched_anew(watched: NewTrainer, aggregator: Any) -> None:
     """The Trainer counts from the beginning, in a session of its own."""
     trainer = watched(texts(4))

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 import gradwatch
 from gradwatch.integrations.lightning import GradwatchCallback
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about tiny trainings
 
@@ -494,7 +495,8 @@ path.write_text(json.dumps(said))
 """
 
 
-def test_two_processes(aggregator: Any, run_script: Any, wait_until: Any, tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_two_processes(aggregator: Any, run_script: Any, tmp_path: Path) -> None:
     """DDP over gloo, started by Lightning itself, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):
         done = run_script(TWO_RANKS, str(tmp_path), which)

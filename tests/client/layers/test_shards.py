@@ -29,6 +29,7 @@ def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
     assert find_shard(placed(Replicate(), Shard(0))) == ""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["Replicate", "Shard", "Partial"])
 def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> None:

@@ -67,6 +67,7 @@ def device(tmp_path: Path) -> Iterator[Device]:
     made.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("given_up", [0.0, 0.3])
 def test_a_reader_beside_the_writer_never_sees_a_wrong_number(

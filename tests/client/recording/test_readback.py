@@ -7,7 +7,7 @@ import gc
 import math
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory, take_as_far
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -79,11 +80,7 @@ def test_what_arrives_late_is_sent_as_it_was_measured(
 
 
 def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
-    aggregator: Any,
-    attach: Any,
-    device: list[LateMemory],
-    monkeypatch: pytest.MonkeyPatch,
-    wait_until: Callable[..., object],
+    aggregator: Any, attach: Any, device: list[LateMemory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory is bounded in bytes, and nothing waits; manifests are sent in any case."""
     monkeypatch.setattr(readback, "RING_BYTES", 0)

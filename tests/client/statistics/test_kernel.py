@@ -88,7 +88,7 @@ def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
         )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
@@ -395,6 +395,7 @@ def test_a_device_that_is_far_behind_costs_one_record_the_kernel(
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", ["meta", "cpu"])
 def test_the_default_device_is_not_taken_for_the_host(elsewhere: str) -> None:

@@ -18,6 +18,7 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import make_keys, read_keys
 from gradwatch_wire import Hello
 from gradwatch_wire.keyfile import ClientKey, read_client_key
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +183,7 @@ def test_a_malformed_file_is_refused_and_not_shown(file: Path, text: str) -> Non
 
 @pytest.mark.slow
 def test_with_a_key_the_aggregator_lets_us_in(
-    open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any
+    open_port: Any, attach: Any, folder: Path, file: Path
 ) -> None:
     """Nothing else changes for a training script."""
     port = open_port(folder)
@@ -193,7 +194,7 @@ def test_with_a_key_the_aggregator_lets_us_in(
 
 @pytest.mark.slow
 def test_the_key_is_shown_at_each_of_several_endpoints(
-    open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any
+    open_port: Any, attach: Any, folder: Path, file: Path
 ) -> None:
     """One that asks for no keys is passed over as one where nobody listens is."""
     plain, first, second = open_port(None), open_port(folder), open_port(folder)
@@ -224,7 +225,6 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
     folder: Path,
     file: Path,
     who: str,
-    wait_until: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """ZeroMQ itself says nothing."""
@@ -247,7 +247,7 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
 
 @pytest.mark.slow
 def test_who_was_not_let_in_comes_in_once_its_key_is_known(
-    open_port: Any, attach: Any, folder: Path, file: Path, wait_until: Any, caplog: Any
+    open_port: Any, attach: Any, folder: Path, file: Path, caplog: Any
 ) -> None:
     """ZeroMQ would never try again. The operator adds the key and restarts the aggregator."""
     known = (folder / "clients.toml").read_text()
@@ -264,7 +264,7 @@ def test_who_was_not_let_in_comes_in_once_its_key_is_known(
 
 @pytest.mark.slow
 def test_a_port_that_spoke_something_else_is_tried_again(
-    open_port: Any, attach: Any, folder: Path, wait_until: Any, caplog: Any
+    open_port: Any, attach: Any, folder: Path, caplog: Any
 ) -> None:
     """Here an aggregator with keys, which then is started without."""
     port = open_port(folder)

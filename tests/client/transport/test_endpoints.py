@@ -15,6 +15,7 @@ from torch import nn
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
 from tests.support.relay import Relay
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def model_with_gradients() -> nn.Module:
 
 @pytest.mark.slow
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
-    aggregator: Any, attach: Any, relay: Any, wait_until: Any
+    aggregator: Any, attach: Any, relay: Any
 ) -> None:
     """In the middle of a stream; what was in flight is sent again over the next."""
     first, second = relay(aggregator.endpoint), relay(aggregator.endpoint)
@@ -73,7 +74,7 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
 
 
 def test_it_stays_where_it_is_when_the_first_one_is_back(
-    new_aggregator: Any, attach: Any, nowhere: list[str], wait_until: Any
+    new_aggregator: Any, attach: Any, nowhere: list[str]
 ) -> None:
     """Nobody is there at first; the second begins, then the first; only the second is told."""
     watch = attach(model_with_gradients(), endpoint=nowhere)
@@ -90,7 +91,7 @@ def test_it_stays_where_it_is_when_the_first_one_is_back(
 
 
 def test_ranks_spread_over_the_endpoints(
-    monkeypatch: pytest.MonkeyPatch, new_aggregator: Any, attach: Any, wait_until: Any
+    monkeypatch: pytest.MonkeyPatch, new_aggregator: Any, attach: Any
 ) -> None:
     """Rank r begins at number r modulo their number, and goes on in their order."""
     aggregators = [new_aggregator() for _ in range(3)]
@@ -109,7 +110,7 @@ def test_ranks_spread_over_the_endpoints(
 
 
 def test_a_refusal_is_not_carried_elsewhere(
-    new_aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who refuses has answered: the next one is not asked, also when that one ends."""
     strict, other = new_aggregator(), new_aggregator()
@@ -143,7 +144,7 @@ def test_where_nobody_answers_all_are_named(
 
 @pytest.mark.slow
 def test_what_comes_at_the_end_goes_to_the_next_one(
-    aggregator: Any, attach: Any, relay: Any, wait_until: Any
+    aggregator: Any, attach: Any, relay: Any
 ) -> None:
     """Also in the two seconds of `close`."""
     first = relay(aggregator.endpoint)
@@ -172,7 +173,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
-    new_aggregator: Any, attach: Any, wait_until: Any
+    new_aggregator: Any, attach: Any
 ) -> None:
     """ZeroMQ would end the process."""
     first, second = new_aggregator(), new_aggregator()

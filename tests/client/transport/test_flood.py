@@ -44,6 +44,7 @@ def training(server: socket.socket) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_flood_that_ends_in_the_middle_leaves_training_as_it_is() -> None:
     """ZeroMQ ends the process if it stopped reading from a connection that goes away then."""

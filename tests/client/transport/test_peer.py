@@ -19,6 +19,7 @@ from torch import nn
 import gradwatch
 from gradwatch_wire.session.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
+from tests.support.waiting import wait_until
 
 HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
 SILENT = "something that takes connections and does not answer"
@@ -191,7 +192,7 @@ def test_the_end_says_what_listens(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ssh", "curve"])
 def test_it_is_told_while_training_goes_on(
-    serve: Any, kind: str, wait_until: Any, caplog: pytest.LogCaptureFixture
+    serve: Any, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not only at the end, days later; and once, however long that is, of several endpoints."""
     watch = attach_and_collect(f"tcp://127.0.0.1:9,{(endpoint := serve(kind))}")
@@ -204,7 +205,7 @@ def test_it_is_told_while_training_goes_on(
 
 @pytest.mark.slow
 def test_once_an_aggregator_is_there_everything_goes_on(
-    new_aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where ZeroMQ would never connect again: the socket there was of another type."""
     context = zmq.Context()
@@ -223,9 +224,7 @@ def test_once_an_aggregator_is_there_everything_goes_on(
     assert len(aggregator.stored) == 3
 
 
-def test_an_answer_that_is_none_is_named_at_the_end(
-    wait_until: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_that_is_none_is_named_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """A ROUTER of something else answers by its own rules."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
@@ -247,7 +246,7 @@ def test_an_answer_that_is_none_is_named_at_the_end(
 
 @pytest.mark.slow
 def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
-    new_aggregator: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It did answer: to say that none did, or to start one there, would be wrong."""
     aggregator = new_aggregator()

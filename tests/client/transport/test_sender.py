@@ -36,7 +36,7 @@ from gradwatch_wire import (
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from tests.support.ports import ReservedPort, has_ipv6
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
 PEER = """
@@ -108,9 +108,7 @@ def model_with_gradients() -> nn.Module:
     return model
 
 
-def test_records_keep_the_order_of_the_steps(
-    aggregator: Any, make_sender: Any, wait_until: Any
-) -> None:
+def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) -> None:
     """One whose numbers are not there yet holds back those after it."""
     sender, _ = make_sender(aggregator.endpoint)
     late = Collected(1, arrived=False)
@@ -196,7 +194,7 @@ def test_each_dropped_collection_is_declared_lost_in_its_place(
 
 
 def test_an_aggregator_that_starts_later_gets_everything(
-    new_aggregator: Any, free_endpoint: str, wait_until: Any
+    new_aggregator: Any, free_endpoint: str
 ) -> None:
     """Training does not wait for it, nor does `attach`."""
     with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
@@ -210,7 +208,7 @@ def test_an_aggregator_that_starts_later_gets_everything(
 
 
 def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
-    new_aggregator: Any, free_endpoint: str, wait_until: Any
+    new_aggregator: Any, free_endpoint: str
 ) -> None:
     """It comes back on the same port, knows nothing, and can read all that follows."""
     first = new_aggregator(free_endpoint)
@@ -245,7 +243,7 @@ def test_other_transports_are_connected_to(
 
 
 @pytest.mark.slow
-def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_beats_are_sent_between_records(aggregator: Any, attach: Any) -> None:
     """They tell the last step and the time since."""
     watch = attach(model_with_gradients())
     wait_until(lambda: aggregator.beats, "the first beat")
@@ -257,7 +255,7 @@ def test_beats_are_sent_between_records(aggregator: Any, attach: Any, wait_until
     assert aggregator.beats[1].since_s > 0
 
 
-def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
+def test_answers_that_are_none_are_counted() -> None:
     """Nothing happens but one line in the log."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
@@ -280,7 +278,7 @@ def test_answers_that_are_none_are_counted(wait_until: Any) -> None:
 
 
 def test_a_record_that_is_too_large_is_told(
-    aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model that is not reported at all must not be so in silence."""
     aggregator.welcome["max_record_bytes"] = 4_096
@@ -349,9 +347,7 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
 
 
 @pytest.mark.slow
-def test_close_gives_up_when_the_callback_hangs(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_close_gives_up_when_the_callback_hangs(aggregator: Any, attach: Any) -> None:
     """The thread that receives alerts is the one that closes."""
     release, called = threading.Event(), threading.Event()
 

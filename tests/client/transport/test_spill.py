@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_bod
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.spilled_session import SpilledSession
+from tests.support.waiting import wait_until
 
 SESSION = b"s" * 16
 HELLO = Hello(run="test", rank=0, world=1)
@@ -218,7 +218,7 @@ def _packed(record: Any) -> tuple[Kind, int, bytes]:
 
 
 def test_the_next_watch_sends_what_others_left(
-    aggregator: Any, attach: Any, wait_until: Callable[..., None], tmp_path: Path
+    aggregator: Any, attach: Any, tmp_path: Path
 ) -> None:
     """Session after session, under their own numbers; files of other runs and ranks stay."""
     leave_files(tmp_path, b"1" * 16, 600)

@@ -137,6 +137,7 @@ def test_without_a_pass_there_is_no_step_to_annotate(
     assert ["call it between backward() and step()" in line for line in caplog.messages] == [True]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore::FutureWarning")

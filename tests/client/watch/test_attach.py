@@ -15,10 +15,11 @@ from torch import nn
 
 import gradwatch
 from gradwatch_wire import Manifest, Stats
+from tests.support.waiting import wait_until
 
 
 def test_the_aggregator_hears_who_attached(
-    aggregator: Any, attach: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run, place in the job, host, process and versions."""
     monkeypatch.setenv("RANK", "3")
@@ -40,7 +41,7 @@ def test_the_aggregator_hears_who_attached(
 
 
 def test_settings_come_from_the_environment(
-    aggregator: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a script needs no change to go elsewhere."""
     monkeypatch.setenv("GRADWATCH_RUN", "from-the-environment")
@@ -51,9 +52,7 @@ def test_settings_come_from_the_environment(
     assert [hello.run for hello in aggregator.hellos.values()] == ["from-the-environment"]
 
 
-def test_two_watches_have_sessions_of_their_own(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_two_watches_have_sessions_of_their_own(aggregator: Any, attach: Any) -> None:
     """A restart in the same process must not be taken for the same session."""
     attach(nn.Linear(2, 2))
     attach(nn.Linear(2, 2))

@@ -200,6 +200,7 @@ def slots(owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in names if isinstance(owner, torch.Tensor)}
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     WRONG,

@@ -37,6 +37,7 @@ def close(expected: dict[str, float]) -> object:
     return pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["head", "assign"])
 @pytest.mark.parametrize("optimized", [True, False])

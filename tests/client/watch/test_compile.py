@@ -60,6 +60,7 @@ def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
     return {kind: dict(counts) for kind, counts in counters.items()}, model
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [wrapped, in_part])
 def test_watching_changes_nothing_for_the_compiler(
     aggregator: Any, attach: Any, make: Callable[[], Any]
@@ -80,7 +81,7 @@ def test_watching_changes_nothing_for_the_compiler(
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["forward"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whole: bool) -> None:
     """`torch.compile` on the optimizer's step, and on a whole training step."""
@@ -117,6 +118,7 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whol
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.exhaustive
 def test_compiled_autograd_keeps_its_graphs(aggregator: Any, attach: Any) -> None:
     """Nothing is hooked; the optimizer's step is the point, and one line says so."""
     import torch._dynamo

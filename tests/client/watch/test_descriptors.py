@@ -91,6 +91,7 @@ def test_too_few_descriptors_at_attach_are_one_clear_error(run_script: Any) -> N
     ]
 
 
+@pytest.mark.exhaustive
 def test_as_many_as_it_asks_for_are_enough(aggregator: Any, run_script: Any) -> None:
     """For everything up to the end, spill files apart."""
     script = "leave(int(sys.argv[1]))\nwatch = gradwatch.attach(model, optimizer, run='test')\n"
@@ -101,6 +102,7 @@ def test_as_many_as_it_asks_for_are_enough(aggregator: Any, run_script: Any) -> 
     assert len(aggregator.of(Stats)) == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:9", "tcp://localhost:9"])
 def test_descriptors_that_run_out_later_do_not_end_training(run_script: Any, endpoint: str) -> None:
     """Nobody listens, and each attempt to connect needs one. Handlers and callbacks raise, too."""
@@ -110,6 +112,7 @@ def test_descriptors_that_run_out_later_do_not_end_training(run_script: Any, end
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_spill_files_that_cannot_be_opened_are_a_fault(run_script: Any, tmp_path: Any) -> None:
     """The records are in memory all the same."""
     result = run_script(BEGIN + NONE_LATER, str(tmp_path), GRADWATCH_ENDPOINT="tcp://127.0.0.1:9")
@@ -119,6 +122,7 @@ def test_spill_files_that_cannot_be_opened_are_a_fault(run_script: Any, tmp_path
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_connection_that_stands_needs_no_more(aggregator: Any, run_script: Any) -> None:
     """All is delivered."""
     wait = "import time\nwhile watch._sender.session.phase.name != 'OPEN': time.sleep(0.01)\n"

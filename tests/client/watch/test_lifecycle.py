@@ -188,6 +188,7 @@ def test_a_forked_child_may_attach_anew(aggregator: Any, run_script: Any) -> Non
     assert aggregator.of(Bye) == [Bye(reason="closed")] * 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_data_loader_with_workers_works(aggregator: Any, run_script: Any, method: str) -> None:

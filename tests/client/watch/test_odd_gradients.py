@@ -274,6 +274,7 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_default_device(None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_default_device")
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])

@@ -12,6 +12,7 @@ from torch import nn
 
 import gradwatch
 from gradwatch._watch.watch import find_http_url
+from tests.support.waiting import wait_until
 
 NOWHERE = "tcp://127.0.0.1:9"
 
@@ -45,9 +46,7 @@ def test_the_url_is_one_that_can_be_reached_from_here(
     assert find_http_url(bound, endpoint) == url
 
 
-def test_the_url_is_known_once_the_aggregator_has_answered(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_the_url_is_known_once_the_aggregator_has_answered(aggregator: Any, attach: Any) -> None:
     """It says where it answers HTTP; an old one does not."""
     aggregator.welcome["http"] = "http://0.0.0.0:8420"
     watch = attach(nn.Linear(2, 2), run="gpt2-small")

@@ -123,6 +123,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
 @pytest.mark.parametrize("world", ["1", "2"])

@@ -19,6 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 
 import gradwatch
 from gradwatch_wire import Alert, Bye, Manifest, Stats
+from tests.support.waiting import wait_until
 
 
 def mlp() -> Any:
@@ -683,7 +684,7 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
     assert watch.stats()["last_error"] == why
 
 
-def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_the_counters_add_up(aggregator: Any, attach: Any) -> None:
     """What was collected is sent, acknowledged, and then waits no more."""
     model = mlp()
     watch = attach(model)
@@ -699,7 +700,7 @@ def test_the_counters_add_up(aggregator: Any, attach: Any, wait_until: Any) -> N
     assert watch.stats() == dict(zip(keys, counts, strict=True))
 
 
-def test_alerts_reach_the_training_script(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_alerts_reach_the_training_script(aggregator: Any, attach: Any) -> None:
     """As the map that the aggregator sent, NaN as a float."""
     heard: list[dict[str, Any]] = []
     attach(mlp(), on_alert=heard.append)
@@ -712,9 +713,7 @@ def test_alerts_reach_the_training_script(aggregator: Any, attach: Any, wait_unt
     assert heard[0]["origin"]["rank"] == 1
 
 
-def test_a_callback_that_raises_stops_nothing(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_a_callback_that_raises_stops_nothing(aggregator: Any, attach: Any) -> None:
     """It is counted, is called again for the next alert, and records go on being sent."""
     calls = []
 
@@ -736,9 +735,7 @@ def test_a_callback_that_raises_stops_nothing(
     assert watch.stats()["last_error"] == "on_alert: RuntimeError('pager on fire')"
 
 
-def test_alerts_without_a_callback_are_let_go(
-    aggregator: Any, attach: Any, wait_until: Any
-) -> None:
+def test_alerts_without_a_callback_are_let_go(aggregator: Any, attach: Any) -> None:
     """They do not pile up."""
     model = mlp()
     watch = attach(model)
@@ -753,7 +750,7 @@ def test_alerts_without_a_callback_are_let_go(
     assert watch._sender.session.alerts == []
 
 
-def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any) -> None:
     """It runs in the thread that closing waits for; BYE is sent nonetheless."""
     made: list[gradwatch.Watch] = []
     made.append(attach(mlp(), on_alert=lambda _: made[0].close()))
@@ -765,7 +762,7 @@ def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any, wait_until
 
 
 def test_a_refusal_is_told_once_and_ends_sending(
-    aggregator: Any, attach: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the aggregator's reason; training and closing go on."""
     aggregator.refusal = "the run name is taken"
@@ -968,7 +965,7 @@ def test_a_log_handler_that_raises_is_not_felt(aggregator: Any, attach: Any) -> 
     assert watch.stats()["faults"] == 1
 
 
-def test_a_callback_that_exits_stops_nothing(aggregator: Any, attach: Any, wait_until: Any) -> None:
+def test_a_callback_that_exits_stops_nothing(aggregator: Any, attach: Any) -> None:
     """`sys.exit` in a thread would end that thread without a word."""
     model = mlp()
     watch = attach(model, on_alert=lambda _: sys.exit(3))

@@ -9,12 +9,13 @@ import httpx
 import pytest
 
 from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 NAN = math.nan
 
 
 @pytest.fixture
-def alert(service: Any, peers: Any, request: Any, wait_until: Any) -> Any:
+def alert(service: Any, peers: Any, request: Any) -> Any:
     """A NaN at step 12 that goes on to step 14, in a run of its own."""
     run = f"details-{request.node.name}"
     peer = peers(service.ingest, run=run).attach(("a", "b"))
@@ -46,7 +47,7 @@ def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
 
 
 @pytest.mark.slow
-def test_its_events_and_silences_are_there(service: Any, alert: Any, wait_until: Any) -> None:
+def test_its_events_and_silences_are_there(service: Any, alert: Any) -> None:
     """Oldest first; a silence of another run is not its own."""
     made = {"rule": "nonfinite", "for_s": 60, "by": "ada"}
     url = f"{service.url}/silences"
@@ -72,9 +73,7 @@ def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
 
 
 @pytest.mark.slow
-def test_all_layers_of_an_alert_come_in_pages(
-    service: Any, peers: Any, wait_until: Any, problem: Any
-) -> None:
+def test_all_layers_of_an_alert_come_in_pages(service: Any, peers: Any, problem: Any) -> None:
     """Thousands, of which the alert itself names twenty; once it is over these are what is left."""
     names = tuple(f"block.{n}.weight" for n in range(2_500))
     peer = peers(service.ingest, run="wide").attach(names)

@@ -110,6 +110,7 @@ def test_more_idle_connections_than_files_do_not_end_http(begin: Start, connect:
     assert service.stop() == 0
 
 
+@pytest.mark.exhaustive
 def test_more_idle_connections_than_files_to_both_ports_leave_senders_as_they_are(
     begin: Start, connect: Connect, peers: Any
 ) -> None:

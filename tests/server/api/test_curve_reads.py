@@ -71,6 +71,7 @@ def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
     assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_a_crowd_gets_its_answers_or_is_told_to_come_back(
     serve: Any, peers: Any, problem: Any
 ) -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gradwatch_wire import Bye
+from tests.support.waiting import wait_until
 
 
 def delete(service: Any, path: str) -> httpx.Response:
@@ -16,7 +17,7 @@ def delete(service: Any, path: str) -> httpx.Response:
 
 @pytest.mark.slow
 def test_its_attempts_go_on_counting_under_the_same_name(
-    serve: Any, peers: Any, problem: Any, wait_until: Any
+    serve: Any, peers: Any, problem: Any
 ) -> None:
     """Over HTTP, with its name once more; also after a restart."""
     service = serve()

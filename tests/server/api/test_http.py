@@ -24,7 +24,7 @@ import pytest
 from gradwatch_server.storage.store import PAGE_EVENTS
 from gradwatch_wire import Beat, Bye, Column, Event, Gains, __version__
 from gradwatch_wire.jsonable import jsonable
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
 NUMBERS = itertools.count(1)
@@ -37,7 +37,7 @@ def run() -> str:
 
 
 @pytest.fixture
-def attach(service: Any, peers: Any, run: str, wait_until: Any) -> Callable[..., Any]:
+def attach(service: Any, peers: Any, run: str) -> Callable[..., Any]:
     """Attach a rank of the test's own run, and wait until the API shows it."""
 
     def begin(**settings: Any) -> Any:
@@ -49,7 +49,7 @@ def attach(service: Any, peers: Any, run: str, wait_until: Any) -> Callable[...,
 
 
 @pytest.fixture
-def health(service: Any, run: str, wait_until: Any) -> Callable[..., Any]:
+def health(service: Any, run: str) -> Callable[..., Any]:
     """Wait until the health of the test's own run has these values; return it."""
 
     def ask(**expected: Any) -> Any:
@@ -261,7 +261,7 @@ def test_a_run_shows_its_attempts_layers_and_events(
 
 
 @pytest.mark.slow
-def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str, wait_until: Any) -> None:
+def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str) -> None:
     """Those of the last step that all ranks have sent; well formed before there are any."""
     peer = attach()
     path = f"/runs/{run}/gains"
@@ -332,7 +332,7 @@ def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any
     assert report["gradient_norm"]["last"] == 500.0
 
 
-def test_skipped_steps_are_counted(service: Any, attach: Any, run: str, wait_until: Any) -> None:
+def test_skipped_steps_are_counted(service: Any, attach: Any, run: str) -> None:
     """Of a GradScaler, as the client tells of them."""
     peer = attach()
     for step in (4, 4, 9):
@@ -500,7 +500,7 @@ def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None
 
 @pytest.mark.slow
 def test_silence_shows_within_seconds_and_beats_count_as_life(
-    attach: Any, health: Any, service: Any, run: str, wait_until: Any
+    attach: Any, health: Any, service: Any, run: str
 ) -> None:
     """last_seen_s goes up, and a beat begins it anew."""
     peer = attach()
@@ -568,7 +568,7 @@ def test_a_stream_from_0_gives_everything_kept(
 
 @pytest.mark.slow
 def test_a_stream_of_a_run_tells_of_no_other(
-    service: Any, attach: Any, listen: Any, run: str, wait_until: Any
+    service: Any, attach: Any, listen: Any, run: str
 ) -> None:
     """By its path, or by the parameter of the common stream."""
     own, other = attach(), attach(run=f"{run}-other")
@@ -689,7 +689,7 @@ def test_streams_end_when_the_aggregator_does(serve: Any, peers: Any, listen: An
     assert stored >= acked
 
 
-def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: Any) -> None:
+def test_everything_is_there_after_a_kill(serve: Any, peers: Any) -> None:
     """SIGKILL: the next process shows the same run, and the stream goes on by the same cursors."""
     service = serve()
     peer = peers(service.ingest, world=2).attach()
@@ -719,7 +719,7 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any, wait_until: An
     assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]
 
 
-def test_a_disk_that_is_full_shows_and_heals(serve: Any, peers: Any, wait_until: Any) -> None:
+def test_a_disk_that_is_full_shows_and_heals(serve: Any, peers: Any) -> None:
     """readyz turns 503 with the reason, nothing is acknowledged; with room again all is there."""
     service = serve()
     layers = [f"l{i}" for i in range(1_000)]

@@ -20,7 +20,7 @@ from gradwatch_server.budgets import BUDGETS
 from gradwatch_wire import Bye, Event
 from tests.support.programs import program
 from tests.support.records import stats_of
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -66,7 +66,7 @@ def test_records_are_counted_by_what_became_of_them(metrics: Any, peers: Any) ->
     assert found["gradwatch_ready", ""] == 1
 
 
-def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any, wait_until: Any) -> None:
+def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any) -> None:
     """Kinds are ours, so that no peer can add series."""
     peer = peers(metrics.service.ingest, run="a b")
     peer.say(peer.greeting)
@@ -89,9 +89,7 @@ def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
         assert own == names, metric
 
 
-def test_runs_ranks_and_alerts_are_counted_by_state(
-    metrics: Any, peers: Any, wait_until: Any
-) -> None:
+def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Any, peers: Any) -> None:
     """Also those that there are none of; score and loss by run."""
     peer = peers(metrics.service.ingest).attach()
     peer.steps(0, 1.0, float("nan"))
@@ -111,7 +109,7 @@ def test_runs_ranks_and_alerts_are_counted_by_state(
 
 
 @pytest.mark.slow
-def test_a_run_has_numbers_of_its_own(service: Any, peers: Any, wait_until: Any) -> None:
+def test_a_run_has_numbers_of_its_own(service: Any, peers: Any) -> None:
     """Those of the last step; a status and a phase are 1 where they hold, and 0 elsewhere."""
     peer = peers(service.ingest, run="own").attach()
     for step in range(3):
@@ -152,7 +150,7 @@ def test_a_run_has_numbers_of_its_own(service: Any, peers: Any, wait_until: Any)
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "shown"), [("nan", "NaN"), ("inf", "+Inf")])
 def test_what_is_not_finite_is_written_as_prometheus_does(
-    service: Any, peers: Any, wait_until: Any, norm: str, shown: str
+    service: Any, peers: Any, norm: str, shown: str
 ) -> None:
     """And what is not known is not there."""
     peer = peers(service.ingest, run=norm).attach()
@@ -173,9 +171,7 @@ def _of_run(service: Any, run: str) -> dict[str, float]:
     }
 
 
-def test_only_so_many_runs_have_numbers_of_their_own(
-    serve: Any, peers: Any, wait_until: Any
-) -> None:
+def test_only_so_many_runs_have_numbers_of_their_own(serve: Any, peers: Any) -> None:
     """Those that live before those that ended; how many were left out is said."""
     service = serve(GRADWATCH_BUDGETS__METRIC_RUNS="2")
     made = [peers(service.ingest, run=f"run-{number}").attach() for number in range(4)]
@@ -243,14 +239,12 @@ def test_prometheus_has_nothing_to_complain_of(service: Any, peers: Any) -> None
 
 
 @pytest.mark.slow
-def test_each_rank_is_shown_with_what_it_lost(
-    service: Any, peers: Any, wait_until: Any, make_stats: Any
-) -> None:
+def test_each_rank_is_shown_with_what_it_lost(service: Any, peers: Any) -> None:
     """Its session, and the ranges of numbers with the steps around them."""
     peer = peers(service.ingest, run="ranks", world=2).attach()
     peer.steps(0, 1.0)
     peer.seq += 3
-    peer.send(make_stats(4, (1.0, 1.0)), low=peer.seq + 1)
+    peer.send(stats_of(4, (1.0, 1.0)), low=peer.seq + 1)
     peer.acked()
     wait_until(lambda: service.json("/runs/ranks/ranks")["records"]["lost"] == 3)
     report = service.json("/runs/ranks/ranks")

@@ -10,10 +10,11 @@ import pytest
 
 from gradwatch_wire import Bye
 from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def filled(serve: Any, peers: Any, wait_until: Any) -> Any:
+def filled(serve: Any, peers: Any) -> Any:
     """Three runs: one that is well, one with a NaN, one without a step."""
     service = serve()
     well = peers(service.ingest, run="sweep-well").attach()
@@ -58,6 +59,7 @@ def test_pages_keep_what_was_chosen(filled: Any) -> None:
     assert "link" not in second.headers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", ["heard", "worst", "name", "step"])
 def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
@@ -76,6 +78,7 @@ def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
     assert (status, f"sort={other}" in detail) == (422, True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",

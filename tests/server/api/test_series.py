@@ -16,6 +16,7 @@ from safetensors.numpy import load
 from gradwatch_server.series import codes
 from gradwatch_wire import Bye, Column, Event, Gains
 from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 NUMBERS = itertools.count(1)
 NAN, INF = math.nan, math.inf
@@ -500,9 +501,7 @@ def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
     assert "log_max_age_s" in found["rank_reason"]
 
 
-def test_curves_outlive_the_process_and_the_attempt(
-    serve: Any, peers: Any, wait_until: Any
-) -> None:
+def test_curves_outlive_the_process_and_the_attempt(serve: Any, peers: Any) -> None:
     """After kill -9 they are as they were, also those of an attempt that is over."""
     service = serve()
     first = peers(service.ingest).attach(("a", "b"))
@@ -576,9 +575,7 @@ def test_wrong_questions_are_answered_with_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_run_without_a_step_has_empty_curves(
-    service: Any, peer: Any, run: str, wait_until: Any
-) -> None:
+def test_a_run_without_a_step_has_empty_curves(service: Any, peer: Any, run: str) -> None:
     """Nothing is made up, and nothing fails."""
     path = f"/runs/{run}/layers"
     wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
 
@@ -40,9 +40,7 @@ def train(own: Any, peers: Any) -> Any:
     return begin
 
 
-def test_acknowledged_and_silenced_over_a_kill(
-    own: Any, train: Any, listen: Any, wait_until: Any
-) -> None:
+def test_acknowledged_and_silenced_over_a_kill(own: Any, train: Any, listen: Any) -> None:
     """What people said is in the log: it holds after a SIGKILL, and nothing is told twice."""
     stream = listen(own.url, "/alerts/stream", after=0)
     peer = train("gpt")

@@ -88,6 +88,7 @@ def subscribe_silently(url: str) -> socket.socket:
     return connection
 
 
+@pytest.mark.exhaustive
 def test_readers_who_never_read_lose_their_place_and_harm_nobody(
     server: Any, peers: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

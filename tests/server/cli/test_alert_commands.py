@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
+from tests.support.waiting import wait_until
 
 NAN = math.nan
 
@@ -23,7 +24,7 @@ def gradwatch(service: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
 
 @pytest.fixture
-def fired(service: Any, peers: Any, wait_until: Any, request: pytest.FixtureRequest) -> Any:
+def fired(service: Any, peers: Any, request: pytest.FixtureRequest) -> Any:
     """The first event of a run of the test's own, and the peer that sent it."""
     run = request.node.name.replace("[", "-").replace("]", "")[:60]
     peer = peers(service.ingest, run=run).attach(["a", "b"])
@@ -33,7 +34,7 @@ def fired(service: Any, peers: Any, wait_until: Any, request: pytest.FixtureRequ
     return event, peer
 
 
-def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any, wait_until: Any) -> None:
+def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any) -> None:
     """Each once, with when it fired and when it changed last."""
     event, peer = fired
     assert event["id"] in gradwatch("alerts", event["run"], "--state", "firing").stdout

@@ -26,7 +26,7 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, Column, Stats, __version__
-from tests.support.aggregator import GRADWATCH
+from tests.support.aggregator import GRADWATCH, Aggregator
 from tests.support.command import Command, run_command
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -224,9 +224,7 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("named_by", ["--config", "GRADWATCH_CONFIG"])
-def test_settings_reach_the_service(
-    serve: Any, peers: Any, tmp_path: Path, wait_until: Any, named_by: str
-) -> None:
+def test_settings_reach_the_service(serve: Any, peers: Any, tmp_path: Path, named_by: str) -> None:
     """From a file: here a stricter rule, which fires. It is read anew, too."""
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
@@ -256,7 +254,7 @@ def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
 # runs, health, tail
 
 
-def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any) -> None:
+def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any) -> None:
     """A table for people, a document a line for programs."""
     service = serve()
     assert gradwatch("runs", "--url", service.url).stdout == "no runs yet\n"
@@ -285,14 +283,12 @@ def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any, wait_until: Any
     assert [json.loads(line)["run"] for line in lines] == ["two", "one"]
 
 
-def status_of(service: Any, run: str) -> str | None:
-    """Return the status of a run, None while it is not known."""
-    status: str | None = service.get(f"/runs/{run}/health").json().get("status")
-    return status
+def has_status(service: Aggregator, run: str, status: str) -> bool:
+    return bool(service.get(f"/runs/{run}/health").json().get("status") == status)
 
 
 def test_health_is_told_and_exits_as_asked(
-    gradwatch: Any, invoke: Any, service: Any, peers: Any, wait_until: Any
+    gradwatch: Any, invoke: Any, service: Any, peers: Any
 ) -> None:
     """0 however it is, 3 for the status that a job script asked about, or a worse one (S53)."""
     good = peers(service.ingest, run="good").attach()
@@ -300,7 +296,7 @@ def test_health_is_told_and_exits_as_asked(
     good.send(Bye(reason="closed"))  # one that goes on would soon be called stalled
     peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
     for run, status in (("bad", "critical"), ("good", "healthy")):
-        wait_until(lambda run=run, status=status: status_of(service, run) == status)
+        wait_until(partial(has_status, service, run, status), f"{run} is {status}")
 
     def health(*arguments: str) -> Any:
         return invoke("health", *arguments, "--url", service.url)
@@ -369,7 +365,7 @@ def test_health_shows_what_the_training_gave(gradwatch: Any, service: Any, peers
 
 
 def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
-    gradwatch: Any, service: Any, peers: Any, wait_until: Any
+    gradwatch: Any, service: Any, peers: Any
 ) -> None:
     """The phase has changed, the status has not."""
     peer = peers(service.ingest, run="over").attach()
@@ -595,7 +591,7 @@ def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any)
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(
-    serve: Any, peers: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    serve: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It had seen no event yet when the aggregator went; what fired before it was back is told."""
     service = serve()

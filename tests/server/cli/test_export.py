@@ -329,6 +329,7 @@ def test_of_a_live_run_the_steps_that_were_closed_are_exported(
     assert metadata["epochs"] == [[0, 0, 4]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_full_disk_keeps_what_there_is(export: Any, fed: Any, tmp_path: Path, form: str) -> None:

@@ -19,6 +19,7 @@ from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session_lock import SessionLock
 from gradwatch_wire.session.spill_format import pack_header, pack_record
 from gradwatch_wire.session.spilled_session import segment_name, stem_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +65,7 @@ def refusal(*arguments: object) -> str:
     return result.stderr
 
 
-def test_a_directory_is_replayed_session_by_session(
-    service: Any, spilled: Any, wait_until: Any
-) -> None:
+def test_a_directory_is_replayed_session_by_session(service: Any, spilled: Any) -> None:
     """Of all ranks, each under its own numbers; what is missing is declared lost."""
     spilled("two", 600)
     path = spilled("two", 600, rank=1, missing=(10, 11, 500))
@@ -86,9 +85,7 @@ def test_a_directory_is_replayed_session_by_session(
     assert path.exists()
 
 
-def test_replayed_twice_nothing_is_doubled_and_remove_clears_up(
-    service: Any, spilled: Any, wait_until: Any
-) -> None:
+def test_replayed_twice_nothing_is_doubled_and_remove_clears_up(service: Any, spilled: Any) -> None:
     path = spilled("again", 5)
     replay(path, "--endpoint", service.ingest)
     told = replay(path, "--endpoint", service.ingest, "--remove")

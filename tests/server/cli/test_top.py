@@ -305,6 +305,7 @@ def test_it_draws_in_a_terminal_and_a_key_ends_it(
         assert "\x1b[?1049l" in terminal.raw  # the screen before it is shown again
 
 
+@pytest.mark.exhaustive
 def test_only_top_loads_textual() -> None:
     """It takes as long to load as all the rest: the other commands do not pay for it."""
     code = "import sys, gradwatch_server.cli.app; print('textual' in sys.modules)"

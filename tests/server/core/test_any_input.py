@@ -22,6 +22,7 @@ from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stat
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_STEP
 from gradwatch_wire.packed_column import ITEMSIZE
+from tests.support.core import Cluster, frame_of, part_of
 
 SESSION = bytes(16)
 NAMES = st.sampled_from(["a", "b", "c", "", "all", "\x00\x1b[2J", "é" * 200, "\u202e", "l" * 500])
@@ -137,11 +138,11 @@ def any_number(source: random.Random, usual: float, share: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_overflows_once_it_is_known_what_is_usual(cluster: Any, seed: int) -> None:
+def test_nothing_overflows_once_it_is_known_what_is_usual(seed: int) -> None:
     """Numbers at the edges of float64, in every column and scalar, before 32 frames and after."""
     source = random.Random(seed)
     world, names = source.choice([1, 2, 3]), ("a.weight", "a.bias", "b.weight")
-    job = cluster(world=world, names=names).start()
+    job = Cluster(world=world, names=names).start()
     size = source.choice([1.0, 1.0, 1.79e308, 1e-320, 1e150])
     loss = source.choice([2.0, 1.79e308, -1.79e308, -2.0, 0.0, 1e-320])
     share, warm = source.choice([0.02, 0.2, 0.6]), source.choice([0, 40])
@@ -167,11 +168,11 @@ def test_nothing_overflows_once_it_is_known_what_is_usual(cluster: Any, seed: in
         decode(encode(Envelope(session=SESSION, record=Alert(alert=alert.to_dict()))))
 
 
-def test_the_largest_numbers_can_be_compared(make_part: Any, make_frame: Any) -> None:
+def test_the_largest_numbers_can_be_compared() -> None:
     """Ranks by their local norms, and a norm with the limit of a share."""
     largest = [1.79e308]
-    parts = [make_part(largest, rank, local_l2=largest) for rank in range(3)]
-    frame = make_frame(*parts)
+    parts = [part_of(largest, rank, local_l2=largest) for rank in range(3)]
+    frame = frame_of(*parts)
 
     assert rising_ranks(frame, np.array([True]), None) == ()
     assert explosion_ranks(frame, 0, 1e308) == (0, 1, 2)
@@ -183,9 +184,9 @@ def test_the_largest_numbers_can_be_compared(make_part: Any, make_frame: Any) ->
 @pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_record_breaks_the_fold_or_what_is_shown_of_it(cluster: Any, deeds: list[Any]) -> None:
+def test_no_record_breaks_the_fold_or_what_is_shown_of_it(deeds: list[Any]) -> None:
     """No exception and no numeric warning; health and alerts are strict JSON and fit the wire."""
-    job = cluster(world=2, names=("a", "b"))
+    job = Cluster(world=2, names=("a", "b"))
     job.rules(exploding={"for_steps": 1}, vanishing={"for_steps": 1}, gain={"for_steps": 1})
     job.start()
     for deed, rank, value in deeds:

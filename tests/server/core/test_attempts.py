@@ -8,6 +8,7 @@ from typing import Any
 from gradwatch_server.core.run import MAX_LIVE
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
+from tests.support.core import Cluster
 
 NAN = math.nan
 
@@ -28,9 +29,9 @@ def together(one: Any, two: Any) -> None:
     one.now_ns = two.now_ns = max(one.now_ns, two.now_ns)
 
 
-def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged(cluster: Any) -> None:
+def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
     """However their HELLOs come, and whichever is the newer."""
-    one, two = two_jobs(cluster, world=4)
+    one, two = two_jobs(Cluster, world=4)
     attempts = one.state.runs["gpt"].attempts
     assert [sorted(own.sessions) for own in attempts] == [[0, 1, 2, 3], [0, 1, 2, 3]]
 
@@ -54,11 +55,11 @@ def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged(cluster: Any) 
     assert (first["attempt"], first["status"], first["first_bad"]["step"]) == (1, "critical", 0)
 
 
-def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one(cluster: Any) -> None:
+def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one() -> None:
     """It joins its own attempt."""
-    one = cluster(world=2, names=("a",))
+    one = Cluster(world=2, names=("a",))
     one.open(0, job="17")
-    two = cluster(world=2, names=("a",), state=one.state)
+    two = Cluster(world=2, names=("a",), state=one.state)
     two.now_ns = one.now_ns
     two.start(job="18")
     together(one, two)
@@ -70,9 +71,9 @@ def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one(cluster: Any) -
     assert [(alert.attempt, alert.rule) for alert in two.alerts] == [(2, "nonfinite")]
 
 
-def test_a_restart_is_no_second_job(cluster: Any) -> None:
+def test_a_restart_is_no_second_job() -> None:
     """The killed process is not known to be gone for a while; nothing is heard of it any more."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0)
     job.start()
     job.step(0)
@@ -83,9 +84,9 @@ def test_a_restart_is_no_second_job(cluster: Any) -> None:
     assert (report["attempt"], report["phase"]) == (2, "ended")
 
 
-def test_when_the_newest_ends_the_one_that_lives_is_current(cluster: Any) -> None:
+def test_when_the_newest_ends_the_one_that_lives_is_current() -> None:
     """A short job under the same name hides the long one no longer than it lives."""
-    one, two = two_jobs(cluster)
+    one, two = two_jobs(Cluster)
     two.step(0)
     together(one, two)
     one.step(0)
@@ -99,9 +100,9 @@ def test_when_the_newest_ends_the_one_that_lives_is_current(cluster: Any) -> Non
     assert one.state.runs["gpt"].current.number == 1  # heard of last
 
 
-def test_a_loss_in_one_attempt_does_not_taint_the_next(cluster: Any) -> None:
+def test_a_loss_in_one_attempt_does_not_taint_the_next() -> None:
     """S5: neither does lateness."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0)
     job.gap(0, 5)
     job.stats(1, 0)
@@ -115,9 +116,9 @@ def test_a_loss_in_one_attempt_does_not_taint_the_next(cluster: Any) -> None:
     assert job.health()["records"]["lost"] == 5
 
 
-def test_incomplete_ends_when_the_window_has_moved_past(cluster: Any) -> None:
+def test_incomplete_ends_when_the_window_has_moved_past() -> None:
     """S5: one late record is no blemish for good; while it lasts all reasons are told."""
-    job = cluster(names=("a",), window_steps=16).start()
+    job = Cluster(names=("a",), window_steps=16).start()
     job.step(0)
     for step in range(1, 4):
         job.step(step, [1e-9])
@@ -135,9 +136,9 @@ def test_incomplete_ends_when_the_window_has_moved_past(cluster: Any) -> None:
     assert (job.health()["status"], job.health()["reasons"]) == ("healthy", [])
 
 
-def test_at_most_so_many_attempts_are_judged_at_once(cluster: Any) -> None:
+def test_at_most_so_many_attempts_are_judged_at_once() -> None:
     """A job that crashes and restarts all the time, or a name that everybody uses."""
-    job = cluster(names=("a",))
+    job = Cluster(names=("a",))
     for number in range(MAX_LIVE + 5):
         job.open(0, job=str(number))
         job.declare(0)
@@ -149,13 +150,13 @@ def test_at_most_so_many_attempts_are_judged_at_once(cluster: Any) -> None:
     assert job.closed == [0]
 
 
-def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away(cluster: Any) -> None:
+def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away() -> None:
     """Nothing was heard of it for a while; it comes back, is judged, and is current."""
-    training = cluster(names=("a",)).start(job="new")
+    training = Cluster(names=("a",)).start(job="new")
     training.step(0)
     training.lose(0)
     training.wait(40)
-    old = cluster(names=("a",), state=training.state)
+    old = Cluster(names=("a",), state=training.state)
     together(training, old)
     old.open(0, job="old")
     together(training, old)
@@ -175,13 +176,11 @@ def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away(cl
     assert run.current is first
 
 
-def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives(
-    cluster: Any,
-) -> None:
+def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives() -> None:
     """What its job was before, or how often it was restarted, says which came first."""
     for old, new in (("17", "18"), ("17/0", "17/1"), ("/0/node-3:29500", "/1/node-3:29500")):
-        before = cluster(names=("a",)).start(job=old)
-        training = cluster(names=("a",), state=before.state)
+        before = Cluster(names=("a",)).start(job=old)
+        training = Cluster(names=("a",), state=before.state)
         together(before, training)
         before.bye(0)
         together(before, training)
@@ -198,20 +197,20 @@ def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives(
         assert run.current.number == 3
 
 
-def test_another_job_is_current_as_soon_as_it_begins(cluster: Any) -> None:
+def test_another_job_is_current_as_soon_as_it_begins() -> None:
     """Nothing says that it came before, also where neither has a number of its own."""
     for old, new in (("18", "17"), ("17/1", "18/0"), ("", ""), ("/0", "/0"), ("/1", "/0")):
-        one = cluster(names=("a",)).start(job=old)
-        two = cluster(names=("a",), state=one.state)
+        one = Cluster(names=("a",)).start(job=old)
+        two = Cluster(names=("a",), state=one.state)
         together(one, two)
         two.start(job=new)
 
         assert one.state.runs["gpt"].current.number == 2
 
 
-def test_a_lost_launch_that_was_restarted_is_over(cluster: Any) -> None:
+def test_a_lost_launch_that_was_restarted_is_over() -> None:
     """So a job that is killed and restarted all day does not keep what it was before."""
-    job = cluster(names=("a",)).start(job="7/0")
+    job = Cluster(names=("a",)).start(job="7/0")
     job.lose(0)
     job.start(job="7/1")
     job.lose(0)
@@ -220,9 +219,9 @@ def test_a_lost_launch_that_was_restarted_is_over(cluster: Any) -> None:
     assert [own.retired for own in job.state.runs["gpt"].attempts] == [True, False, False]
 
 
-def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced(cluster: Any) -> None:
+def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced() -> None:
     """The first of a restart may be a rank that the lost one never had."""
-    job = cluster(world=2, names=("a",))
+    job = Cluster(world=2, names=("a",))
     job.open(0)
     job.lose(0)
     job.open(0)

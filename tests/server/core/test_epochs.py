@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from gradwatch_wire.limits import MAX_STEP
 from tests.server.core.test_state_dict import restored, same, story_of
+from tests.support.core import Cluster
 
 NAN = math.nan
 
 
-def test_after_a_step_back_what_is_usual_is_learnt_again_quickly(cluster: Any) -> None:
+def test_after_a_step_back_what_is_usual_is_learnt_again_quickly() -> None:
     """A checkpoint without the optimizer's state: the same norms are a spike in a run that goes on.
 
     They are larger by two thirds for 8 steps, and by half of that again afterwards.
     """
 
     def train(back_to: int) -> list[str]:
-        job = cluster(names=("a.weight",)).start()
+        job = Cluster(names=("a.weight",)).start()
         for step in range(100):
             job.step(step, 1.0 + 0.02 * math.sin(7.3 * step * step), loss=2.0)
         for after in range(18):
@@ -33,9 +33,9 @@ def test_after_a_step_back_what_is_usual_is_learnt_again_quickly(cluster: Any) -
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_steps_that_go_back_are_a_new_epoch(cluster: Any, world: int) -> None:
+def test_steps_that_go_back_are_a_new_epoch(world: int) -> None:
     """Training went on from a checkpoint: it is judged as before, in the order in which it came."""
-    job = cluster(world=world, names=("a",)).start()
+    job = Cluster(world=world, names=("a",)).start()
     for step in (*range(5, 9), *range(6, 9)):
         job.step(step)
 
@@ -45,9 +45,9 @@ def test_steps_that_go_back_are_a_new_epoch(cluster: Any, world: int) -> None:
     assert job.health()["records"]["late"] == 0
 
 
-def test_the_same_step_of_another_epoch_is_another_alert(cluster: Any) -> None:
+def test_the_same_step_of_another_epoch_is_another_alert() -> None:
     """Its id tells them apart: it would not be stored otherwise."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for _ in range(2):
         for step in range(6):
             job.step(step, NAN if step == 1 else 1.0)
@@ -57,9 +57,9 @@ def test_the_same_step_of_another_epoch_is_another_alert(cluster: Any) -> None:
     assert fired[0].id != fired[1].id
 
 
-def test_one_rank_that_goes_back_does_not_make_the_others_late(cluster: Any) -> None:
+def test_one_rank_that_goes_back_does_not_make_the_others_late() -> None:
     """They follow once a frame of its epoch has closed."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     for step in range(10):
         job.step(step)
     job.stats(1, 2)
@@ -72,9 +72,9 @@ def test_one_rank_that_goes_back_does_not_make_the_others_late(cluster: Any) -> 
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_jump_to_the_last_step_makes_nothing_late(cluster: Any, world: int) -> None:
+def test_a_jump_to_the_last_step_makes_nothing_late(world: int) -> None:
     """A number that is wrong once: those after it are judged."""
-    job = cluster(world=world, names=("a",)).start()
+    job = Cluster(world=world, names=("a",)).start()
     job.step(0)
     job.stats(0, MAX_STEP)
     job.wait(6)
@@ -88,9 +88,9 @@ def test_a_jump_to_the_last_step_makes_nothing_late(cluster: Any, world: int) ->
     assert job.health()["step"] == 5
 
 
-def test_what_a_wrong_step_carries_is_still_looked_at(cluster: Any) -> None:
+def test_what_a_wrong_step_carries_is_still_looked_at() -> None:
     """A NaN is a NaN at whatever step."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.step(0)
     assert job.stats(0, MAX_STEP, NAN) == []
     (alert,) = job.stats(0, 1)
@@ -100,9 +100,9 @@ def test_what_a_wrong_step_carries_is_still_looked_at(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("confirmed_by", ["itself", "another rank"])
-def test_a_far_jump_that_is_confirmed_is_no_mistake(cluster: Any, confirmed_by: str) -> None:
+def test_a_far_jump_that_is_confirmed_is_no_mistake(confirmed_by: str) -> None:
     """Steps that count tokens; a run resumed at step two million."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     far = 3 << 20
     if confirmed_by == "another rank":
         job.step(far)
@@ -116,9 +116,9 @@ def test_a_far_jump_that_is_confirmed_is_no_mistake(cluster: Any, confirmed_by: 
     assert job.health()["records"]["late"] == 0
 
 
-def test_late_records_are_looked_at_for_what_is_nonfinite(cluster: Any) -> None:
+def test_late_records_are_looked_at_for_what_is_nonfinite() -> None:
     """S4: stored and counted; the earliest step is the first bad one."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.stats(0, 0)
     job.wait(5.5)
     job.stats(0, 1, NAN)
@@ -133,9 +133,9 @@ def test_late_records_are_looked_at_for_what_is_nonfinite(cluster: Any) -> None:
     assert job.closed == [0, 1]
 
 
-def test_a_late_nan_alone_is_an_alert(cluster: Any) -> None:
+def test_a_late_nan_alone_is_an_alert() -> None:
     """S4: nothing else has shown it; finite late records neither raise nor clear anything."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     for step in range(6):
         job.stats(0, step)
         job.wait(5.5)
@@ -148,9 +148,9 @@ def test_a_late_nan_alone_is_an_alert(cluster: Any) -> None:
     assert firing.count("nonfinite") == 1
 
 
-def test_frames_that_were_open_at_an_outage_wait_again(cluster: Any) -> None:
+def test_frames_that_were_open_at_an_outage_wait_again() -> None:
     """S4: the slower rank's NaN is not late because the aggregator was away."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.step(0)
     job.stats(0, 1)
     job.resume(after=60)
@@ -161,16 +161,16 @@ def test_frames_that_were_open_at_an_outage_wait_again(cluster: Any) -> None:
     assert (job.frame.coverage, job.health()["records"]["late"]) == (1.0, 0)
 
 
-def test_a_restart_in_the_middle_of_it_changes_nothing(cluster: Any) -> None:
+def test_a_restart_in_the_middle_of_it_changes_nothing() -> None:
     """Epochs and what is held come back."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     for step in (0, 1, 2, 0, 1):
         job.step(step)
     job.stats(0, MAX_STEP, NAN)
     job.stats(1, 2, NAN)
     job.stats(0, 2)
     job.step(3)
-    live = cluster().state
+    live = Cluster().state
     others = []
     for entry in job.entries:
         others.append(restored(live))

@@ -9,6 +9,7 @@ import pytest
 from gradwatch_server.core.entries import Beats, Opened, Progress
 from gradwatch_wire.session.replayed import as_replayed
 from tests.server.core.test_state_dict import restored, same, story_of
+from tests.support.core import Cluster
 
 
 def training(cluster: Any, *, world: int = 2, steps: int = 20, gap_s: float = 1.0) -> Any:
@@ -30,9 +31,9 @@ def told(alerts: list[Any]) -> list[tuple[str, str, str]]:
     return [(alert.rule, str(alert.state), str(alert.severity)) for alert in alerts]
 
 
-def test_a_hang_is_a_stall_and_gets_worse_until_the_next_step(cluster: Any) -> None:
+def test_a_hang_is_a_stall_and_gets_worse_until_the_next_step() -> None:
     """S1: info at 30 s, warning at 300 s, critical at 1,800 s; the status is `stalled` before."""
-    job = training(cluster)
+    job = training(Cluster)
     assert hang(job, 28) == []
     assert job.health()["status"] == "healthy"
 
@@ -52,17 +53,17 @@ def test_a_hang_is_a_stall_and_gets_worse_until_the_next_step(cluster: Any) -> N
     assert len({alert.id for alert in job.alerts}) == 1
 
 
-def test_seconds_are_told_so_that_they_are_beyond_the_limit(cluster: Any) -> None:
-    job = training(cluster)
+def test_seconds_are_told_so_that_they_are_beyond_the_limit() -> None:
+    job = training(Cluster)
     job.rules(run_stalled={"info_s": 11.8})
     (alert,) = hang(job, 12)
 
     assert alert.message.startswith("no step for 12.0 s > 11.8 s")
 
 
-def test_what_is_long_follows_from_the_steps_before(cluster: Any) -> None:
+def test_what_is_long_follows_from_the_steps_before() -> None:
     """Ten times the median gap, and five times the largest; the first five count for neither."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step, gap_s in enumerate([500, 500, 500, 20, 20, 20, *[20] * 20, 90, *[20] * 5]):
         job.now_ns += gap_s * 1_000_000_000
         job.step(step)
@@ -73,20 +74,20 @@ def test_what_is_long_follows_from_the_steps_before(cluster: Any) -> None:
     assert told(hang(job, 8)) == [("run_stalled", "firing", "warning")]  # after 5 times 90 s
 
 
-def test_before_five_gaps_only_the_last_limit_holds(cluster: Any) -> None:
+def test_before_five_gaps_only_the_last_limit_holds() -> None:
     """A first step that compiles for half an hour is told, one of ten minutes is not."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert hang(job, 1796) == []
     assert told(hang(job, 8)) == [("run_stalled", "firing", "critical")]
     assert job.alerts[0].origin.step == 0
 
-    job = training(cluster, steps=5)
+    job = training(Cluster, steps=5)
     assert hang(job, 1796) == []
 
 
-def test_an_evaluation_is_measured_by_evaluations(cluster: Any) -> None:
+def test_an_evaluation_is_measured_by_evaluations() -> None:
     """It neither stalls the run nor widens what a gap in training may be."""
-    job = training(cluster)
+    job = training(Cluster)
     job.rules(run_stalled={"warning_s": 60.0, "info_s": 30.0})
     for step in (20, 40, 60):
         assert hang(job, 52, training=False) == []
@@ -100,9 +101,9 @@ def test_an_evaluation_is_measured_by_evaluations(cluster: Any) -> None:
     assert told(hang(job, 32)) == [("run_stalled", "firing", "warning")]
 
 
-def test_the_rank_that_is_behind_is_named_or_that_none_is(cluster: Any) -> None:
+def test_the_rank_that_is_behind_is_named_or_that_none_is() -> None:
     """The others wait for it in a collective."""
-    job = training(cluster, world=3)
+    job = training(Cluster, world=3)
     for rank in (0, 1):
         job.stats(rank, 20)
     job.wait(5.5)
@@ -110,18 +111,18 @@ def test_the_rank_that_is_behind_is_named_or_that_none_is(cluster: Any) -> None:
     assert (alert.origin.rank, alert.origin.ranks, alert.origin.step) == (2, (2,), 19)
     assert "the others are at step 20" in alert.message
 
-    job = training(cluster, world=3)
+    job = training(Cluster, world=3)
     (alert,) = hang(job, 36)
     assert (alert.origin.rank, alert.origin.ranks) == (None, (0, 1, 2))
     assert "all ranks are at the same step" in alert.message
 
 
-def test_since_s_counts_and_a_beat_without_it_hides_nothing(cluster: Any) -> None:
+def test_since_s_counts_and_a_beat_without_it_hides_nothing() -> None:
     """A rank knows better than the log when its last step was; it cannot take one again."""
-    job = training(cluster)
+    job = training(Cluster)
     assert told(job.beat(0, 1, after=4, since_s=31.0)) == [("run_stalled", "firing", "info")]
 
-    job = training(cluster)
+    job = training(Cluster)
     assert told(hang(job, 36, since_s=0.0)) == [("run_stalled", "firing", "info")]
     for nonsense in (float("nan"), float("inf"), -5.0, 1e300):
         job.beat(0, 1, after=4, since_s=nonsense)
@@ -129,18 +130,18 @@ def test_since_s_counts_and_a_beat_without_it_hides_nothing(cluster: Any) -> Non
     assert alert["origin"]["value"] == pytest.approx(52, abs=0.1)
 
 
-def test_steps_on_their_way_are_no_stall(cluster: Any) -> None:
+def test_steps_on_their_way_are_no_stall() -> None:
     """A BEAT may tell of a step whose statistics are not here yet."""
-    job = training(cluster)
+    job = training(Cluster)
     for step in range(20, 35):
         job.now_ns += 4_000_000_000
         said = [Progress(job.sessions[rank], step, 0.5) for rank in range(2)]
         assert job.put(Beats(tuple(said))) == []
 
 
-def test_a_rank_without_a_sign_of_life_is_silent_and_then_lost(cluster: Any) -> None:
+def test_a_rank_without_a_sign_of_life_is_silent_and_then_lost() -> None:
     """S10: told at once when it is taken for lost, and it stays so."""
-    job = training(cluster)
+    job = training(Cluster)
     for _ in range(3):
         assert job.beat(0, after=4) == []
     alerts = job.beat(0, after=4)
@@ -160,9 +161,9 @@ def test_a_rank_without_a_sign_of_life_is_silent_and_then_lost(cluster: Any) -> 
     assert "ranks lost: 1" in health["reasons"]
 
 
-def test_a_rank_that_falls_behind_is_told_of(cluster: Any) -> None:
+def test_a_rank_that_falls_behind_is_told_of() -> None:
     """It sends, but eight frames close two steps ahead of it."""
-    job = training(cluster)
+    job = training(Cluster)
     for step in range(20, 32):
         job.stats(0, step)
         job.wait(5.5)
@@ -176,9 +177,9 @@ def test_a_rank_that_falls_behind_is_told_of(cluster: Any) -> None:
     assert told(job.wait(0))[-1:] == [("rank_silent", "resolved", "warning")]
 
 
-def test_a_lost_rank_that_is_back_or_replaced_is_over(cluster: Any) -> None:
+def test_a_lost_rank_that_is_back_or_replaced_is_over() -> None:
     """It speaks again, or attaches in the next attempt."""
-    job = training(cluster)
+    job = training(Cluster)
     (lost,) = job.lose(1)
     (back,) = job.back(1)
     (again,) = job.lose(1)
@@ -190,9 +191,9 @@ def test_a_lost_rank_that_is_back_or_replaced_is_over(cluster: Any) -> None:
     assert told(job.open(0)) == [("rank_lost", "resolved", "critical")]
 
 
-def test_what_is_sent_from_files_brings_no_rank_back(cluster: Any) -> None:
+def test_what_is_sent_from_files_brings_no_rank_back() -> None:
     """The process is gone all the same."""
-    job = training(cluster, world=1)
+    job = training(Cluster, world=1)
     job.lose(0)
     known = job.sessions[0]
     hello = job.state.sessions[known].hello
@@ -207,9 +208,9 @@ def test_what_is_sent_from_files_brings_no_rank_back(cluster: Any) -> None:
     assert job.health()["phase"] == "ended"  # and stays so, whoever sends it again
 
 
-def test_an_exception_is_critical_at_once(cluster: Any) -> None:
+def test_an_exception_is_critical_at_once() -> None:
     """S11: of one rank while the others go on, and at the end."""
-    job = training(cluster)
+    job = training(Cluster)
     (alert,) = job.bye(0, "exception")
     assert told([alert]) == [("run_failed", "firing", "critical")]
     assert (alert.origin.rank, alert.origin.step) == (0, 19)
@@ -221,32 +222,32 @@ def test_an_exception_is_critical_at_once(cluster: Any) -> None:
     assert health["reasons"][0].startswith("training of a rank ended with an exception")
 
 
-def test_a_run_that_ended_all_nan_is_critical(cluster: Any) -> None:
+def test_a_run_that_ended_all_nan_is_critical() -> None:
     """S11: the end hides nothing."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, float("nan"))
     job.bye(0)
 
     assert (job.health()["phase"], job.health()["status"]) == ("ended", "critical")
 
 
-def test_the_aggregators_absence_makes_nobody_silent_or_stalled(cluster: Any) -> None:
+def test_the_aggregators_absence_makes_nobody_silent_or_stalled() -> None:
     """It counts from when it is back."""
-    job = training(cluster)
+    job = training(Cluster)
     assert job.resume(after=4_000) == []
     assert job.wait(0) == []
     assert hang(job, 28, since_s=1.0) == []
     assert told(hang(job, 8, since_s=2.0)) == [("run_stalled", "firing", "info")]
 
-    job = training(cluster)
+    job = training(Cluster)
     job.resume(after=600)
     assert job.wait(9) == []
     assert told(job.wait(7)) == [("rank_silent", "firing", "warning")]
 
 
-def test_an_absence_is_no_gap_between_steps(cluster: Any) -> None:
+def test_an_absence_is_no_gap_between_steps() -> None:
     """Or five times as long would be no stall."""
-    job = training(cluster)
+    job = training(Cluster)
     job.resume(after=4_000)
     job.step(20)
 
@@ -254,9 +255,9 @@ def test_an_absence_is_no_gap_between_steps(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("place", range(0, 90, 7))
-def test_a_restart_changes_nothing_of_it(cluster: Any, place: int) -> None:
+def test_a_restart_changes_nothing_of_it(place: int) -> None:
     """The same alerts with the same ids, from wherever it goes on."""
-    job = training(cluster, steps=8)
+    job = training(Cluster, steps=8)
     hang(job, 60)
     job.step(8)
     job.stats(0, 9)
@@ -268,7 +269,7 @@ def test_a_restart_changes_nothing_of_it(cluster: Any, place: int) -> None:
     job.bye(0, "exception")
     job.lose(1)
     job.start()
-    live = cluster().state
+    live = Cluster().state
     for entry in job.entries[:place]:
         live.apply(entry)
     other = restored(live)

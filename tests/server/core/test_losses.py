@@ -9,6 +9,7 @@ from gradwatch_server.core.losses import MAX_RANGES, Losses, LostRange
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.snapshot import view_run
+from tests.support.core import Cluster
 
 SPILLED = {"versions": {"spill": "1"}}
 
@@ -19,8 +20,8 @@ def shown(job: Any) -> dict[int, Any]:
     return {rank["rank"]: rank for rank in describe_ranks(view, {}, job.now_ns)["ranks"]}
 
 
-def test_the_same_log_gives_the_same_alerts(cluster: Any) -> None:
-    job = cluster(world=2).start()
+def test_the_same_log_gives_the_same_alerts() -> None:
+    job = Cluster(world=2).start()
     for step in range(8):
         job.step(step)
         if step % 3 == 0:
@@ -32,9 +33,9 @@ def test_the_same_log_gives_the_same_alerts(cluster: Any) -> None:
     assert alerts == job.alerts
 
 
-def test_ranks_show_what_was_lost_and_the_steps_around_it(cluster: Any) -> None:
+def test_ranks_show_what_was_lost_and_the_steps_around_it() -> None:
     """Sequence numbers count the manifest, too."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.gap(0, 1)
     job.step(5)
     job.gap(0, 3)
@@ -64,18 +65,18 @@ def test_ranges_that_touch_are_one_and_only_the_newest_are_kept() -> None:
     assert Losses.from_state_dict(losses.state_dict()).ranges() == losses.ranges()
 
 
-def test_a_run_that_only_comes_from_files_is_judged_like_any_other(cluster: Any) -> None:
+def test_a_run_that_only_comes_from_files_is_judged_like_any_other() -> None:
     """All ranks join one attempt."""
-    job = cluster(world=2).start(**SPILLED)
+    job = Cluster(world=2).start(**SPILLED)
     job.step(0)
 
     assert len(job.state.runs["gpt"].attempts) == 1
     assert job.frame.step == 0
 
 
-def test_an_unknown_session_from_a_file_does_not_disturb_the_training(cluster: Any) -> None:
+def test_an_unknown_session_from_a_file_does_not_disturb_the_training() -> None:
     """Its attempt is one of the past; all its ranks share it, and each record is stored."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0)
     job.declare(0)
     live = dict(job.sessions)
@@ -98,9 +99,9 @@ def test_an_unknown_session_from_a_file_does_not_disturb_the_training(cluster: A
     assert (run.num_stored, run.current.counts.num_late) == (8, 0)
 
 
-def test_training_after_a_replay_is_a_new_attempt(cluster: Any) -> None:
+def test_training_after_a_replay_is_a_new_attempt() -> None:
     """Its ranks do not join those that came from files."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0, **SPILLED)
     job.open(1)
 
@@ -108,9 +109,9 @@ def test_training_after_a_replay_is_a_new_attempt(cluster: Any) -> None:
     assert job.attempt.number == 2
 
 
-def test_a_known_session_goes_on_where_it_was(cluster: Any) -> None:
+def test_a_known_session_goes_on_where_it_was() -> None:
     """Taken for lost, replayed: no new attempt, and its records are evaluated."""
-    job = cluster().start()
+    job = Cluster().start()
     job.step(0)
     job.lose(0)
     job.back(0)

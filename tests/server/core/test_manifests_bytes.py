@@ -10,6 +10,7 @@ from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import BudgetsSet, ManifestsDropped
 from gradwatch_server.core.session import Session
 from tests.server.core.test_state_dict import restored, same, story_of
+from tests.support.core import Cluster
 
 NAMES = [f"layer {i}" for i in range(1_000)]
 
@@ -27,9 +28,9 @@ def taken(job: Any) -> int:
     return int(sum(layouts.values()) + sum(own.own_bytes for own in known))
 
 
-def test_the_oldest_manifests_of_a_session_go(cluster: Any) -> None:
+def test_the_oldest_manifests_of_a_session_go() -> None:
     """Records of them fit none any more, and are counted; those of the newest are read."""
-    job = limited(cluster(names=NAMES), manifests_bytes_per_session=100_000).start()
+    job = limited(Cluster(names=NAMES), manifests_bytes_per_session=100_000).start()
     for number in range(2, 30):
         job.declare(0, NAMES[number:], manifest_id=number)
     (session,) = job.attempt.sessions.values()
@@ -45,9 +46,9 @@ def test_the_oldest_manifests_of_a_session_go(cluster: Any) -> None:
     assert job.health()["records"]["unresolved"] == 1
 
 
-def test_what_is_counted_is_what_is_there(cluster: Any) -> None:
+def test_what_is_counted_is_what_is_there() -> None:
     """Whatever is declared, declared again, dropped, restored or retired."""
-    job = limited(cluster(world=3, names=NAMES), manifests_bytes_per_session=60_000).start()
+    job = limited(Cluster(world=3, names=NAMES), manifests_bytes_per_session=60_000).start()
     assert job.attempt.manifests.num_bytes == taken(job) < 3 * 8_000
     for number in range(40):
         rank, many = number % 3, 500 + number // 2
@@ -69,13 +70,13 @@ def test_what_is_counted_is_what_is_there(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
+def test_a_restart_anywhere_changes_nothing() -> None:
     """The same manifest goes at the same record."""
-    job = limited(cluster(names=NAMES[:50]), manifests_bytes_per_session=6_000).start()
+    job = limited(Cluster(names=NAMES[:50]), manifests_bytes_per_session=6_000).start()
     for number in range(2, 12):
         job.declare(0, NAMES[: 50 + number], manifest_id=number, frozen=(NAMES[0],))
         job.stats(0, number, [1.0] * (48 + number), manifest_id=number - 2)
-    live = cluster().state
+    live = Cluster().state
     others: list[Any] = []
     for entry in job.entries:
         told = live.apply(entry)
@@ -87,9 +88,9 @@ def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
     assert all(story_of(other) == story_of(live) for other in others)
 
 
-def test_an_entry_drops_those_of_one_session(cluster: Any) -> None:
+def test_an_entry_drops_those_of_one_session() -> None:
     """Down to none, where that is what it says; a session that is gone costs nothing."""
-    job = cluster(world=2, names=NAMES).start()
+    job = Cluster(world=2, names=NAMES).start()
     for rank in range(2):
         job.declare(rank, NAMES[:500], manifest_id=2)
     first, second = (job.attempt.sessions[rank] for rank in range(2))
@@ -103,9 +104,9 @@ def test_an_entry_drops_those_of_one_session(cluster: Any) -> None:
     assert job.attempt.manifests.num_bytes == taken(job)
 
 
-def test_names_and_groups_of_an_attempt_are_bounded(cluster: Any) -> None:
+def test_names_and_groups_of_an_attempt_are_bounded() -> None:
     """Whoever declares ever new layers has those that fit; the others stay in their groups."""
-    job = limited(cluster(names=NAMES[:100]), layers_bytes_per_attempt=29_000).start()
+    job = limited(Cluster(names=NAMES[:100]), layers_bytes_per_attempt=29_000).start()
     job.declare(0, ["x" * 512 + str(i) for i in range(50)], manifest_id=2)
     groups = {f"g{i}": tuple(range(100)) for i in range(9)}
     job.declare(0, NAMES[:100], manifest_id=3, groups=groups)
@@ -118,9 +119,7 @@ def test_names_and_groups_of_an_attempt_are_bounded(cluster: Any) -> None:
     assert job.closed == [0]
 
 
-def test_a_manifest_costs_the_same_however_many_there_are(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are there already are not gone through."""
     looked_at = 0
     size = Session.declare.__globals__["DeclaredManifest"].size
@@ -131,7 +130,7 @@ def test_a_manifest_costs_the_same_however_many_there_are(
         return size.fget(own)
 
     monkeypatch.setattr("gradwatch_server.core.session.DeclaredManifest.size", property(counted))
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for number in range(2, 200):
         job.declare(0, manifest_id=number)
 

@@ -8,24 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseScale, estimate
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
 from gradwatch_server.core.views.snapshot import view_run
+from tests.support.core import Cluster, frame_of, part_of
 
 RANKS, BATCH, SIZE = 4, 8, 64
 LABELS = {"reduction": "mean"}
 
 
-def frame_of(make_part: Any, make_frame: Any, local: Any, step: int = 0, **changes: Any) -> Any:
+def reduced_frame(local: FloatArray, step: int = 0, **changes: Any) -> Frame:
     """Make a frame of *local*, (ranks, layers, elements) gradients that are averaged."""
     averaged = np.linalg.norm(local.mean(axis=0), axis=1)
     settings: dict[str, Any] = {"scalars": {"batch_size": float(BATCH)}, "labels": LABELS} | changes
-    first = make_part(averaged)
+    first = part_of(averaged)
     parts = [
-        make_part(averaged, rank=rank, local_l2=np.linalg.norm(own, axis=1), **settings)
+        part_of(averaged, rank=rank, local_l2=np.linalg.norm(own, axis=1), **settings)
         for rank, own in enumerate(local)
     ]
-    return make_frame(*(replace(part, layout=first.layout) for part in parts), step=step)
+    return frame_of(*(replace(part, layout=first.layout) for part in parts), step=step)
 
 
 def gradients(random: Any, deviation: float) -> Any:
@@ -36,12 +39,12 @@ def gradients(random: Any, deviation: float) -> Any:
 
 
 @pytest.mark.slow
-def test_the_estimates_are_those_of_the_paper(make_part: Any, make_frame: Any) -> None:
+def test_the_estimates_are_those_of_the_paper() -> None:
     """S is the trace of the covariance of a sample's gradient, G² the signal's squared norm."""
     random = np.random.default_rng(0)
     made = NoiseScale(1000)
     for step in range(600):
-        made.add(frame_of(make_part, make_frame, gradients(random, 0.5), step))
+        made.add(reduced_frame(gradients(random, 0.5), step))
     samples = made.series()
     noise = np.mean([sample.noise for sample in samples])
     signal = np.mean([sample.signal for sample in samples])
@@ -51,12 +54,12 @@ def test_the_estimates_are_those_of_the_paper(make_part: Any, make_frame: Any) -
     assert samples[-1].noise_scale == pytest.approx(2.0, rel=0.2)
 
 
-def test_it_is_not_known_before_a_hundred_samples(make_part: Any, make_frame: Any) -> None:
+def test_it_is_not_known_before_a_hundred_samples() -> None:
     """Nor while the signal's average is not positive."""
     random = np.random.default_rng(0)
     made = NoiseScale(1000)
     for step in range(MIN_SAMPLES):
-        made.add(frame_of(make_part, make_frame, gradients(random, 0.5), step))
+        made.add(reduced_frame(gradients(random, 0.5), step))
     known = [sample.noise_scale is not None for sample in made.series()]
 
     assert known == [False] * (MIN_SAMPLES - 1) + [True]
@@ -72,39 +75,37 @@ def test_it_is_not_known_before_a_hundred_samples(make_part: Any, make_frame: An
         {"labels": {}},
     ],
 )
-def test_what_is_missing_makes_no_sample(
-    make_part: Any, make_frame: Any, changes: dict[str, Any]
-) -> None:
+def test_what_is_missing_makes_no_sample(changes: dict[str, Any]) -> None:
     """Batch sizes, one pass per step, and averaged gradients."""
     local = gradients(np.random.default_rng(0), 0.5)
 
-    assert estimate(frame_of(make_part, make_frame, local)) is not None
-    assert estimate(frame_of(make_part, make_frame, local, **changes)) is None
+    assert estimate(reduced_frame(local)) is not None
+    assert estimate(reduced_frame(local, **changes)) is None
 
 
-def test_a_bad_step_makes_no_sample(make_part: Any, make_frame: Any) -> None:
+def test_a_bad_step_makes_no_sample() -> None:
     """Non-finite gradients, and local norms that are not known."""
     local = gradients(np.random.default_rng(0), 0.5)
     local[0, 0, 0] = np.nan
 
-    assert estimate(frame_of(make_part, make_frame, local)) is None
+    assert estimate(reduced_frame(local)) is None
 
 
-def test_the_series_outlives_a_restart(make_part: Any, make_frame: Any) -> None:
+def test_the_series_outlives_a_restart() -> None:
     """Value for value."""
     random = np.random.default_rng(0)
     made = NoiseScale(10)
     for step in range(20):
-        made.add(frame_of(make_part, make_frame, gradients(random, 0.5), step))
+        made.add(reduced_frame(gradients(random, 0.5), step))
 
     again = NoiseScale.from_state_dict(made.state_dict(), 10)
     assert again.series() == made.series()
     assert len(again.series()) == 10
 
 
-def test_the_series_is_shown(cluster: Any) -> None:
+def test_the_series_is_shown() -> None:
     """From records of two ranks to what the route answers, also in an attempt that is restored."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     for step in range(MIN_SAMPLES):
         for rank, norm in enumerate((3.0, 5.0)):
             job.stats(rank, step, [3.5], local_l2=[norm], batch_size=4.0, labels=LABELS)
@@ -117,9 +118,9 @@ def test_the_series_is_shown(cluster: Any) -> None:
     assert (shown["step"], shown["noise_scale"]) == (MIN_SAMPLES - 1, pytest.approx(38.0 / 7.5))
 
 
-def test_without_local_norms_there_is_no_series(cluster: Any) -> None:
+def test_without_local_norms_there_is_no_series() -> None:
     """Nothing is made up."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.step(0, 1.0, batch_size=4.0, labels=LABELS)
     shown = describe_noise_scale(view_run(job.state.runs[job.run]).noise_scale)
 

@@ -13,6 +13,7 @@ from gradwatch_server.core.frames.step_order import FAR
 from gradwatch_wire import Column
 from gradwatch_wire.names import Label
 from tests.server.core.test_state_dict import restored, same, story_of
+from tests.support.core import Cluster
 
 LAYERS = 1_000
 RECORD = 1_000 + 8 * LAYERS
@@ -46,9 +47,9 @@ def send(job: Any, kind: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["up", "down", "gains", "held"])
-def test_what_waits_never_takes_more_than_its_budget(cluster: Any, kind: str) -> None:
+def test_what_waits_never_takes_more_than_its_budget(kind: str) -> None:
     """Steps that go on, or back, of one rank of several; also of gains, and what is held."""
-    job = cluster(world=64, names=[f"layer {i}" for i in range(LAYERS)])
+    job = Cluster(world=64, names=[f"layer {i}" for i in range(LAYERS)])
     for rank in range(64):
         job.open(rank)
         job.declare(rank)
@@ -66,9 +67,9 @@ def test_what_waits_never_takes_more_than_its_budget(cluster: Any, kind: str) ->
         assert job.attempt.num_frames == total(job)
 
 
-def test_the_oldest_go_and_the_newest_are_complete(cluster: Any) -> None:
+def test_the_oldest_go_and_the_newest_are_complete() -> None:
     """A rank that is far behind misses the first ones, and no others."""
-    job = limited(cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start())
+    job = limited(Cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start())
     for step in range(30):
         job.stats(0, step, NORMS)
     closed = total(job)
@@ -82,9 +83,9 @@ def test_the_oldest_go_and_the_newest_are_complete(cluster: Any) -> None:
     assert job.frame.coverage == 1.0
 
 
-def test_little_stays_where_something_else_takes_much(cluster: Any) -> None:
+def test_little_stays_where_something_else_takes_much() -> None:
     """Frames that wait are not paid for what gains take, nor the other way round."""
-    job = limited(cluster(world=2, names=("a",)).start())
+    job = limited(Cluster(world=2, names=("a",)).start())
     for step in range(5):
         job.stats(0, step)
     for step in range(60):
@@ -94,9 +95,9 @@ def test_little_stays_where_something_else_takes_much(cluster: Any) -> None:
     assert job.attempt.open.num_bytes <= LIMIT
 
 
-def test_a_log_without_budgets_means_what_it_did(cluster: Any) -> None:
+def test_a_log_without_budgets_means_what_it_did() -> None:
     """Nothing closes early that did not when it was written."""
-    job = cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start()
+    job = Cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start()
     for step in range(60):
         job.stats(0, step, NORMS)
 
@@ -105,11 +106,11 @@ def test_a_log_without_budgets_means_what_it_did(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_of_many_ranks_has_room(cluster: Any) -> None:
+def test_a_step_of_many_ranks_has_room() -> None:
     """For each 1,024 ranks that live an attempt may hold as much again."""
 
     def held(world: int) -> int:
-        job = cluster(world=world, names=[f"layer {i}" for i in range(100)])
+        job = Cluster(world=world, names=[f"layer {i}" for i in range(100)])
         for rank in range(world):
             job.open(rank)
         job.declare(0)
@@ -122,15 +123,15 @@ def test_a_step_of_many_ranks_has_room(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
+def test_a_restart_anywhere_changes_nothing() -> None:
     """What waits takes the same after it: it closes at the same record."""
-    job = limited(cluster(world=2, names=("a", "b")).start(), 20_000)
+    job = limited(Cluster(world=2, names=("a", "b")).start(), 20_000)
     for number in range(12):
         job.stats(0, 3 * number, [1.0, float("nan") if number == 5 else 1.0], nans=[0, number])
         job.stats(0, 2 * number, loss=2.0, labels={Label.REDUCTION: "nöne"})
         job.stats(0, 10 * FAR * (number + 1), step_time_s=0.5)
         job.gains(0, number, 1.0, 2.0, 3.0)
-    live = cluster().state
+    live = Cluster().state
     others: list[Any] = []
     for entry in job.entries:
         told = live.apply(entry)
@@ -144,10 +145,10 @@ def test_a_restart_anywhere_changes_nothing(cluster: Any) -> None:
     assert all(story_of(other) == story_of(live) for other in others)
 
 
-def test_what_all_hold_too_much_of_goes_by_an_entry(cluster: Any) -> None:
+def test_what_all_hold_too_much_of_goes_by_an_entry() -> None:
     """The attempt that it names closes its oldest steps, others none; one that is gone nothing."""
-    job = cluster(world=2, names=("a",)).start()
-    other = cluster(world=2, names=("a",), run="other", state=job.state).start()
+    job = Cluster(world=2, names=("a",)).start()
+    other = Cluster(world=2, names=("a",), run="other", state=job.state).start()
     for step in range(8):
         job.stats(0, step)
         other.stats(0, step)
@@ -160,9 +161,9 @@ def test_what_all_hold_too_much_of_goes_by_an_entry(cluster: Any) -> None:
     assert job.attempt.open.num_closed_early == {"open_frames_bytes": 4}
 
 
-def test_what_a_record_takes_is_counted_by_what_it_holds(cluster: Any) -> None:
+def test_what_a_record_takes_is_counted_by_what_it_holds() -> None:
     """Columns that are read, scalars and labels; what nobody reads is not kept."""
-    job, steps = cluster(world=2, names=("a",)).start(), itertools.count()
+    job, steps = Cluster(world=2, names=("a",)).start(), itertools.count()
 
     def taken(**changes: Any) -> int:
         before = job.attempt.open.num_bytes

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.core.test_state_dict import restored, same, story_of
+from tests.support.core import Cluster
 
 NAMES = ("a.weight", "b.weight")
 
@@ -36,9 +37,9 @@ def spikes(job: Any, attempt: int = 2) -> list[Any]:
 
 
 @pytest.mark.parametrize("first", [1, 50, 90, 100, 103, 198])
-def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(cluster: Any, first: int) -> None:
+def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(first: int) -> None:
     """If it begins near where the other stopped; one that does not learns what is usual anew."""
-    job = train(stopped(cluster).start(job="two"), range(first, first + 4))
+    job = train(stopped(Cluster).start(job="two"), range(first, first + 4))
     assert not spikes(job)
     train(job, range(first + 4, first + 8), a=20.0)
 
@@ -50,9 +51,9 @@ def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(cluster: Any, f
 
 
 @pytest.mark.parametrize("change", ["step 0", "another layer", "a layer less", "another world"])
-def test_another_training_learns_anew(cluster: Any, change: str) -> None:
+def test_another_training_learns_anew(change: str) -> None:
     """Under the same name, but not the one that stopped."""
-    job = stopped(cluster)
+    job = stopped(Cluster)
     if change == "another world":
         job.world = 2
     elif change == "another layer":
@@ -68,9 +69,9 @@ def test_another_training_learns_anew(cluster: Any, change: str) -> None:
     assert not spikes(job)
 
 
-def test_layers_may_be_declared_in_another_order(cluster: Any) -> None:
+def test_layers_may_be_declared_in_another_order() -> None:
     """Each keeps what is usual of it: the order is that in which ranks happen to attach."""
-    job = stopped(cluster)
+    job = stopped(Cluster)
     job.names = NAMES[::-1]
     job.start(job="two")
     for step in range(100, 140):
@@ -81,21 +82,21 @@ def test_layers_may_be_declared_in_another_order(cluster: Any) -> None:
     assert spikes(job)[0].origin.layer == "a.weight"
 
 
-def test_what_is_usual_is_learnt_again_quickly(cluster: Any) -> None:
+def test_what_is_usual_is_learnt_again_quickly() -> None:
     """Without the state of its optimizer a training goes on a little differently."""
-    first = train(stopped(cluster).start(job="two"), range(100, 108), a=1.7, b=170.0)
+    first = train(stopped(Cluster).start(job="two"), range(100, 108), a=1.7, b=170.0)
     train(first, range(108, 118), a=2.6, b=260.0)
     assert not spikes(first)
     # The same norms without an interruption.
-    going = train(cluster(names=NAMES).start(), range(100))
+    going = train(Cluster(names=NAMES).start(), range(100))
     train(going, range(100, 108), a=1.7, b=170.0)
     train(going, range(108, 118), a=2.6, b=260.0)
     assert spikes(going, attempt=1)
 
 
-def test_an_attempt_that_ended_before_its_first_frame_changes_nothing(cluster: Any) -> None:
+def test_an_attempt_that_ended_before_its_first_frame_changes_nothing() -> None:
     """It crashed while it loaded the checkpoint; the next one goes on."""
-    job = stopped(cluster)
+    job = stopped(Cluster)
     job.start(job="two")
     job.lose(0)
     job.start(job="three")
@@ -105,9 +106,9 @@ def test_an_attempt_that_ended_before_its_first_frame_changes_nothing(cluster: A
     assert spikes(job, attempt=3)
 
 
-def test_the_attempt_before_is_not_changed_by_it(cluster: Any) -> None:
+def test_the_attempt_before_is_not_changed_by_it() -> None:
     """Two jobs may live side by side, the one a fork of the other."""
-    job = train(cluster(names=NAMES).start(job="one"), range(60))
+    job = train(Cluster(names=NAMES).start(job="one"), range(60))
     before = job.attempt.closed.baselines.state_dict()
     first = job.attempt
     train(job.start(job="two"), range(60, 90), a=5.0)
@@ -118,14 +119,14 @@ def test_the_attempt_before_is_not_changed_by_it(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_at_any_place_changes_nothing(cluster: Any) -> None:
+def test_a_restart_at_any_place_changes_nothing() -> None:
     """Also between the HELLO of the new attempt and its first frame."""
-    job = stopped(cluster, 50, world=2)
+    job = stopped(Cluster, 50, world=2)
     job.start(job="two")
     train(job, range(48, 52))
     train(job, range(52, 56), a=20.0)
     assert spikes(job)
-    live = cluster().state
+    live = Cluster().state
     others = []
     for number, entry in enumerate(job.entries):
         if number >= 100:

@@ -17,22 +17,23 @@ from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster, stats_of
 
 NAN = math.nan
 
 
-def test_ranks_of_one_launch_are_one_attempt(cluster: Any) -> None:
+def test_ranks_of_one_launch_are_one_attempt() -> None:
     """Each HELLO adds its rank."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
     run = job.state.runs["gpt"]
 
     assert [attempt.number for attempt in run.attempts] == [1]
     assert sorted(job.attempt.sessions) == [0, 1, 2]
 
 
-def test_a_rank_that_attaches_again_begins_a_new_attempt(cluster: Any) -> None:
+def test_a_rank_that_attaches_again_begins_a_new_attempt() -> None:
     """The first to come back opens it, the others join it; steps begin anew."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0)
     job.step(1)
     job.start()
@@ -56,10 +57,10 @@ def test_a_rank_that_attaches_again_begins_a_new_attempt(cluster: Any) -> None:
     ],
 )
 def test_another_world_or_job_is_another_attempt(
-    cluster: Any, first: dict[str, Any], second: dict[str, Any]
+    first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     """A launch has one size and one job id: a rank of the next must not join the last."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0, **first)
     job.open(1, **second)
 
@@ -68,9 +69,9 @@ def test_another_world_or_job_is_another_attempt(
     assert job.attempt.world == second.get("world", 2)
 
 
-def test_a_new_attempt_closes_the_frames_of_the_last(cluster: Any) -> None:
+def test_a_new_attempt_closes_the_frames_of_the_last() -> None:
     """What was bad in them is told before they go, if the last one is over."""
-    job = cluster(world=2, names=("a",))
+    job = Cluster(world=2, names=("a",))
     job.open(0)
     job.declare(0)
     job.stats(0, 5, [NAN], loss=NAN)
@@ -81,9 +82,9 @@ def test_a_new_attempt_closes_the_frames_of_the_last(cluster: Any) -> None:
     assert (alert.attempt, alert.first_step, alert.origin.bad_loss) == (1, 5, True)
 
 
-def test_the_last_attempt_keeps_its_alerts_as_they_stood(cluster: Any) -> None:
+def test_the_last_attempt_keeps_its_alerts_as_they_stood() -> None:
     """They are in the run's list, and no longer in its health."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, [500.0])
     job.step(1, [500.0])
     job.step(2, [1e-9])  # makes a pending one
@@ -99,9 +100,9 @@ def test_the_last_attempt_keeps_its_alerts_as_they_stood(cluster: Any) -> None:
     assert job.health()["status"] == "healthy"
 
 
-def test_the_same_trouble_in_the_next_attempt_is_another_alert(cluster: Any) -> None:
+def test_the_same_trouble_in_the_next_attempt_is_another_alert() -> None:
     """The id has the attempt in it."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     (first,) = job.step(3, NAN)
     job.start()
     (second,) = job.step(3, NAN)
@@ -110,54 +111,48 @@ def test_the_same_trouble_in_the_next_attempt_is_another_alert(cluster: Any) -> 
     assert first.id != second.id
 
 
-def test_records_of_a_session_that_was_replaced_are_judged_in_their_own_attempt(
-    cluster: Any, make_stats: Any
-) -> None:
+def test_records_of_a_session_that_was_replaced_are_judged_in_their_own_attempt() -> None:
     """A process that outlives its successor's start does not disturb it."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     old = job.sessions[0]
     job.start()
     job.step(0, [1.0])
     stored = job.health()["records"]["stored"]
 
-    (alert,) = job.send(0, make_stats(1, [NAN]), session=old)
+    (alert,) = job.send(0, stats_of(1, [NAN]), session=old)
     assert (alert.attempt, alert.rule) == (1, "nonfinite")
     assert job.closed == [0]
     assert job.health()["first_bad"] is None
     assert job.health()["records"]["stored"] == stored + 1
 
 
-def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged(
-    cluster: Any, make_stats: Any
-) -> None:
+def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged() -> None:
     """It was taken for lost long before the next one began, and its window is gone."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     old = job.sessions[0]
     job.lose(0)
     job.wait(RETURN_NS / 1e9)
     job.start()
 
-    assert job.send(0, make_stats(1, [NAN]), session=old) == []
+    assert job.send(0, stats_of(1, [NAN]), session=old) == []
     assert job.state.runs["gpt"].attempts[0].counts.num_late == 1
 
 
-def test_the_time_in_which_the_aggregator_was_away_ends_no_attempt(
-    cluster: Any, make_stats: Any
-) -> None:
+def test_the_time_in_which_the_aggregator_was_away_ends_no_attempt() -> None:
     """Nobody could come back then: it was down, or somebody set the clock forward."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     old = job.sessions[0]
     job.lose(0)
     job.resume(after=2 * RETURN_NS / 1e9)
     job.start()
 
-    (alert,) = job.send(0, make_stats(1, [NAN]), session=old)
+    (alert,) = job.send(0, stats_of(1, [NAN]), session=old)
     assert (alert.attempt, alert.rule) == (1, "nonfinite")
 
 
-def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
+def test_attempts_that_are_over_hold_no_arrays() -> None:
     """A job that restarts a thousand times must not keep a thousand windows and last frames."""
-    job = cluster(world=2, names=[f"l{i}" for i in range(200)]).start()
+    job = Cluster(world=2, names=[f"l{i}" for i in range(200)]).start()
     for step in range(40):
         job.step(step)
     for rank in range(2):
@@ -175,9 +170,9 @@ def test_attempts_that_are_over_hold_no_arrays(cluster: Any) -> None:
     assert all(not session.manifests for session in first.sessions.values())
 
 
-def test_a_session_lost_and_back_is_the_same_session(cluster: Any) -> None:
+def test_a_session_lost_and_back_is_the_same_session() -> None:
     """It goes on in its attempt with what it declared."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     states = []
     for change in (job.lose, job.back):
         change(1)
@@ -192,11 +187,9 @@ def test_a_session_lost_and_back_is_the_same_session(cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("reason", "state"), [("closed", RankState.ENDED), ("exception", RankState.FAILED)]
 )
-def test_a_rank_that_said_bye_has_ended_or_failed(
-    cluster: Any, reason: str, state: RankState
-) -> None:
+def test_a_rank_that_said_bye_has_ended_or_failed(reason: str, state: RankState) -> None:
     """With its reason."""
-    job = cluster().start()
+    job = Cluster().start()
     job.bye(0, reason)
     session = job.attempt.sessions[0]
 
@@ -206,13 +199,11 @@ def test_a_rank_that_said_bye_has_ended_or_failed(
 @pytest.mark.parametrize(
     "changes", [{"manifest_id": 9}, {"l2": [1.0, 2.0]}, {"l2": []}], ids=["id", "short", "empty"]
 )
-def test_records_that_do_not_fit_their_manifest_are_unresolved(
-    cluster: Any, make_stats: Any, changes: dict[str, Any]
-) -> None:
+def test_records_that_do_not_fit_their_manifest_are_unresolved(changes: dict[str, Any]) -> None:
     """They are stored and counted, and make no frame."""
-    job = cluster(names=("a", "b", "c")).start()
+    job = Cluster(names=("a", "b", "c")).start()
 
-    job.send(0, make_stats(0, **{"l2": [1.0] * 3} | changes))
+    job.send(0, stats_of(0, **{"l2": [1.0] * 3} | changes))
 
     assert job.closed == []
     health = job.health()
@@ -222,12 +213,10 @@ def test_records_that_do_not_fit_their_manifest_are_unresolved(
 
 
 @pytest.mark.parametrize("names", [("a",), ()], ids=["a layer", "no layer"])
-def test_a_record_without_norms_is_unresolved(
-    cluster: Any, make_stats: Any, names: tuple[str, ...]
-) -> None:
+def test_a_record_without_norms_is_unresolved(names: tuple[str, ...]) -> None:
     """`l2` is the one column that the rules cannot do without; of no layers it is empty."""
-    job = cluster(names=names).start()
-    stats = make_stats(0, [1.0] * len(names), linf=[1.0] * len(names))
+    job = Cluster(names=names).start()
+    stats = stats_of(0, [1.0] * len(names), linf=[1.0] * len(names))
     columns = {"linf": stats.columns["linf"]}
 
     job.send(0, type(stats)(manifest_id=1, step=0, columns=columns))
@@ -235,29 +224,29 @@ def test_a_record_without_norms_is_unresolved(
     assert job.health()["records"]["unresolved"] == 1
 
 
-def test_numbers_of_every_dtype_are_read(cluster: Any, make_stats: Any) -> None:
+def test_numbers_of_every_dtype_are_read() -> None:
     """A client may send norms in 4 or 8 bytes, floating or not."""
-    job = cluster(names=("a", "b")).start()
-    stats = make_stats(0, [1.0, 2.0])
+    job = Cluster(names=("a", "b")).start()
+    stats = stats_of(0, [1.0, 2.0])
     for step, code in enumerate(("<f4", "<f8", "<u4", "<u8")):
         column = type(stats.columns["l2"]).pack(code, [1, 2])
         job.send(0, type(stats)(manifest_id=1, step=step, columns={"l2": column}))
         assert job.frame.l2_max.tolist() == [1.0, 2.0]
 
 
-def test_any_bits_are_a_number(cluster: Any, make_stats: Any) -> None:
+def test_any_bits_are_a_number() -> None:
     """A signalling NaN, which a conversion would warn of, is a NaN like any other."""
-    job = cluster(names=("a",)).start()
-    stats = make_stats(0, [1.0])
+    job = Cluster(names=("a",)).start()
+    stats = stats_of(0, [1.0])
     column = type(stats.columns["l2"])("<f4", b"\x01\x00\x80\x7f")
     job.send(0, type(stats)(manifest_id=1, step=0, columns={"l2": column}))
 
     assert job.frame.nonfinite.tolist() == [True]
 
 
-def test_a_gap_is_counted_for_its_rank_and_its_run(cluster: Any) -> None:
+def test_a_gap_is_counted_for_its_rank_and_its_run() -> None:
     """Over all attempts for the run; for the rank in its session."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.gap(1, 7)
     job.start()
     job.gap(0, 2)
@@ -268,11 +257,11 @@ def test_a_gap_is_counted_for_its_rank_and_its_run(cluster: Any) -> None:
     assert job.state.sessions[job.sessions[0]].acked == 3
 
 
-def test_runs_do_not_touch_each_other(cluster: Any) -> None:
+def test_runs_do_not_touch_each_other() -> None:
     """Two jobs into one state: each has its own frames and alerts."""
     state = State()
-    one = cluster(names=("a",), run="one", state=state).start()
-    two = cluster(names=("a",), run="two", state=state).start()
+    one = Cluster(names=("a",), run="one", state=state).start()
+    two = Cluster(names=("a",), run="two", state=state).start()
     one.step(0, NAN)
     two.step(0, 1.0)
 
@@ -281,9 +270,9 @@ def test_runs_do_not_touch_each_other(cluster: Any) -> None:
     assert [a.run for a in one.alerts + two.alerts] == ["one"]
 
 
-def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
+def test_events_are_counted_by_name_within_a_bound() -> None:
     """Names a client makes up without end are counted together."""
-    job = cluster().start()
+    job = Cluster().start()
     for i in range(MAX_EVENT_NAMES + 5):
         job.event(0, f"e{i}")
     job.event(0, "e0")
@@ -292,9 +281,9 @@ def test_events_are_counted_by_name_within_a_bound(cluster: Any) -> None:
     assert (counts["e0"], counts["other"], len(counts)) == (2, 5, MAX_EVENT_NAMES + 1)
 
 
-def test_skipped_steps_are_counted_once(cluster: Any) -> None:
+def test_skipped_steps_are_counted_once() -> None:
     """Each rank tells of each of its optimizers; the step was skipped all the same once."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     for step in (3, 3, 7):
         for rank in (0, 1):
             job.event(rank, "skipped_step", step)
@@ -306,10 +295,10 @@ def test_skipped_steps_are_counted_once(cluster: Any) -> None:
     assert view.events["skipped_step"] == 7
 
 
-def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_an_attempt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that would go beyond is not taken in; its records are unresolved, others fine."""
     monkeypatch.setattr(layers, "MAX_LAYERS", 5)
-    job = cluster(names=("a", "b", "c")).start()
+    job = Cluster(names=("a", "b", "c")).start()
     job.declare(0, ["d", "e", "f"], manifest_id=2)
     job.stats(0, 0, [1.0] * 3, manifest_id=2)
     job.stats(0, 1, [1.0] * 3, manifest_id=1)
@@ -319,10 +308,10 @@ def test_layers_of_an_attempt_are_bounded(cluster: Any, monkeypatch: pytest.Monk
     assert job.health()["records"]["unresolved"] == 2
 
 
-def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are dropped: a model that changes its layers all the time is followed still."""
     monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for number in range(2, 50):
         job.declare(0, ["a"], manifest_id=number)
     manifests = job.attempt.sessions[0].manifests
@@ -332,12 +321,10 @@ def test_manifests_of_a_session_are_bounded(cluster: Any, monkeypatch: pytest.Mo
     assert job.closed == [0]
 
 
-def test_manifests_of_shards_count_for_what_they_hold(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manifests_of_shards_count_for_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which shard of each layer a rank has takes memory, too."""
     monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
-    job = cluster(names=("a", "b"), world=2).start()
+    job = Cluster(names=("a", "b"), world=2).start()
     for number in range(2, 50):
         job.declare(0, manifest_id=number)
         job.declare(1, manifest_id=number, shards=("0/2", "0/2"))
@@ -413,9 +400,9 @@ def facts(state: State) -> Any:
 @pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: list[Any]) -> None:
+def test_the_same_log_gives_the_same_state_and_alerts(actions: list[Any]) -> None:
     """Read again after a restart, it tells the same alerts and shows the same to readers."""
-    job = cluster(world=3, names=("a", "b")).start()
+    job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
 
     again, told = State(), []
@@ -431,9 +418,9 @@ def test_the_same_log_gives_the_same_state_and_alerts(cluster: Any, actions: lis
 @pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -> None:
+def test_no_alert_is_told_twice_in_one_state(actions: list[Any]) -> None:
     """The store holds each (id, change) once; a second would be lost in silence."""
-    job = cluster(world=3, names=("a", "b")).start()
+    job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
     told = [(a.id, a.change) for a in job.alerts]
 
@@ -447,9 +434,9 @@ def test_no_alert_is_told_twice_in_one_state(cluster: Any, actions: list[Any]) -
 @pytest.mark.slow
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_record_is_accounted_for(cluster: Any, actions: list[Any]) -> None:
+def test_every_record_is_accounted_for(actions: list[Any]) -> None:
     """Per rank: what its log has is stored, lost is what its gaps say, all else never was."""
-    job = cluster(world=3, names=("a", "b")).start()
+    job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
     run = job.state.runs["gpt"]
 

@@ -22,6 +22,7 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster
 
 NAN = math.nan
 
@@ -150,14 +151,13 @@ class Story:
         return [one, two, one][: len(self.names[rank])]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_restored_at_every_place_the_future_is_the_same(
-    cluster: Any, deeds: list[Any], steps: int
-) -> None:
+def test_restored_at_every_place_the_future_is_the_same(deeds: list[Any], steps: int) -> None:
     """What readers see, and each alert with its id, at each entry after the place."""
-    story = Story(cluster, window_steps=steps)
+    story = Story(Cluster, window_steps=steps)
     for deed in deeds:
         story.do(*deed)
     entries = story.job.entries
@@ -178,9 +178,9 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return True
 
 
-def test_a_saved_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> None:
+def test_a_saved_state_is_not_changed_by_the_one_it_came_from() -> None:
     """It may be written while the other goes on."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0, 500.0)
     other = restored(job.state)
     before = copy.deepcopy(story_of(other))
@@ -189,9 +189,9 @@ def test_a_saved_state_is_not_changed_by_the_one_it_came_from(cluster: Any) -> N
     assert story_of(other) == before != story_of(job.state)
 
 
-def test_ranks_of_one_layout_share_it_afterwards(cluster: Any) -> None:
+def test_ranks_of_one_layout_share_it_afterwards() -> None:
     """Records are told to be alike by it."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     state = restored(job.state)
     layouts = [own.manifests[1].layout for own in state.runs["gpt"].current.sessions.values()]
 
@@ -199,9 +199,9 @@ def test_ranks_of_one_layout_share_it_afterwards(cluster: Any) -> None:
     assert state.runs["gpt"].current.layers.share(Layout(layouts[0].index)) is layouts[0]
 
 
-def test_pieces_of_layers_come_back(cluster: Any) -> None:
+def test_pieces_of_layers_come_back() -> None:
     """A sharded step is put together from records before and after."""
-    job = cluster(world=2, names=("a",))
+    job = Cluster(world=2, names=("a",))
     for rank in range(2):
         job.open(rank)
         job.declare(rank, shards=(f"Shard(0) {rank}/2",))
@@ -216,9 +216,9 @@ def test_pieces_of_layers_come_back(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63, 1 << 70])
-def test_numbers_beyond_msgpack_come_back(cluster: Any, number: int) -> None:
+def test_numbers_beyond_msgpack_come_back(number: int) -> None:
     """A sum of what hostile clients claim to have lost, and the size of their layers."""
-    job = cluster().start()
+    job = Cluster().start()
     job.state.runs["gpt"].num_lost = number
     job.attempt.sessions[0].num_lost = number
     job.attempt.layers.numel[0] = 1 << 64
@@ -237,9 +237,9 @@ def full_window(cluster: Any, frames: int, steps: int = 20) -> Any:
 
 
 @pytest.mark.parametrize("frames", [0, 1, 7, 8, 9, 19, 20, 21, 47])
-def test_only_chunks_with_new_frames_are_written(cluster: Any, frames: int) -> None:
+def test_only_chunks_with_new_frames_are_written(frames: int) -> None:
     """One frame more is one chunk more to write."""
-    window = full_window(cluster, frames)
+    window = full_window(Cluster, frames)
     assert window.changed(frames) == []
     if frames:
         assert window.changed(frames - 1) == [(frames - 1) % 20 // CHUNK_ROWS]
@@ -248,16 +248,14 @@ def test_only_chunks_with_new_frames_are_written(cluster: Any, frames: int) -> N
 
 @pytest.mark.parametrize("more", [0, 1, 5, 12, 19, 20, 33])
 @pytest.mark.parametrize("frames", [3, 8, 20, 27])
-def test_chunks_that_are_filled_late_leave_newer_frames_alone(
-    cluster: Any, frames: int, more: int
-) -> None:
+def test_chunks_that_are_filled_late_leave_newer_frames_alone(frames: int, more: int) -> None:
     """Frames come while the older ones are still being read."""
-    old = full_window(cluster, frames)
+    old = full_window(Cluster, frames)
     rows = rows_of(old)
     window = Window.from_state_dict(
         through_bytes(old.state_dict()), [(n, steps) for n, steps, _ in rows]
     )
-    job = cluster(names=("a", "b"), window_steps=20).start()
+    job = Cluster(names=("a", "b"), window_steps=20).start()
     job.attempt.closed.window = window
     job.attempt.closed.note_layers()
     for step in range(frames, frames + more):
@@ -271,20 +269,18 @@ def test_chunks_that_are_filled_late_leave_newer_frames_alone(
 
 
 @pytest.mark.parametrize(("frames", "steps"), [(5, 40), (47, 40), (47, 8), (20, 12)])
-def test_a_window_of_another_size_keeps_the_newest_frames(
-    cluster: Any, frames: int, steps: int
-) -> None:
+def test_a_window_of_another_size_keeps_the_newest_frames(frames: int, steps: int) -> None:
     """As many as it had and has room for, and goes on after them."""
-    window = full_window(cluster, frames).resized(steps)
+    window = full_window(Cluster, frames).resized(steps)
     expected = [(step, step + 1.0) for step in range(frames)][-min(steps, 20) :]
 
     assert list(window.before(0, 99)) == expected
     assert len(window) == len(expected)
 
 
-def test_a_window_with_a_chunk_missing_is_refused(cluster: Any) -> None:
+def test_a_window_with_a_chunk_missing_is_refused() -> None:
     """It would show frames that never were."""
-    old = full_window(cluster, 20)
+    old = full_window(Cluster, 20)
     rows = [(number, steps) for number, steps, _ in rows_of(old)]
 
     with pytest.raises(ValueError, match=r"chunks .* of a window of 20 frames"):

@@ -13,7 +13,7 @@ from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_wire import Envelope
-from tests.server.core.conftest import Cluster, stats_of
+from tests.support.core import Cluster, stats_of
 from tests.support.waiting import wait_until
 
 KIB = 1 << 10

@@ -12,6 +12,7 @@ from gradwatch_server.core.entries import Beats, Resumed
 from gradwatch_server.engine import housekeeping
 from gradwatch_wire import Beat, Bye
 from gradwatch_wire.health import RankState
+from tests.support.waiting import wait_until
 
 NAN = float("nan")
 
@@ -21,7 +22,7 @@ def bodies(running: Any, kind: type) -> list[Any]:
 
 
 def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
-    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those that send nothing else, every few seconds, in one entry; the alert follows."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 0.0)
@@ -41,7 +42,7 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
 
 
 def test_an_old_beat_is_no_sign_of_life(
-    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank that says it lives and is stopped then did not live when that came into the log."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
@@ -93,9 +94,7 @@ def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
-def test_a_start_is_noted_if_a_lost_rank_may_return(
-    start: Any, peers: Any, wait_until: Any, ends: bool
-) -> None:
+def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends: bool) -> None:
     """It could not while nobody listened; one that ended is not waited for."""
     running = start(session_timeout_s=0.5)
     peer = peers(running.endpoint).attach()

@@ -12,6 +12,7 @@ from gradwatch_server.engine.commands import CommandError
 from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Bye, Manifest, Stats
+from tests.support.waiting import wait_until
 
 
 def stats_in_log(running: Any, session: bytes) -> int:
@@ -23,9 +24,7 @@ def stats_in_log(running: Any, session: bytes) -> int:
 
 
 @pytest.mark.slow
-def test_all_of_a_deleted_run_goes_and_nothing_else(
-    start: Any, peers: Any, wait_until: Any
-) -> None:
+def test_all_of_a_deleted_run_goes_and_nothing_else(start: Any, peers: Any) -> None:
     """Records, curves and alert events; what another run has stays as it was."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.1))
     kept = peers(running.endpoint, run="kept").attach()

@@ -10,6 +10,7 @@ import pytest
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.engine.run_log import RUN_LINES
 from gradwatch_wire import Bye
+from tests.support.waiting import wait_until
 
 LOGGER = "gradwatch_server.engine.run_log"
 
@@ -22,7 +23,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
-    start: Any, peers: Any, lines: Any, wait_until: Any
+    start: Any, peers: Any, lines: Any
 ) -> None:
     running = start()
     ranks = [
@@ -45,7 +46,7 @@ def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
 
 
 def test_a_rank_that_crashes_is_a_warning(
-    start: Any, peers: Any, lines: Any, wait_until: Any, caplog: pytest.LogCaptureFixture
+    start: Any, peers: Any, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
@@ -62,7 +63,7 @@ def test_a_rank_that_crashes_is_a_warning(
 
 
 def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
-    start: Any, peers: Any, lines: Any, wait_until: Any
+    start: Any, peers: Any, lines: Any
 ) -> None:
     running = start(session_timeout_s=0.3)
     peer = peers(running.endpoint).attach()

@@ -146,6 +146,7 @@ def check(found: Buckets, width: int, first: int, last: int) -> None:
             assert mean[place] == pytest.approx(sum(finite) / len(finite), rel=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 16, 64, 256, 1024])
 def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
@@ -353,6 +354,7 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, pee
         assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 16, 256])
 def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> None:

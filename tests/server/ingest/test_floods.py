@@ -23,6 +23,7 @@ def connection(service: Any) -> Iterator[socket.socket]:
         yield own
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     service: Any, connection: socket.socket, peers: Any

@@ -9,7 +9,7 @@ import pytest
 
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.notify.standing import AFTER_END_S, Standing
-from tests.server.core.conftest import SECOND, Cluster
+from tests.support.core import SECOND, Cluster
 
 
 class Run:

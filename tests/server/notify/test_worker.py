@@ -25,8 +25,8 @@ from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import NewAlertEvent
-from tests.server.core.conftest import Cluster
 from tests.server.notify.alerts import event
+from tests.support.core import Cluster
 from tests.support.receiver import Receiver
 from tests.support.waiting import wait_until
 

@@ -481,6 +481,7 @@ RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
 """Norms of which a drift is told, with what they were hundreds of frames before."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
 def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) -> None:
@@ -611,6 +612,7 @@ def dumped(store: SQLiteStore) -> Any:
     return {table: sorted(store.db.rows(f"SELECT * FROM {table}")) for table in TABLES}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -670,6 +672,7 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
     again.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_work_survives_a_full_disk_and_tells_it_once(
     begin: Any, caplog: pytest.LogCaptureFixture
@@ -738,6 +741,7 @@ WRITER = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
     """Twelve times, at any moment: what was committed is there, and the state is the log's."""

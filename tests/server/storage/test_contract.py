@@ -39,6 +39,7 @@ from gradwatch_server.storage.store import (
 )
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, encode
 from gradwatch_wire.limits import MAX_SEQ, MAX_STEP
+from tests.support.records import stats_of
 
 SESSION, OTHER = bytes(range(16)), bytes(16)
 HELLO = Hello(run="gpt", rank=1, world=2, host="node", pid=7, versions={"torch": "2"}, job="9/0")
@@ -109,9 +110,9 @@ def contents(store: Store) -> Any:
 # The log.
 
 
-def test_every_kind_of_entry_is_read_back_as_it_was(store: Store, make_stats: Any) -> None:
+def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
     """With its time, in the order in which it was written."""
-    stats = make_stats(MAX_STEP, [5e-324, -0.0], loss=1e308)
+    stats = stats_of(MAX_STEP, [5e-324, -0.0], loss=1e308)
     lines = [
         Line(Entry(1 << 62, Opened(SESSION, HELLO))),
         *(received(record, seq) for seq, record in enumerate([*RECORDS, stats], 1)),
@@ -174,12 +175,12 @@ def test_places_that_a_checkpoint_stands_for_are_not_given_again(place: Any) -> 
     store.close()
 
 
-def test_trimming_keeps_what_the_rest_is_read_with(store: Store, make_stats: Any) -> None:
+def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
     """HELLO, manifest, rules, budgets and silences stay, and all that is outside the range."""
     rules = [Line(Entry(0, RulesSet({}))), Line(Entry(0, BudgetsSet({})))]
     silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
     silences = [Line(Entry(0, body)) for body in (SilenceAdded(silence), SilenceRemoved("5f"))]
-    stats = [received(make_stats(step, [1.0]), step + 2) for step in range(6)]
+    stats = [received(stats_of(step, [1.0]), step + 2) for step in range(6)]
     store.log.append([opened(), received(MANIFEST), *rules, *silences, *stats])
     store.log.trim(0, 9)
     assert offsets(store) == [1, 2, 3, 4, 5, 6, 10, 11, 12]
@@ -188,9 +189,9 @@ def test_trimming_keeps_what_the_rest_is_read_with(store: Store, make_stats: Any
     assert offsets(store) == [1, 2, 3, 4, 5, 6, 10, 12]
 
 
-def test_sizes_are_those_of_a_range(store: Store, make_stats: Any) -> None:
+def test_sizes_are_those_of_a_range(store: Store) -> None:
     """With time and place, oldest first, no more than asked for."""
-    stats = [received(make_stats(step, [1.0] * 1_000), step + 1) for step in range(6)]
+    stats = [received(stats_of(step, [1.0] * 1_000), step + 1) for step in range(6)]
     store.log.append(stats)
     sizes = list(store.log.sizes(1, 5, 3))
 
@@ -210,10 +211,10 @@ def test_sessions_that_left_memory_are_trimmed(store: Store) -> None:
     assert offsets(store) == [3, 4, 5]
 
 
-def test_space_is_counted(store: Store, make_stats: Any) -> None:
+def test_space_is_counted(store: Store) -> None:
     """What is trimmed takes none, whether or not it was given back."""
     before = store.used_bytes()
-    stats = [received(make_stats(step, [1.0] * 1_000), step + 1) for step in range(200)]
+    stats = [received(stats_of(step, [1.0] * 1_000), step + 1) for step in range(200)]
     store.log.append(stats)
     full = store.used_bytes()
     store.log.trim(0, 200)
@@ -428,14 +429,14 @@ def test_what_was_committed_survives_a_kill(place: Any) -> None:
 # Full disks.
 
 
-def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store, make_stats: Any) -> None:
+def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store) -> None:
     """Whatever is written; it says what is wrong, and goes on once there is room."""
     store.log.append([opened()])
     store.alert_events.add([event("a")])
     store.state.save({"position": b"1"}, [run_save("x")])
     before = contents(store)
     large = bytes(300_000)
-    lines = [received(make_stats(step, [1.0] * 4_000), step + 1) for step in range(20)]
+    lines = [received(stats_of(step, [1.0] * 4_000), step + 1) for step in range(20)]
     events = [NewAlertEvent(f"b{i}", "firing", "gpt", f'"{"x" * 90_000}"') for i in range(9)]
     writes: list[Callable[[], object]] = [
         lambda: store.log.append(lines),
@@ -459,11 +460,11 @@ def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store, make_st
 # Damage.
 
 
-def test_damage_costs_what_cannot_be_read(place: Any, make_stats: Any) -> None:
+def test_damage_costs_what_cannot_be_read(place: Any) -> None:
     """S43: all else is there, what is missing is told, and no place is given again."""
     store = place.open()
     assert store.find_loss() is None
-    store.log.append([received(make_stats(step, [1.0] * 500), step + 1) for step in range(200)])
+    store.log.append([received(stats_of(step, [1.0] * 500), step + 1) for step in range(200)])
     store.check()
     before = dict(store.log.entries())
     place.damage(store)

@@ -24,13 +24,14 @@ from gradwatch_server.storage.encoding import (
 )
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import SEQUENCED, Bye, Envelope, Hello, decode_record, encode
+from tests.support.records import stats_of
 
 SESSION = bytes(range(16))
 
 
-def test_a_record_is_kept_byte_by_byte(make_stats: Any) -> None:
+def test_a_record_is_kept_byte_by_byte() -> None:
     """NaN payloads, and keys of a newer version, survive although this one cannot name them."""
-    stats = make_stats(1, [float("nan"), float("-inf")])
+    stats = stats_of(1, [float("nan"), float("-inf")])
     fields = msgpack.unpackb(encode(Envelope(session=SESSION, seq=1, low=1, record=stats))[1])
     fields[5]["of a newer version"] = [1, 2]
     raw = msgpack.packb(fields)

@@ -20,6 +20,8 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
 from gradwatch_server.storage.usage import Usage, decode_usage, encode_usage
 from gradwatch_wire import Column, Envelope, Hello, Kind, Manifest, Record, encode
+from tests.support.records import stats_of
+from tests.support.waiting import wait_until
 
 SECOND = 1_000_000_000
 SESSION = bytes(range(16))
@@ -70,9 +72,9 @@ def kept(store: SQLiteStore) -> list[int]:
     return [offset for (offset,) in store.db.execute("SELECT log_offset FROM log")]
 
 
-def test_old_records_go_and_what_they_need_stays(store: SQLiteStore, make_stats: Any) -> None:
+def test_old_records_go_and_what_they_need_stays(store: SQLiteStore) -> None:
     """HELLO and manifest stay, without which the newer ones could not be read."""
-    fill(store, make_stats, 100)
+    fill(store, stats_of, 100)
     trim(store, 150 * SECOND, 102, log_max_age_s=60.0)
 
     assert kept(store) == [1, 2, *range(93, 103)]
@@ -83,9 +85,9 @@ def test_old_records_go_and_what_they_need_stays(store: SQLiteStore, make_stats:
 
 
 @pytest.mark.parametrize("below", [0, 1, 2, 40])
-def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, make_stats: Any, below: int) -> None:
+def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, below: int) -> None:
     """However old it is and however much: only the log has it."""
-    fill(store, make_stats, 60)
+    fill(store, stats_of, 60)
     trim(store, 10**9 * SECOND, below, log_max_age_s=1.0, log_max_bytes=1)
 
     assert kept(store) == [1, 2, *range(max(3, below + 1), 63)]
@@ -93,12 +95,12 @@ def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, make_stats: Any, 
 
 @pytest.mark.slow
 def test_too_much_goes_oldest_first_until_it_fits(
-    store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In slices, so that no batch waits long; the size is that of the file."""
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
     monkeypatch.setattr(database, "FREE_SLACK_BYTES", 1 << 20)
-    fill(store, make_stats, 1_500, layers=1_000)  # 12 MB
+    fill(store, stats_of, 1_500, layers=1_000)  # 12 MB
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = Path(store.name).stat().st_size
     slices = trim(store, 0, store.log.last_offset, log_max_bytes=5_000_000)
@@ -113,9 +115,9 @@ def test_too_much_goes_oldest_first_until_it_fits(
     assert store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore, make_stats: Any) -> None:
+def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore) -> None:
     """A log at its limit takes in as much as goes, and the file need not move."""
-    fill(store, make_stats, 500, layers=1_000)
+    fill(store, stats_of, 500, layers=1_000)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = Path(store.name).stat().st_size
     trim(store, 10**6 * SECOND, store.log.last_offset, log_max_age_s=1.0)
@@ -146,9 +148,9 @@ def test_alert_events_stay_longest(store: SQLiteStore) -> None:
     assert store.alert_events.add([NewAlertEvent("b", "firing", "gpt", "{}")]) == 10
 
 
-def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore, make_stats: Any) -> None:
+def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore) -> None:
     """Of those that left memory, and only as far as the log is trimmed."""
-    fill(store, make_stats, 10)
+    fill(store, stats_of, 10)
     other = bytes(16)
     store.log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
     retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
@@ -160,9 +162,9 @@ def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore, make_stats
     assert kept(store) == [13]
 
 
-def test_a_full_disk_while_trimming_changes_nothing(store: SQLiteStore, make_stats: Any) -> None:
+def test_a_full_disk_while_trimming_changes_nothing(store: SQLiteStore) -> None:
     """The slice is done later."""
-    fill(store, make_stats, 50)
+    fill(store, stats_of, 50)
     before = kept(store)
     retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
     store.db.execute("PRAGMA query_only=1")
@@ -196,16 +198,14 @@ def records_of(store: SQLiteStore) -> Counter[bytes]:
 
 
 @pytest.mark.slow
-def test_a_noisy_run_pays_for_itself(
-    store: SQLiteStore, make_stats: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_noisy_run_pays_for_itself(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """S25: the records of the run that has most go, its oldest first; quiet runs keep theirs,
     although they are the oldest of all; over a restart, too."""
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
     state = state_with(store, noisy=NOISY, quiet=QUIET, third=THIRD)
 
     def send(session: bytes, first: int, count: int, layers: int) -> None:
-        records = [make_stats(step, [1.0] * layers) for step in range(first, first + count)]
+        records = [stats_of(step, [1.0] * layers) for step in range(first, first + count)]
         store.log.append(
             [
                 line(own, first + number, first + number, session)
@@ -231,11 +231,11 @@ def test_a_noisy_run_pays_for_itself(
     assert store.used_bytes() < 5_500_000
 
 
-def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore, make_stats: Any) -> None:
+def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore) -> None:
     """The oldest of each."""
     state = state_with(store, noisy=NOISY, quiet=QUIET)
     for step in range(400):
-        lines = [line(make_stats(step, [1.0] * 1_000), step, step, own) for own in (NOISY, QUIET)]
+        lines = [line(stats_of(step, [1.0] * 1_000), step, step, own) for own in (NOISY, QUIET)]
         store.log.append(lines)
     trim(store, 0, store.log.last_offset, state, log_max_bytes=3_000_000)
 
@@ -244,10 +244,10 @@ def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore, make_stats:
     assert abs(kept[NOISY] - kept[QUIET]) <= 2
 
 
-def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore, make_stats: Any) -> None:
+def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore) -> None:
     """Records of runs that were forgotten since they were counted."""
     state = state_with(store, noisy=NOISY)
-    store.log.append([line(make_stats(n, [1.0] * 1_000), n, n, NOISY) for n in range(700)])
+    store.log.append([line(stats_of(n, [1.0] * 1_000), n, n, NOISY) for n in range(700)])
     trim(store, 0, store.log.last_offset, state, log_max_bytes=5_000_000)
     before = records_of(store)[NOISY]
     assert 300 < before < 650
@@ -273,10 +273,10 @@ def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) ->
 
 
 @pytest.mark.slow
-def test_alert_events_have_a_size_of_their_own(store: SQLiteStore, make_stats: Any) -> None:
+def test_alert_events_have_a_size_of_their_own(store: SQLiteStore) -> None:
     """S25: those of the run that has most go, and no record for them."""
     state = state_with(store, noisy=NOISY, quiet=QUIET)
-    store.log.append([line(make_stats(n, [1.0] * 100), n, n, QUIET) for n in range(300)])
+    store.log.append([line(stats_of(n, [1.0] * 100), n, n, QUIET) for n in range(300)])
     quiet = [NewAlertEvent(f"q{n}", "firing", "quiet", "{}") for n in range(50)]
     store.alert_events.add(quiet)
     for number in range(30):
@@ -297,11 +297,11 @@ def test_alert_events_have_a_size_of_their_own(store: SQLiteStore, make_stats: A
 
 
 def test_records_that_were_stamped_in_the_future_go_with_their_neighbours(
-    store: SQLiteStore, make_stats: Any
+    store: SQLiteStore,
 ) -> None:
     """S48: a clock that was wrong for a while must not stop the trimming for good."""
     times = [1, 2, 4 * 10**9, 4 * 10**9, 3, 4 * 10**9, 400]
-    store.log.append([line(make_stats(n, [1.0]), n, at * SECOND) for n, at in enumerate(times)])
+    store.log.append([line(stats_of(n, [1.0]), n, at * SECOND) for n, at in enumerate(times)])
     trim(store, 420 * SECOND, 7, log_max_age_s=60.0)
 
     assert kept(store) == [6, 7]
@@ -365,7 +365,7 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
 
 @pytest.mark.slow
 def test_a_run_that_ended_long_ago_makes_room_for_another(
-    start: Any, peers: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves memory for good; its alert events stay, and its name may be used again."""
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)

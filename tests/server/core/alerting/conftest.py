@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks
-from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
-from gradwatch_server.core.alerting.memory import Memories
+from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import (
     FOR_STEPS,
     SEVERITY,
@@ -26,7 +23,6 @@ from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.window import Window
 from gradwatch_wire.health import Severity
 
 
@@ -75,17 +71,3 @@ def limit_alone() -> Iterator[None]:
         REGISTRY.remove(rule.name)
     for rule in whole:
         REGISTRY.add(rule)
-
-
-@pytest.fixture(scope="session")
-def context_of() -> Callable[..., Context]:
-    """Make the context of an attempt with these layers, or some: `context_of("a", "b")`."""
-
-    def make(*names: str) -> Context:
-        names = names or tuple("abcdefgh")
-        groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
-        memories = Memories()
-        memories.follow(Rules().root.items())
-        return Context("gpt", 1, names, groups, Window(), memories=memories)
-
-    return make

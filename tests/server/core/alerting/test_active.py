@@ -10,6 +10,7 @@ import pytest
 from gradwatch_server.core.alerting.active import MAX_KEPT
 from gradwatch_server.core.alerting.alert import MAX_NAMED_LAYERS, alert_id
 from gradwatch_wire.health import AlertState
+from tests.support.core import Cluster
 
 NAN = math.nan
 
@@ -20,9 +21,9 @@ def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:
     return [(str(a.rule), str(a.state), a.fired_step, a.resolved_step) for a in alerts]
 
 
-def test_a_pending_alert_is_shown_but_not_told(cluster: Any) -> None:
+def test_a_pending_alert_is_shown_but_not_told() -> None:
     """It is there with the step it began at, and then leaves no trace."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(exploding={"for_steps": 2})
     assert job.step(0, [101.0]) == []
 
@@ -34,9 +35,9 @@ def test_a_pending_alert_is_shown_but_not_told(cluster: Any) -> None:
     assert job.attempt.active_alerts.alerts() == ()
 
 
-def test_a_disabled_rule_says_nothing(cluster: Any) -> None:
+def test_a_disabled_rule_says_nothing() -> None:
     """Its layers are counted in /health all the same."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(exploding={"enabled": False})
     for step in range(4):
         job.step(step, [101.0])
@@ -45,9 +46,9 @@ def test_a_disabled_rule_says_nothing(cluster: Any) -> None:
     assert job.health()["layers"]["exploding"] == 1
 
 
-def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
+def test_rules_count_from_when_they_are_set() -> None:
     """A change of rules in the log holds for the steps after it."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, [1.0])
     job.rules(exploding={"limit": 10, "clear": 5, "for_steps": 1, "severity": "warning"})
 
@@ -56,9 +57,9 @@ def test_rules_count_from_when_they_are_set(cluster: Any) -> None:
     assert (alert.first_step, alert.severity, alert.origin.threshold) == (1, "warning", 10.0)
 
 
-def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
+def test_alternating_layers_do_not_undo_each_other() -> None:
     """With two optimizers that take turns, a step without the layer says nothing of it."""
-    job = cluster(names=("gen", "critic"))
+    job = Cluster(names=("gen", "critic"))
     job.rules(exploding={"for_steps": 2})
     job.open()
     job.declare(0, ["gen"], manifest_id=1)
@@ -75,9 +76,9 @@ def test_alternating_layers_do_not_undo_each_other(cluster: Any) -> None:
     assert told(job.alerts)[1:] == [("exploding", "resolved", 2, 8)]
 
 
-def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None:
+def test_a_layer_that_was_never_bad_does_not_hold_an_alert() -> None:
     """Hysteresis is for the layers that exploded, not for others that merely are large."""
-    job = cluster(names=("bad", "large")).start()
+    job = Cluster(names=("bad", "large")).start()
     job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0, 60.0])
     job.step(1, [500.0, 60.0])
@@ -88,9 +89,9 @@ def test_a_layer_that_was_never_bad_does_not_hold_an_alert(cluster: Any) -> None
     assert job.alerts[-1].layers == ("bad",)
 
 
-def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
+def test_layers_that_turn_bad_later_join_the_alert() -> None:
     """One alert, whose layers are the union, the origin's first; it tells of them."""
-    job = cluster(names=("a", "b", "c")).start()
+    job = Cluster(names=("a", "b", "c")).start()
     job.rules(exploding={"for_steps": 2})
     job.step(0, [1.0, 1.0, 500.0])
     job.step(1, [1.0, 900.0, 1.0])
@@ -102,9 +103,9 @@ def test_layers_that_turn_bad_later_join_the_alert(cluster: Any) -> None:
     assert (alert.origin.layer, alert.origin.step, alert.last_step) == ("c", 0, 2)
 
 
-def test_layers_that_appear_while_it_fires_join_it_too(cluster: Any) -> None:
+def test_layers_that_appear_while_it_fires_join_it_too() -> None:
     """A layer declared after the alert began has a place after all others."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(exploding={"for_steps": 2})
     job.step(0, [500.0])
     job.step(1, [500.0])
@@ -119,9 +120,9 @@ def test_layers_that_appear_while_it_fires_join_it_too(cluster: Any) -> None:
     assert told(job.alerts)[-1] == ("exploding", "resolved", 1, 5)
 
 
-def test_only_some_of_many_layers_are_named(cluster: Any) -> None:
+def test_only_some_of_many_layers_are_named() -> None:
     """The count says how many there are."""
-    job = cluster(names=[f"l{i}" for i in range(50)]).start()
+    job = Cluster(names=[f"l{i}" for i in range(50)]).start()
     (alert,) = job.step(0, NAN)
 
     assert alert.layers == ("l49", *(f"l{i}" for i in range(MAX_NAMED_LAYERS - 1)))
@@ -130,10 +131,10 @@ def test_only_some_of_many_layers_are_named(cluster: Any) -> None:
     assert "50 layers" in alert.message
 
 
-def test_each_group_has_its_own_alert(cluster: Any) -> None:
+def test_each_group_has_its_own_alert() -> None:
     """A rule fires once per group; layers of no group are in `all`."""
     groups = {"host": (0, 1), "seed": (2,)}
-    job = cluster(names=("a", "b", "c", "d"), groups=groups).start()
+    job = Cluster(names=("a", "b", "c", "d"), groups=groups).start()
 
     alerts = job.step(0, [1.0, NAN, NAN, NAN], loss=1.0)
 
@@ -142,9 +143,9 @@ def test_each_group_has_its_own_alert(cluster: Any) -> None:
     assert {a.group: a.origin.layer for a in alerts} == {"host": "b", "seed": "c", "all": "d"}
 
 
-def test_a_group_is_over_on_its_own(cluster: Any) -> None:
+def test_a_group_is_over_on_its_own() -> None:
     """Another group that stays bad does not keep it firing."""
-    job = cluster(names=("a", "b"), groups={"host": (0,), "seed": (1,)}).start()
+    job = Cluster(names=("a", "b"), groups={"host": (0,), "seed": (1,)}).start()
     job.step(0, NAN)
     for step in (1, 2, 3):
         job.step(step, [1.0, NAN])
@@ -152,18 +153,18 @@ def test_a_group_is_over_on_its_own(cluster: Any) -> None:
     assert [(a.group, str(a.state)) for a in job.alerts[2:]] == [("host", "resolved")]
 
 
-def test_a_group_named_all_hides_no_layer(cluster: Any) -> None:
+def test_a_group_named_all_hides_no_layer() -> None:
     """The user's group of that name and the layers of no group are one group then."""
-    job = cluster(names=("a", "b"), groups={"all": (0,)}).start()
+    job = Cluster(names=("a", "b"), groups={"all": (0,)}).start()
 
     (alert,) = job.step(0, NAN)
 
     assert (alert.group, alert.layers) == ("all", ("b", "a"))
 
 
-def test_more_groups_than_allowed_leave_no_layer_unwatched(cluster: Any) -> None:
+def test_more_groups_than_allowed_leave_no_layer_unwatched() -> None:
     """Layers of the groups that no longer fit are watched among all others."""
-    job = cluster(names=("a",), groups={f"g{i}": () for i in range(64)})
+    job = Cluster(names=("a",), groups={f"g{i}": () for i in range(64)})
     job.open()
     job.declare(0)
     job.declare(0, ["late"], manifest_id=2, groups={"one too many": (0,)})
@@ -173,9 +174,9 @@ def test_more_groups_than_allowed_leave_no_layer_unwatched(cluster: Any) -> None
     assert (alert.group, alert.layers) == ("all", ("late",))
 
 
-def test_several_rules_fire_side_by_side(cluster: Any) -> None:
+def test_several_rules_fire_side_by_side() -> None:
     """One layer explodes, one vanishes, one is NaN: three alerts."""
-    job = cluster(names=("a", "b", "c")).start()
+    job = Cluster(names=("a", "b", "c")).start()
     for step in range(3):
         job.step(step, [500.0, 0.0, NAN])
 
@@ -186,9 +187,9 @@ def test_several_rules_fire_side_by_side(cluster: Any) -> None:
     }
 
 
-def test_the_id_is_that_of_run_attempt_rule_group_and_first_step(cluster: Any) -> None:
+def test_the_id_is_that_of_run_attempt_rule_group_and_first_step() -> None:
     """Firing and resolved are one alert; what differs in any of the five is another."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(3, NAN)
     for step in (4, 5, 6):
         job.step(step)
@@ -205,9 +206,9 @@ def test_the_id_is_that_of_run_attempt_rule_group_and_first_step(cluster: Any) -
     assert len({alert_id(*key) for key in [base, *others]}) == 6
 
 
-def test_an_origin_shows_the_steps_before(cluster: Any) -> None:
+def test_an_origin_shows_the_steps_before() -> None:
     """The norms of the same layer in the five frames before, oldest first, without the bad one."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     for step in range(7):
         job.step(step, [1.0, float(step)])
 
@@ -217,9 +218,9 @@ def test_an_origin_shows_the_steps_before(cluster: Any) -> None:
     assert alert.to_dict()["origin"]["before"][0] == {"step": 2, "l2": 2.0}
 
 
-def test_an_origin_whose_layer_is_not_known_has_nothing_before(cluster: Any) -> None:
+def test_an_origin_whose_layer_is_not_known_has_nothing_before() -> None:
     """The norms of some other layer would be a guess."""
-    job = cluster(names=("a", "b"), order="registration").start()
+    job = Cluster(names=("a", "b"), order="registration").start()
     job.step(0)
     (alert,) = job.step(1, NAN)
 
@@ -231,18 +232,18 @@ def test_an_origin_whose_layer_is_not_known_has_nothing_before(cluster: Any) -> 
     )
 
 
-def test_an_origin_at_the_first_step_has_nothing_before(cluster: Any) -> None:
+def test_an_origin_at_the_first_step_has_nothing_before() -> None:
     """Also where the layer appears only then."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     (alert,) = job.step(0, NAN)
 
     assert alert.origin.before == ()
 
 
 @pytest.mark.slow
-def test_resolved_alerts_are_kept_newest_first_and_not_without_bound(cluster: Any) -> None:
+def test_resolved_alerts_are_kept_newest_first_and_not_without_bound() -> None:
     """Live ones come first; of the others the last 256 stay in memory."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(nonfinite={"clear_steps": 1})
     for step in range(0, 2 * (MAX_KEPT + 10), 2):
         job.step(step, NAN)

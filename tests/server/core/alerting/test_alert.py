@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgpack
 import pytest
 
 from gradwatch_server.core.alerting.alert import Alert, alert_id, isotime
 from gradwatch_server.core.printable import printable
+from tests.support.core import Cluster
 
 NAN = math.nan
 
@@ -19,9 +19,9 @@ def test_the_id_is_the_same_for_ever() -> None:
     assert alert_id("gpt2-small", 1, "nonfinite", "all", 412) == "3705bfb9e7b23eb6"
 
 
-def test_as_plain_data_it_has_a_readable_time(cluster: Any) -> None:
+def test_as_plain_data_it_has_a_readable_time() -> None:
     """Nanoseconds would lose digits in JSON readers; nested values are plain, too."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     (alert,) = job.step(0, NAN)
     plain = alert.to_dict()
 
@@ -32,9 +32,9 @@ def test_as_plain_data_it_has_a_readable_time(cluster: Any) -> None:
     assert (plain["rule"], plain["state"], plain["layers"]) == ("nonfinite", "firing", ("a",))
 
 
-def test_a_message_says_all_of_it_in_one_line(cluster: Any) -> None:
+def test_a_message_says_all_of_it_in_one_line() -> None:
     """What, where, when and on which rank; and when it was over."""
-    job = cluster(world=2, names=("h.0", "h.1")).start()
+    job = Cluster(world=2, names=("h.0", "h.1")).start()
     job.stats(0, 0, [1.0, NAN], loss=1.0, local_probe=1.0)
     (fired,) = job.stats(1, 0, [1.0, NAN], loss=1.0, local_probe=NAN)
     for step in (1, 2, 3):
@@ -52,19 +52,19 @@ def test_a_message_says_all_of_it_in_one_line(cluster: Any) -> None:
         (math.inf, "Inf in the gradient of a at step 0 on a rank that cannot be known"),
     ],
 )
-def test_a_message_names_value_and_limit(cluster: Any, norm: float, says: str) -> None:
+def test_a_message_names_value_and_limit(norm: float, says: str) -> None:
     """Numbers as they broke the rule; what is not known is said to be so."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     for step in range(3):
         job.step(step, [norm])
 
     assert job.alerts[0].message == says
 
 
-def test_a_name_from_the_wire_stays_inert_in_a_message(cluster: Any) -> None:
+def test_a_name_from_the_wire_stays_inert_in_a_message() -> None:
     """Escape sequences, line ends and direction marks are written out; the name itself is kept."""
     name = "a\x1b[2J\n\u202eb é"
-    job = cluster(names=(name,)).start()
+    job = Cluster(names=(name,)).start()
     (alert,) = job.step(0, NAN)
 
     assert alert.origin.layer == name
@@ -72,9 +72,9 @@ def test_a_name_from_the_wire_stays_inert_in_a_message(cluster: Any) -> None:
     assert printable("plain.0.weight") == "plain.0.weight"
 
 
-def test_an_alert_comes_back_as_it_was(cluster: Any) -> None:
+def test_an_alert_comes_back_as_it_was() -> None:
     """Through what a file gives back."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(0)
     (alert,) = job.step(1, NAN)
     plain = msgpack.unpackb(msgpack.packb(alert.state_dict()))

@@ -16,6 +16,7 @@ from gradwatch_server.core.entries import Acknowledged, BudgetsSet
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import AlertState, Severity
 from tests.server.core.test_state_dict import restored
+from tests.support.core import Cluster
 
 NAN = math.nan
 SECOND = 1_000_000_000
@@ -57,10 +58,11 @@ def test_all_at_once_then_one_a_second() -> None:
     assert (taken(Severity.INFO), budget.used(now_ns)) == (10, 150)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_log_without_budgets_has_no_bounds(cluster: Any) -> None:
+def test_a_log_without_budgets_has_no_bounds() -> None:
     """Nothing was limited when it was written."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     flap(job, 0, 300)
 
     assert Counter(told(job.alerts)) == {"firing": 300, "resolved": 300}
@@ -68,9 +70,9 @@ def test_a_log_without_budgets_has_no_bounds(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_alert_whose_event_waits_stays_as_it_is_and_counts(cluster: Any) -> None:
+def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
     """It fires on while it flaps, and its end says how often that was."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 50)
 
@@ -95,9 +97,9 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts(cluster: Any) -> N
 
 
 @pytest.mark.slow
-def test_one_that_fires_stays_so_until_its_end_can_be_told(cluster: Any) -> None:
+def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
     """What fired is not forgotten: it is resolved once, when there is room, and no sooner."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     step = flap(job, 0, 30)
 
@@ -114,9 +116,9 @@ def test_one_that_fires_stays_so_until_its_end_can_be_told(cluster: Any) -> None
     assert firing(job) == []
 
 
-def test_the_first_critical_one_of_a_rule_is_told_in_any_case(cluster: Any) -> None:
+def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
     """However much was told before: by others, too; the next one of it waits."""
-    job = cluster(names=("a", "b"), groups={"g": (0,), "h": (1,)}).start()
+    job = Cluster(names=("a", "b"), groups={"g": (0,), "h": (1,)}).start()
     job.rules(vanishing={"enabled": False}, dead_layer={"enabled": False})
     job.put(BudgetsSet(SMALL))
     # Once in a group, then as often as it likes in the other one.
@@ -129,9 +131,9 @@ def test_the_first_critical_one_of_a_rule_is_told_in_any_case(cluster: Any) -> N
     assert (failed.rule, failed.severity, failed.change) == ("run_failed", "critical", "firing")
 
 
-def test_what_matters_less_leaves_room_for_what_matters_more(cluster: Any) -> None:
+def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
     """An info that flaps cannot keep a warning from being told."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.rules(
         nonfinite={"severity": "info", "layers": ["a"]},
         exploding={"layers": ["b"], "for_steps": 1},
@@ -147,18 +149,18 @@ def test_what_matters_less_leaves_room_for_what_matters_more(cluster: Any) -> No
     assert (fired.rule, fired.severity) == ("exploding", "warning")
 
 
-def test_other_runs_have_budgets_of_their_own(cluster: Any) -> None:
+def test_other_runs_have_budgets_of_their_own() -> None:
     """And all attempts of one run have one together."""
-    one = cluster(names=("a",)).start()
+    one = Cluster(names=("a",)).start()
     one.put(BudgetsSet(SMALL))
     flap(one, 0, 20)
-    other = cluster(names=("a",), run="other", state=one.state)
+    other = Cluster(names=("a",), run="other", state=one.state)
     other.now_ns = one.now_ns
     other.start()
     flap(other, 0, 3)
     assert told(other.alerts) == ["firing", "resolved"] * 3
 
-    again = cluster(names=("a",), state=one.state)
+    again = Cluster(names=("a",), state=one.state)
     again.now_ns = one.now_ns
     again.start(job="another")
     flap(again, 0, 3)
@@ -167,9 +169,9 @@ def test_other_runs_have_budgets_of_their_own(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_people_are_answered(cluster: Any) -> None:
+def test_people_are_answered() -> None:
     """That somebody knows of it, and that a rule is off, comes once and at once."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     step = flap(job, 0, 30)
     (alert,) = firing(job)
@@ -181,10 +183,10 @@ def test_people_are_answered(cluster: Any) -> None:
     assert (over.change, over.resolved_by) == ("resolved", ResolvedBy.RULE_OFF)
 
 
-def test_news_wait_and_come_together(cluster: Any) -> None:
+def test_news_wait_and_come_together() -> None:
     """Nothing of them is lost: the next event that has room tells of all that joined."""
     names = [f"l{n}" for n in range(8)]
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     job.put(BudgetsSet({"alert_events": 16, "alert_events_per_min": 1}))
     step = flap(job, 0, 7)
     job.step(step, [NAN] + [1.0] * 7)
@@ -198,14 +200,15 @@ def test_news_wait_and_come_together(cluster: Any) -> None:
     assert (news.change, news.num_layers, news.update.num_layers) == ("firing:2", 8, 6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [50, 205, 336, 471])
-def test_it_goes_on_over_a_restart(cluster: Any, place: int) -> None:
+def test_it_goes_on_over_a_restart(place: int) -> None:
     """What is left, who waits and what was counted are saved."""
     names, groups = ("a", "b"), {"g": (0,), "h": (1,)}
     alerts = []
     for at in (None, place):
-        job = cluster(names=names, groups=groups)
+        job = Cluster(names=names, groups=groups)
         job.sessions.clear()
         job.start()
         job.put(BudgetsSet(SMALL))
@@ -222,9 +225,9 @@ def test_it_goes_on_over_a_restart(cluster: Any, place: int) -> None:
 
 
 @pytest.mark.slow
-def test_how_many_wait_is_counted_once_each(cluster: Any) -> None:
+def test_how_many_wait_is_counted_once_each() -> None:
     """For /metrics: an event that has to wait, not each frame in which it does."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     flap(job, 0, 30)
     budget = job.state.runs["gpt"].alert_budget
@@ -233,10 +236,10 @@ def test_how_many_wait_is_counted_once_each(cluster: Any) -> None:
     assert budget.take_delayed() == 0
 
 
-def test_a_run_with_a_fault_in_every_group_is_told_of_in_full(cluster: Any) -> None:
+def test_a_run_with_a_fault_in_every_group_is_told_of_in_full() -> None:
     """Two times over, with what is set by default: an honest run does not meet the limit."""
     names = [f"h.{n}.weight" for n in range(64)]
-    job = cluster(names=names, groups={f"g{n}": (n,) for n in range(64)}).start()
+    job = Cluster(names=names, groups={f"g{n}": (n,) for n in range(64)}).start()
     job.put(BudgetsSet(Budgets().logged().model_dump()))
     job.step(0, NAN)
     for step in range(1, 5):

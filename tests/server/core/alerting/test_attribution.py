@@ -14,6 +14,7 @@ from gradwatch_server.core.alerting.attribution import (
     nonfinite_ranks,
     rising_ranks,
 )
+from tests.support.core import frame_of, part_of
 
 NAN, INF = math.nan, math.inf
 
@@ -50,84 +51,80 @@ RANK_TABLE = [
     ("scalars", "ranks"), [row[1:] for row in RANK_TABLE], ids=[row[0] for row in RANK_TABLE]
 )
 def test_the_rank_is_known_from_what_no_reduction_reaches(
-    make_part: Any, make_frame: Any, scalars: list[dict[str, float]], ranks: tuple[int, ...]
+    scalars: list[dict[str, float]], ranks: tuple[int, ...]
 ) -> None:
     """Both ranks hold the same NaN gradient; only loss and local probe are their own."""
     parts = [
-        make_part([NAN], rank=rank, scalars=own, labels={"reduction": "mean"})
+        part_of([NAN], rank=rank, scalars=own, labels={"reduction": "mean"})
         for rank, own in enumerate(scalars)
     ]
 
-    assert nonfinite_ranks(make_frame(*parts)) == ranks
+    assert nonfinite_ranks(frame_of(*parts)) == ranks
 
 
-def test_where_only_some_ranks_are_bad_they_are_known(make_part: Any, make_frame: Any) -> None:
+def test_where_only_some_ranks_are_bad_they_are_known() -> None:
     """Nothing spread it: the ranks that hold it are those it began on."""
-    parts = [make_part([NAN if rank == 2 else 1.0], rank=rank) for rank in range(4)]
-    assert nonfinite_ranks(make_frame(*parts)) == (2,)
+    parts = [part_of([NAN if rank == 2 else 1.0], rank=rank) for rank in range(4)]
+    assert nonfinite_ranks(frame_of(*parts)) == (2,)
 
-    parts[0] = make_part([INF], rank=0)
-    assert nonfinite_ranks(make_frame(*parts)) == (0, 2)
+    parts[0] = part_of([INF], rank=0)
+    assert nonfinite_ranks(frame_of(*parts)) == (0, 2)
 
 
-def test_gradients_without_a_reduction_are_each_ranks_own(make_part: Any, make_frame: Any) -> None:
+def test_gradients_without_a_reduction_are_each_ranks_own() -> None:
     """Without an all-reduce all may be bad, each by itself, also where ranks are missing."""
-    parts = [make_part([NAN], rank=rank, labels={"reduction": "none"}) for rank in (0, 1)]
+    parts = [part_of([NAN], rank=rank, labels={"reduction": "none"}) for rank in (0, 1)]
 
-    assert nonfinite_ranks(make_frame(*parts)) == (0, 1)
-    assert nonfinite_ranks(make_frame(*parts, world=3)) == (0, 1)
+    assert nonfinite_ranks(frame_of(*parts)) == (0, 1)
+    assert nonfinite_ranks(frame_of(*parts, world=3)) == (0, 1)
 
 
-def test_a_missing_rank_makes_the_others_uncertain(make_part: Any, make_frame: Any) -> None:
+def test_a_missing_rank_makes_the_others_uncertain() -> None:
     """One of two ranks in, and it is bad: it may have caught it from the one that is missing."""
-    bad = make_part([NAN], rank=0)
-    good = make_part([1.0], rank=1)
+    bad = part_of([NAN], rank=0)
+    good = part_of([1.0], rank=1)
 
-    assert nonfinite_ranks(make_frame(bad, world=2)) == ()
-    assert nonfinite_ranks(make_frame(bad, good, world=3)) == ()
+    assert nonfinite_ranks(frame_of(bad, world=2)) == ()
+    assert nonfinite_ranks(frame_of(bad, good, world=3)) == ()
 
 
-def test_the_only_rank_there_is_is_the_one(make_part: Any, make_frame: Any) -> None:
+def test_the_only_rank_there_is_is_the_one() -> None:
     """In a world of one nobody else can be meant, whatever the labels say."""
     for labels in ({}, {"reduction": "none"}, {"reduction": "mean"}):
-        assert nonfinite_ranks(make_frame(make_part([NAN], labels=labels))) == (0,)
+        assert nonfinite_ranks(frame_of(part_of([NAN], labels=labels))) == (0,)
 
 
-def test_a_lone_rank_with_another_number_is_named_by_it(make_part: Any, make_frame: Any) -> None:
+def test_a_lone_rank_with_another_number_is_named_by_it() -> None:
     """Ranks are the job's own numbers, not places in a list."""
-    frame = make_frame(make_part([1.0], rank=6), make_part([NAN], rank=5))
+    frame = frame_of(part_of([1.0], rank=6), part_of([NAN], rank=5))
 
     assert nonfinite_ranks(frame) == (5,)
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_a_bad_piece_does_not_tell_whose_fault_it_is(
-    make_part: Any, make_frame: Any, world: int
-) -> None:
+def test_a_bad_piece_does_not_tell_whose_fault_it_is(world: int) -> None:
     """A reduce-scatter puts any rank's NaN where the shard lies; the holder is not named."""
     parts = [
-        make_part([norm], rank=rank, shards=[f"Shard(0) {rank}/2"], labels={"reduction": "mean"})
+        part_of([norm], rank=rank, shards=[f"Shard(0) {rank}/2"], labels={"reduction": "mean"})
         for rank, norm in enumerate((1.0, NAN))
     ]
-    assert nonfinite_ranks(make_frame(*parts, world=world)) == ()
+    assert nonfinite_ranks(frame_of(*parts, world=world)) == ()
 
     parts = [
         dataclasses.replace(part, scalars={"loss": loss})
         for part, loss in zip(parts, (NAN, 1.0), strict=True)
     ]
-    assert nonfinite_ranks(make_frame(*parts, world=world)) == (0,)
+    assert nonfinite_ranks(frame_of(*parts, world=world)) == (0,)
 
 
-def test_a_bad_piece_of_what_was_not_reduced_is_its_ranks_own(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_a_bad_piece_of_what_was_not_reduced_is_its_ranks_own() -> None:
     """Then nobody else could have put it there."""
     parts = [
-        make_part([norm], rank=rank, shards=[f"{rank}/2"], labels={"reduction": "none"})
+        part_of([norm], rank=rank, shards=[f"{rank}/2"], labels={"reduction": "none"})
         for rank, norm in enumerate((1.0, NAN))
     ]
 
-    assert nonfinite_ranks(make_frame(*parts)) == (1,)
+    assert nonfinite_ranks(frame_of(*parts)) == (1,)
 
 
 LOCAL_TABLE = [
@@ -143,22 +140,22 @@ LOCAL_TABLE = [
     ("local", "ranks"), [row[1:] for row in LOCAL_TABLE], ids=[row[0] for row in LOCAL_TABLE]
 )
 def test_the_gradient_before_the_reduction_decides(
-    make_part: Any, make_frame: Any, local: list[list[float]], ranks: tuple[int, ...]
+    local: list[list[float]], ranks: tuple[int, ...]
 ) -> None:
     """Layer `b` is NaN on all ranks afterwards; their own gradients say who it was."""
-    parts = [make_part([1.0, NAN], rank=r, local_l2=own) for r, own in enumerate(local)]
+    parts = [part_of([1.0, NAN], rank=r, local_l2=own) for r, own in enumerate(local)]
 
-    assert nonfinite_ranks(make_frame(*parts)) == ranks
+    assert nonfinite_ranks(frame_of(*parts)) == ranks
 
 
-def test_a_norm_of_a_shard_is_never_the_ranks_own(make_part: Any, make_frame: Any) -> None:
+def test_a_norm_of_a_shard_is_never_the_ranks_own() -> None:
     """A reduce-scatter has put it there, whatever the record calls it (C1)."""
 
     def ranks(*shards: str) -> Any:
         return nonfinite_ranks(
-            make_frame(
-                make_part([NAN], rank=0, shards=[shards[0]], local_l2=[NAN]),
-                make_part([1.0], rank=1, shards=[shards[1]], local_l2=[1.0]),
+            frame_of(
+                part_of([NAN], rank=0, shards=[shards[0]], local_l2=[NAN]),
+                part_of([1.0], rank=1, shards=[shards[1]], local_l2=[1.0]),
             )
         )
 
@@ -166,12 +163,12 @@ def test_a_norm_of_a_shard_is_never_the_ranks_own(make_part: Any, make_frame: An
     assert ranks("", "") == (0,)
 
 
-def test_a_rank_without_a_norm_of_its_own_shows_nothing(make_part: Any, make_frame: Any) -> None:
+def test_a_rank_without_a_norm_of_its_own_shows_nothing() -> None:
     """A negative one stands for what was not measured (C1)."""
     own = [(NAN, 1.0), (NAN, -1.0), (-1.0, -1.0)]
     found = [
         nonfinite_ranks(
-            make_frame(*(make_part([NAN], rank=r, local_l2=[norm]) for r, norm in enumerate(norms)))
+            frame_of(*(part_of([NAN], rank=r, local_l2=[norm]) for r, norm in enumerate(norms)))
         )
         for norms in own
     ]
@@ -179,17 +176,15 @@ def test_a_rank_without_a_norm_of_its_own_shows_nothing(make_part: Any, make_fra
     assert found == [(0,), (), ()]
 
 
-def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_the_gradient_before_the_reduction_counts_more_than_the_loss() -> None:
     """A loss that is reported may be another one; without a bad local gradient it decides."""
     scalars = [{"loss": 1.0}, {"loss": NAN}]
 
     def ranks(*local: float) -> Any:
         return nonfinite_ranks(
-            make_frame(
+            frame_of(
                 *(
-                    make_part([NAN], rank=r, local_l2=[norm], scalars=scalars[r])
+                    part_of([NAN], rank=r, local_l2=[norm], scalars=scalars[r])
                     for r, norm in enumerate(local)
                 )
             )
@@ -199,23 +194,23 @@ def test_the_gradient_before_the_reduction_counts_more_than_the_loss(
     assert ranks(1.0, 1.0) == (1,)
 
 
-def test_losses_that_are_all_bad_show_on_all_ranks(make_part: Any, make_frame: Any) -> None:
+def test_losses_that_are_all_bad_show_on_all_ranks() -> None:
     """Also where no gradient is bad; one that is bad beside a fine one is its rank's own."""
 
     def ranks(*losses: float) -> Any:
-        parts = [make_part([1.0], rank=r, scalars={"loss": x}) for r, x in enumerate(losses)]
-        return nonfinite_ranks(make_frame(*parts))
+        parts = [part_of([1.0], rank=r, scalars={"loss": x}) for r, x in enumerate(losses)]
+        return nonfinite_ranks(frame_of(*parts))
 
     assert ranks(NAN, NAN) == (0, 1)
     assert ranks(1.0, INF) == (1,)
 
 
-def test_what_ranks_show_at_a_later_step_is_no_evidence(make_part: Any, make_frame: Any) -> None:
+def test_what_ranks_show_at_a_later_step_is_no_evidence() -> None:
     """NaN weights make every rank bad by itself; the first bad step's probe decides (C13)."""
 
     def ranks(*probes: float, **more: Any) -> Any:
         parts = [
-            make_part(
+            part_of(
                 [NAN],
                 rank=rank,
                 scalars={"loss": NAN, "first_nonfinite_step": 5.0, "local_probe": probe},
@@ -223,7 +218,7 @@ def test_what_ranks_show_at_a_later_step_is_no_evidence(make_part: Any, make_fra
             )
             for rank, probe in enumerate(probes)
         ]
-        return nonfinite_ranks(make_frame(*parts, after=3))
+        return nonfinite_ranks(frame_of(*parts, after=3))
 
     assert ranks(1.0, NAN) == (1,)
     assert ranks(NAN, NAN) == (0, 1)
@@ -231,60 +226,52 @@ def test_what_ranks_show_at_a_later_step_is_no_evidence(make_part: Any, make_fra
     assert ranks(1.0, NAN, local_l2=[NAN]) == (1,)
 
 
-def test_only_ranks_that_were_bad_first_are_named(make_part: Any, make_frame: Any) -> None:
+def test_only_ranks_that_were_bad_first_are_named() -> None:
     """One that was bad at a later collection is not where it began."""
     parts = [
-        make_part([1.0], rank=rank, l2_max=[NAN], scalars={"first_nonfinite_step": step})
+        part_of([1.0], rank=rank, l2_max=[NAN], scalars={"first_nonfinite_step": step})
         for rank, step in enumerate((6.0, 5.0))
     ]
 
-    assert nonfinite_ranks(make_frame(*parts, after=3)) == (1,)
+    assert nonfinite_ranks(frame_of(*parts, after=3)) == (1,)
 
 
 @pytest.mark.parametrize("bad", [[0, 1, 2, 3], [0, 2], [3], [1, 3]])
-def test_the_layer_is_the_last_bad_one_in_forward_order(
-    make_part: Any, make_frame: Any, bad: list[int]
-) -> None:
+def test_the_layer_is_the_last_bad_one_in_forward_order(bad: list[int]) -> None:
     """The backward pass computed its gradient first; from there NaN flowed to those before it."""
-    frame = make_frame(make_part([NAN if i in bad else 1.0 for i in range(4)]))
+    frame = frame_of(part_of([NAN if i in bad else 1.0 for i in range(4)]))
 
     assert first_nonfinite(frame, frame.nonfinite) == bad[-1]
 
 
-def test_forward_order_is_that_of_the_record_not_of_the_places(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_forward_order_is_that_of_the_record_not_of_the_places() -> None:
     """A layer that joined late has the last place, wherever it is in the forward pass."""
-    frame = make_frame(make_part([1.0, NAN, NAN], index=[0, 2, 1]))
+    frame = frame_of(part_of([1.0, NAN, NAN], index=[0, 2, 1]))
 
     assert first_nonfinite(frame, frame.nonfinite) == 1
 
 
-def test_without_a_known_order_no_layer_is_guessed(make_part: Any, make_frame: Any) -> None:
+def test_without_a_known_order_no_layer_is_guessed() -> None:
     """One bad layer is the one; of several in order of registration none is named."""
-    one = make_frame(make_part([1.0, NAN, 1.0], ordered=False))
-    two = make_frame(make_part([1.0, NAN, NAN], ordered=False))
+    one = frame_of(part_of([1.0, NAN, 1.0], ordered=False))
+    two = frame_of(part_of([1.0, NAN, NAN], ordered=False))
 
     assert first_nonfinite(one, one.nonfinite) == 1
     assert first_nonfinite(two, two.nonfinite) is None
 
 
-def test_layers_of_different_records_have_no_order(make_part: Any, make_frame: Any) -> None:
+def test_layers_of_different_records_have_no_order() -> None:
     """Two optimizers, or two stages of a pipeline: which came first in backward is not known."""
-    frame = make_frame(
-        make_part([1.0, NAN], index=[0, 1]), make_part([NAN, 1.0], index=[2, 3], rank=1)
-    )
+    frame = frame_of(part_of([1.0, NAN], index=[0, 1]), part_of([NAN, 1.0], index=[2, 3], rank=1))
     assert first_nonfinite(frame, frame.nonfinite) is None
 
-    frame = make_frame(make_part([NAN, NAN], index=[0, 1]), make_part([1.0], index=[2], rank=1))
+    frame = frame_of(part_of([NAN, NAN], index=[0, 1]), part_of([1.0], index=[2], rank=1))
     assert first_nonfinite(frame, frame.nonfinite) == 1
 
 
-def test_records_that_contradict_each_other_name_no_layer(make_part: Any, make_frame: Any) -> None:
+def test_records_that_contradict_each_other_name_no_layer() -> None:
     """Two ranks that saw different forward orders cannot both be right."""
-    frame = make_frame(
-        make_part([NAN, NAN], index=[0, 1]), make_part([NAN, NAN], index=[1, 0], rank=1)
-    )
+    frame = frame_of(part_of([NAN, NAN], index=[0, 1]), part_of([NAN, NAN], index=[1, 0], rank=1))
 
     assert first_nonfinite(frame, frame.nonfinite) is None
 
@@ -316,7 +303,7 @@ RISE_TABLE: list[tuple[str, list[dict[str, Any]], tuple[int, ...]]] = [
     ("given", "ranks"), [row[1:] for row in RISE_TABLE], ids=[row[0] for row in RISE_TABLE]
 )
 def test_a_rise_is_of_the_rank_that_stands_out(
-    make_part: Any, make_frame: Any, given: list[dict[str, Any]], ranks: tuple[int, ...]
+    given: list[dict[str, Any]], ranks: tuple[int, ...]
 ) -> None:
     """By the best evidence there is; the loss is usually 1."""
     parts = []
@@ -325,26 +312,26 @@ def test_a_rise_is_of_the_rank_that_stands_out(
         scalars = {name: value for name, value in own.items() if name == "loss"}
         l2 = own.get("l2", [9.0, 9.0])
         parts.append(
-            make_part(l2, rank=rank, linf=[1.0, 1.0], scalars=scalars, labels=MEAN, **settings)
+            part_of(l2, rank=rank, linf=[1.0, 1.0], scalars=scalars, labels=MEAN, **settings)
         )
     parts = [dataclasses.replace(part, layout=parts[0].layout) for part in parts]  # replicas
-    frame = make_frame(*parts)
+    frame = frame_of(*parts)
     flagged = np.ones(2, dtype=np.bool_)
 
     assert rising_ranks(frame, flagged, 1.0) == ranks
 
 
-def test_a_rank_that_is_not_there_may_be_the_one(make_part: Any, make_frame: Any) -> None:
+def test_a_rank_that_is_not_there_may_be_the_one() -> None:
     """Of two of three ranks one stands out: the third is not known."""
-    parts = [make_part([9.0], rank=rank, local_l2=[30.0 - 29.0 * rank]) for rank in (0, 1)]
+    parts = [part_of([9.0], rank=rank, local_l2=[30.0 - 29.0 * rank]) for rank in (0, 1)]
     only = np.ones(1, dtype=np.bool_)
 
-    assert rising_ranks(make_frame(*parts), only, None) == (0,)
-    assert rising_ranks(make_frame(*parts, world=3), only, None) == ()
+    assert rising_ranks(frame_of(*parts), only, None) == (0,)
+    assert rising_ranks(frame_of(*parts, world=3), only, None) == ()
 
 
-def test_of_many_ranks_two_that_stand_out_are_not_one(make_part: Any, make_frame: Any) -> None:
+def test_of_many_ranks_two_that_stand_out_are_not_one() -> None:
     """Nothing says that it began on the larger of them."""
-    parts = [make_part([9.0], rank=r, local_l2=[n]) for r, n in enumerate([500.0, 1.0, 101.0, 1.0])]
+    parts = [part_of([9.0], rank=r, local_l2=[n]) for r, n in enumerate([500.0, 1.0, 101.0, 1.0])]
 
-    assert rising_ranks(make_frame(*parts), np.ones(1, dtype=np.bool_), None) == ()
+    assert rising_ranks(frame_of(*parts), np.ones(1, dtype=np.bool_), None) == ()

@@ -34,6 +34,7 @@ from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_NAME_BYTES, MAX_TEXT_BYTES
 from gradwatch_wire.limits import MAX_RANKS as WORLD
+from tests.support.core import Cluster
 
 LEAST = 12_288
 """The smallest body that may be set."""
@@ -158,10 +159,10 @@ def test_a_body_is_as_large_as_is_set(rule: str, name: str, most: int) -> None:
     assert plain["message"]
 
 
-def test_what_fits_is_left_as_it_is(cluster: Any) -> None:
+def test_what_fits_is_left_as_it_is() -> None:
     """An honest alert has all of its names."""
     names = [f"transformer.h.{n}.attention.weight" for n in range(40)]
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     job.put(BudgetsSet({"alert_body_bytes": LEAST}))
     (alert,) = job.step(0, math.nan)
     plain = alert.to_dict()
@@ -171,11 +172,11 @@ def test_what_fits_is_left_as_it_is(cluster: Any) -> None:
     assert len(json.dumps(jsonable(plain))) < LEAST
 
 
-def test_hostile_names_in_a_log_are_told_within_bounds(cluster: Any) -> None:
+def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
     """As the attack has them: 300 layers and 60 groups with names of control characters."""
     names = ["\x01" * 500 + f"{n}" for n in range(300)]
     groups = {"\x02" * 400 + f"{n}": tuple(range(n * 5, n * 5 + 5)) for n in range(60)}
-    job = cluster(names=names, groups=groups).start()
+    job = Cluster(names=names, groups=groups).start()
     job.put(BudgetsSet({"alert_body_bytes": 16_384}))
     alerts = job.step(0, math.nan)
 
@@ -188,10 +189,10 @@ def test_hostile_names_in_a_log_are_told_within_bounds(cluster: Any) -> None:
     assert max(len(alert.message) for alert in alerts) < 3 * MAX_SHOWN
 
 
-def test_a_long_name_lacks_its_middle_in_the_message_alone(cluster: Any) -> None:
+def test_a_long_name_lacks_its_middle_in_the_message_alone() -> None:
     """`layer` has the whole one."""
     name = "begin." + "x" * 400 + ".end"
-    job = cluster(names=(name, "b")).start()
+    job = Cluster(names=(name, "b")).start()
     (alert,) = job.step(0, [math.nan, 1.0])
 
     assert alert.origin.layer == name == alert.layers[0]

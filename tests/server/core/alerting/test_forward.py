@@ -12,6 +12,7 @@ from gradwatch_wire import Column
 from gradwatch_wire.columns import NOT_SEEN
 from gradwatch_wire.jsonable import jsonable
 from tests.server.core.test_state_dict import restored
+from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf
 MODULES = ("embed", "h.0", "h.1", "head")
@@ -41,9 +42,9 @@ def of_nonfinite(alerts: list[Alert]) -> Alert:
     return alert
 
 
-def test_the_first_bad_module_its_rank_and_its_past_are_named(cluster: Any) -> None:
+def test_the_first_bad_module_its_rank_and_its_past_are_named() -> None:
     """The gradients are NaN on all ranks; the outputs are those of one."""
-    job = attached(cluster, 2)
+    job = attached(Cluster, 2)
     for step in range(7):
         job.step(step, **outputs(1.0, step + 2.0, 3.0, 4.0))
     job.stats(0, 7, NAN, **outputs(*FINE))
@@ -64,9 +65,9 @@ def test_the_first_bad_module_its_rank_and_its_past_are_named(cluster: Any) -> N
     assert plain["magnitudes_before"][-1] == {"step": 6, "magnitude": 8.0}
 
 
-def test_the_first_origin_stays_when_all_weights_are_bad(cluster: Any) -> None:
+def test_the_first_origin_stays_when_all_weights_are_bad() -> None:
     """One step later every rank's first module returns NaN."""
-    job = attached(cluster, 2)
+    job = attached(Cluster, 2)
     job.step(0, **outputs(*FINE))
     job.stats(0, 1, NAN, **outputs(*FINE))
     job.stats(1, 1, NAN, **outputs(1.0, 2.0, INF, NAN, first=2))
@@ -79,9 +80,9 @@ def test_the_first_origin_stays_when_all_weights_are_bad(cluster: Any) -> None:
     assert job.health()["first_bad"]["module"] == "h.1"
 
 
-def test_weights_that_were_bad_from_the_start_name_the_module_and_no_rank(cluster: Any) -> None:
+def test_weights_that_were_bad_from_the_start_name_the_module_and_no_rank() -> None:
     """All ranks show the same: which of them began is not known."""
-    job = attached(cluster, 2)
+    job = attached(Cluster, 2)
     job.stats(0, 0, NAN, **outputs(NAN, NAN, NAN, NAN, first=0))
     alert = of_nonfinite(job.stats(1, 0, NAN, **outputs(NAN, NAN, NAN, NAN, first=0)))
 
@@ -104,9 +105,9 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("sent", UNKNOWN.values(), ids=list(UNKNOWN))
-def test_what_is_not_known_is_not_named(cluster: Any, sent: dict[str, Any]) -> None:
+def test_what_is_not_known_is_not_named(sent: dict[str, Any]) -> None:
     """Whatever is sent."""
-    job = attached(cluster, 1)
+    job = attached(Cluster, 1)
     job.step(0, **outputs(*FINE))
     alert = of_nonfinite(job.step(5, NAN, **sent))
 
@@ -115,9 +116,9 @@ def test_what_is_not_known_is_not_named(cluster: Any, sent: dict[str, Any]) -> N
     assert "forward pass: " not in alert.message
 
 
-def test_ranks_that_differ_name_no_module(cluster: Any) -> None:
+def test_ranks_that_differ_name_no_module() -> None:
     """Two ranks went bad at once, each by itself."""
-    job = attached(cluster, 3)
+    job = attached(Cluster, 3)
     job.stats(0, 0, NAN, **outputs(*FINE))
     job.stats(1, 0, NAN, **outputs(1.0, NAN, NAN, NAN, first=1))
     alert = of_nonfinite(job.stats(2, 0, NAN, **outputs(1.0, 2.0, NAN, NAN, first=2)))
@@ -125,9 +126,9 @@ def test_ranks_that_differ_name_no_module(cluster: Any) -> None:
     assert (alert.origin.module, alert.origin.ranks) == (None, (1, 2))
 
 
-def test_of_several_collections_the_step_is_that_of_the_gradient(cluster: Any) -> None:
+def test_of_several_collections_the_step_is_that_of_the_gradient() -> None:
     """A record of ten steps names the one that was bad first."""
-    job = attached(cluster, 1)
+    job = attached(Cluster, 1)
     scalars = {"nonfinite_module_step": 14.0, "first_nonfinite_step": 14.0}
     job.step(9, **outputs(*FINE))
     alert = of_nonfinite(job.step(19, NAN, **outputs(1.0, NAN, NAN, NAN, first=1, **scalars)))
@@ -135,9 +136,9 @@ def test_of_several_collections_the_step_is_that_of_the_gradient(cluster: Any) -
     assert (alert.origin.module, alert.origin.step) == ("h.0", 14)
 
 
-def test_a_restored_state_tells_the_same(cluster: Any) -> None:
+def test_a_restored_state_tells_the_same() -> None:
     """The magnitudes before, open frames with magnitudes, the origin of an alert."""
-    job = attached(cluster, 2)
+    job = attached(Cluster, 2)
     for step in range(3):
         job.step(step, **outputs(*FINE))
     job.stats(0, 3, NAN, **outputs(1.0, NAN, NAN, NAN, first=1))

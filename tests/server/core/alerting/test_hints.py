@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradwatch_server.core.alerting.hints import HINTS, hints_for
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
+from tests.support.core import Cluster
 
 AHEAD = {"rank_divergence"}
 
@@ -15,8 +14,8 @@ def test_hints_are_of_rules() -> None:
     assert hints_for("records_lost") == ()
 
 
-def test_an_alert_has_those_of_its_rule(cluster: Any) -> None:
-    job = cluster(names=("a",)).start()
+def test_an_alert_has_those_of_its_rule() -> None:
+    job = Cluster(names=("a",)).start()
     job.step(0, [1.0])
     (alert,) = job.step(1, [500.0])
 

@@ -14,16 +14,16 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import SilenceAdded
-from tests.server.core.conftest import SECOND, START_NS
+from tests.support.core import SECOND, START_NS, Cluster
 
 NAMES = ("a.w", "b.w", "c.w")
 HEALTHY = 64
 
 
 @pytest.fixture
-def job(cluster: Any) -> Any:
+def job() -> Any:
     """A run of three modules that was healthy for 64 steps; `job.next()` is a further one."""
-    made = cluster(names=NAMES).start()
+    made: Any = Cluster(names=NAMES).start()
     noise: Iterator[Any] = iter(np.exp(np.random.default_rng(0).normal(0.0, 0.1, (1_000, 3))))
     steps = iter(range(1_000))
 

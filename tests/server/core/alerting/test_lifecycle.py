@@ -21,6 +21,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
+from tests.support.core import Cluster
 
 NAN = math.nan
 
@@ -37,9 +38,9 @@ def told(alerts: list[Alert]) -> list[str]:
     return [alert.change for alert in alerts]
 
 
-def test_a_layer_that_alternates_fires(cluster: Any) -> None:
+def test_a_layer_that_alternates_fires() -> None:
     """S8: 10,000 and 60 in turn for 200 steps; once it fired, 60 holds it."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(200):
         job.step(step, [60.0 if step % 2 else 10_000.0])
 
@@ -47,10 +48,10 @@ def test_a_layer_that_alternates_fires(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_layers_that_join_an_old_alert_are_told(cluster: Any) -> None:
+def test_layers_that_join_an_old_alert_are_told() -> None:
     """S3: one layer always above the limit does not hide 30 more that reach 1e9."""
     names = [f"l{i:02}" for i in range(40)]
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     for step in range(200):
         job.step(step, [150.0] + [1.0] * 39)
     assert told(job.alerts) == ["firing"]
@@ -73,9 +74,9 @@ def test_layers_that_join_an_old_alert_are_told(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(("first", "then"), [(5e-8, 1e-9), (5e-8, 0.0)])
-def test_a_norm_that_vanishes_further_is_told(cluster: Any, first: float, then: float) -> None:
+def test_a_norm_that_vanishes_further_is_told(first: float, then: float) -> None:
     """Ten times below what was told; and the like for one that is zero."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(3):
         job.step(step, [first])
     job.step(3, [first / 5])
@@ -87,9 +88,9 @@ def test_a_norm_that_vanishes_further_is_told(cluster: Any, first: float, then: 
     assert news.message.endswith(f"at step 4: now {then:.3g} in a")
 
 
-def test_nan_in_more_layers_is_told(cluster: Any) -> None:
+def test_nan_in_more_layers_is_told() -> None:
     """Nothing is worse than NaN by its value, but more layers are."""
-    job = cluster(names=("a", "b", "c")).start()
+    job = Cluster(names=("a", "b", "c")).start()
     job.step(0, [1.0, 1.0, NAN], loss=1.0)
     job.step(1, [1.0, 1.0, NAN], loss=1.0)
     job.step(2, [NAN, NAN, NAN], loss=1.0)
@@ -98,9 +99,9 @@ def test_nan_in_more_layers_is_told(cluster: Any) -> None:
     assert job.alerts[-1].message.endswith(" on rank 0; at step 2: 2 more layers, 3 in all")
 
 
-def test_what_is_worse_before_it_fires_is_told_when_it_fires(cluster: Any) -> None:
+def test_what_is_worse_before_it_fires_is_told_when_it_fires() -> None:
     """The first sign is its origin; that it is 1e6 by now is said too."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(0, [150.0, 1.0])
     (alert,) = job.step(1, [150.0, 1e6])
 
@@ -109,9 +110,9 @@ def test_what_is_worse_before_it_fires_is_told_when_it_fires(cluster: Any) -> No
     assert job.step(2, [150.0, 1e6]) == []
 
 
-def test_ranks_on_which_it_shows_later_are_named(cluster: Any) -> None:
+def test_ranks_on_which_it_shows_later_are_named() -> None:
     """The origin keeps its own."""
-    job = cluster(world=3, names=("a", "b")).start()
+    job = Cluster(world=3, names=("a", "b")).start()
     for step, broken in enumerate([0, 0, 2]):
         for rank in range(3):
             a = 500.0 if rank == 0 else 1.0
@@ -123,10 +124,10 @@ def test_ranks_on_which_it_shows_later_are_named(cluster: Any) -> None:
     assert (alert.change, alert.origin.ranks, alert.ranks) == ("firing:1", (0,), (0, 2))
 
 
-def test_it_tells_of_itself_in_bounds(cluster: Any) -> None:
+def test_it_tells_of_itself_in_bounds() -> None:
     """A layer joins at each step: three events at once, then one a minute, with all till then."""
     names = [f"l{i:03}" for i in range(100)]
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     for step in range(50):
         job.step(step, [500.0 if layer <= step else 1.0 for layer in range(100)])
     assert told(job.alerts) == ["firing", *(f"firing:{n}" for n in range(1, BURST + 1))]
@@ -140,10 +141,10 @@ def test_it_tells_of_itself_in_bounds(cluster: Any) -> None:
     )
 
 
-def test_a_higher_severity_does_not_wait(cluster: Any) -> None:
+def test_a_higher_severity_does_not_wait() -> None:
     """It is told at once, however much the alert has told."""
     names = tuple("abcdefgh")
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     for step in range(7):
         bad = [NAN if layer <= step else 1.0 for layer in range(8)]
         job.step(step, bad, loss_scale=1024.0, loss=2.0 if step < 6 else NAN)
@@ -152,12 +153,12 @@ def test_a_higher_severity_does_not_wait(cluster: Any) -> None:
     assert job.alerts[-1].raised_step == 6
 
 
-def test_it_tells_the_same_after_a_restart_at_any_step(cluster: Any) -> None:
+def test_it_tells_the_same_after_a_restart_at_any_step() -> None:
     """What was told, and how often it may be, are saved; a number is never used twice."""
     names = [f"l{i}" for i in range(12)]
 
     def play(restart: bool) -> list[Any]:
-        job = cluster(names=names).start()
+        job = Cluster(names=names).start()
         for step in range(30):
             bad = [10.0 ** (2 + step / 3) if layer <= step else 1.0 for layer in range(12)]
             job.step(step, bad if step < 20 else 1.0)
@@ -172,9 +173,9 @@ def test_it_tells_the_same_after_a_restart_at_any_step(cluster: Any) -> None:
     assert len({change for change, _ in once}) == len(once) > 4
 
 
-def test_layers_that_are_frozen_end_their_alert(cluster: Any) -> None:
+def test_layers_that_are_frozen_end_their_alert() -> None:
     """S9: a vanishing layer that has no gradient any more does not fire for ever."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     for step in range(5):
         job.step(step, [0.0, 1.0])
     job.declare(0, ["b"], manifest_id=2)
@@ -189,9 +190,9 @@ def test_layers_that_are_frozen_end_their_alert(cluster: Any) -> None:
     )
 
 
-def test_a_layer_that_is_away_for_a_while_is_not_gone(cluster: Any) -> None:
+def test_a_layer_that_is_away_for_a_while_is_not_gone() -> None:
     """Steps of another optimizer, fewer than it takes, do not add up."""
-    job = cluster(names=("gen", "critic"))
+    job = Cluster(names=("gen", "critic"))
     job.open()
     job.declare(0, ["gen"], manifest_id=1)
     job.declare(0, ["critic"], manifest_id=2)
@@ -202,9 +203,9 @@ def test_a_layer_that_is_away_for_a_while_is_not_gone(cluster: Any) -> None:
     assert told(job.alerts) == ["firing"]
 
 
-def test_a_layer_that_turns_nan_is_not_gone(cluster: Any) -> None:
+def test_a_layer_that_turns_nan_is_not_gone() -> None:
     """It explodes no more as far as anybody can see, which is no good sign."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     for step in range(2):
         job.step(step, [500.0, 1.0])
     for step in range(2, 3 * GONE_STEPS):
@@ -216,9 +217,9 @@ def test_a_layer_that_turns_nan_is_not_gone(cluster: Any) -> None:
     ]
 
 
-def test_a_rule_that_is_turned_off_ends_its_alerts(cluster: Any) -> None:
+def test_a_rule_that_is_turned_off_ends_its_alerts() -> None:
     """Nothing would ever end them otherwise."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(2):
         job.step(step, [500.0])
     job.rules(exploding={"enabled": False})
@@ -228,9 +229,9 @@ def test_a_rule_that_is_turned_off_ends_its_alerts(cluster: Any) -> None:
     assert alert.message.endswith("> 100 at step 0 on rank 0, over at step 2: the rule is off")
 
 
-def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own(cluster: Any) -> None:
+def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own() -> None:
     """Its events would be taken for those of the first otherwise, and not be stored."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, NAN)
     for step in (1, 2, 3):
         job.step(step)
@@ -293,10 +294,10 @@ def doubled() -> Iterator[type[Rule]]:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
-    cluster: Any, doubled: type[Rule], restart: bool
+    doubled: type[Rule], restart: bool
 ) -> None:
     """It is over when the norm is back, not when the rule got used to it."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.rules(doubled={"clear_steps": 1})
     for step, norm in enumerate([1.0, 5.0, 5.0, 5.0, 5.0, 1.0]):
         job.step(step, [norm, 1.0])
@@ -309,9 +310,9 @@ def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
     ]
 
 
-def test_it_says_how_it_spread(cluster: Any) -> None:
+def test_it_says_how_it_spread() -> None:
     """Over layers and ranks; once when they join, and in bounds."""
-    job = cluster(world=2, names=[f"l{i:02}" for i in range(40)]).start()
+    job = Cluster(world=2, names=[f"l{i:02}" for i in range(40)]).start()
     for step in range(30):
         for rank in range(2):
             bad = step + 1 if rank == 0 else max(0, step - 3)
@@ -331,9 +332,9 @@ def test_it_says_how_it_spread(cluster: Any) -> None:
     assert job.attempt.active_alerts.alerts()[0].spread == spread
 
 
-def test_ranks_that_join_are_part_of_how_it_spread(cluster: Any) -> None:
+def test_ranks_that_join_are_part_of_how_it_spread() -> None:
     """The layer is the same."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     for step in range(4):
         for rank in range(2):
             far = 500.0 if rank == 0 else 1.0

@@ -8,6 +8,7 @@ import pytest
 
 from gradwatch_server.core.alerting.limits import LimitedRules, watched_layers
 from gradwatch_server.core.alerting.rules import Rules
+from tests.support.core import Cluster, context_of
 
 LOUD = [500.0, 500.0, 500.0]
 ONCE = {"for_steps": 1}
@@ -33,10 +34,10 @@ def told(job: Any) -> list[tuple[str, str, str, tuple[str, ...]]]:
     ],
 )
 def test_only_what_is_watched_raises_and_counts(
-    cluster: Any, limits: dict[str, Any], layers: tuple[str, ...]
+    limits: dict[str, Any], layers: tuple[str, ...]
 ) -> None:
     """In alerts, in flags and in the health score."""
-    job = cluster(names=("h.0", "h.1", "head"), groups={"top": (1, 2)}).start()
+    job = Cluster(names=("h.0", "h.1", "head"), groups={"top": (1, 2)}).start()
     job.rules(exploding=ONCE | limits)
     job.step(0, LOUD)
     report = job.health()
@@ -47,9 +48,9 @@ def test_only_what_is_watched_raises_and_counts(
     assert report["score"]["last"] == pytest.approx(1.0 - 0.8 * len(layers) / 3)
 
 
-def test_what_is_no_longer_watched_is_resolved(cluster: Any) -> None:
+def test_what_is_no_longer_watched_is_resolved() -> None:
     """Its layer stays beyond the limit, but is not the rule's any more."""
-    job = cluster(names=("h.0", "head")).start()
+    job = Cluster(names=("h.0", "head")).start()
     job.rules(exploding=ONCE)
     job.step(0, [1.0, 500.0])
     job.rules(exploding=ONCE | {"layers": ["h.*"], "clear_steps": 2})
@@ -62,8 +63,8 @@ def test_what_is_no_longer_watched_is_resolved(cluster: Any) -> None:
     ]
 
 
-def test_layers_that_come_later_are_watched(cluster: Any) -> None:
-    job = cluster(names=("a",)).start()
+def test_layers_that_come_later_are_watched() -> None:
+    job = Cluster(names=("a",)).start()
     job.rules(exploding=ONCE | {"layers": ["head*"]})
     job.step(0, [500.0])
     job.declare(0, ("a", "head.w"))
@@ -72,9 +73,9 @@ def test_layers_that_come_later_are_watched(cluster: Any) -> None:
     assert told(job) == [("exploding", "firing", "all", ("head.w",))]
 
 
-def test_masks_are_made_once_for_the_same_layers(cluster: Any) -> None:
+def test_masks_are_made_once_for_the_same_layers() -> None:
     """Each rank's manifest tells of the same ones again."""
-    job = cluster(world=3, names=("a", "head")).start()
+    job = Cluster(world=3, names=("a", "head")).start()
     job.rules(exploding={"layers": ["head"]})
     job.step(0, 1.0)
     first = job.attempt.closed._describe().of("exploding").watched
@@ -90,7 +91,7 @@ def test_masks_are_made_once_for_the_same_layers(cluster: Any) -> None:
     assert job.attempt.closed._describe().of("exploding").watched is not first
 
 
-def test_a_rule_without_limits_costs_nothing(context_of: Any) -> None:
+def test_a_rule_without_limits_costs_nothing() -> None:
     """Its context is the one of all."""
     context = context_of("a", "b")
 

@@ -22,6 +22,7 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack_numbers
 from gradwatch_server.core.run import Run
+from tests.support.core import Cluster
 
 
 class Highest:
@@ -96,9 +97,9 @@ def is_raised(job: Any, step: int, norm: float) -> bool:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_rule_knows_what_it_saw_before(cluster: Any, restarts: bool) -> None:
+def test_a_rule_knows_what_it_saw_before(restarts: bool) -> None:
     """Also after two restarts with no observation between them."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     for _ in range(2 * restarts):
         restart(job)
@@ -107,9 +108,9 @@ def test_a_rule_knows_what_it_saw_before(cluster: Any, restarts: bool) -> None:
     assert is_raised(job, 2, 6.0)
 
 
-def test_each_attempt_has_its_own(cluster: Any) -> None:
+def test_each_attempt_has_its_own() -> None:
     """A new launch begins with nothing; the attempt before has let its memory go."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     before = job.attempt
     job.bye(0)
@@ -120,9 +121,9 @@ def test_each_attempt_has_its_own(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_other_settings_go_on_with_what_was_known(cluster: Any, restarts: bool) -> None:
+def test_other_settings_go_on_with_what_was_known(restarts: bool) -> None:
     """As far as the memory can use it; half of what it cannot use is not kept."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     job.rules(record={"factor": 2.0})
     if restarts:
@@ -135,9 +136,9 @@ def test_other_settings_go_on_with_what_was_known(cluster: Any, restarts: bool) 
     assert is_raised(job, 2, 1.0)
 
 
-def test_what_no_rule_has_any_more_is_forgotten(cluster: Any) -> None:
+def test_what_no_rule_has_any_more_is_forgotten() -> None:
     """The rule that comes back under the name begins anew."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     assert "record" in job.attempt.state_dict()["memories"]
     REGISTRY.remove(RecordRule.name)
@@ -150,8 +151,8 @@ def test_what_no_rule_has_any_more_is_forgotten(cluster: Any) -> None:
     assert is_raised(job, 2, 1.0)
 
 
-def test_a_rule_without_memory_is_told_so(cluster: Any) -> None:
-    job = cluster(names=("a",)).start()
+def test_a_rule_without_memory_is_told_so() -> None:
+    job = Cluster(names=("a",)).start()
     job.step(0, [1.0])
 
     with pytest.raises(KeyError, match="nonfinite"):

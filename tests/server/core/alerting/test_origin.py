@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.alerting.origin import Origin, find_first_bad
+from tests.support.core import frame_of, part_of
 
 NAN, INF = math.nan, math.inf
 
 
-def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later() -> None:
     """By the next report all layers are NaN: which was first is not known, one alone is."""
     scalars = {"first_nonfinite_step": 5.0}
 
     def first_bad(peak: list[float]) -> Any:
-        frame = make_frame(make_part([1.0, 1.0], l2_max=peak, scalars=scalars), after=3)
+        frame = frame_of(part_of([1.0, 1.0], l2_max=peak, scalars=scalars), after=3)
         found = find_first_bad(frame, ("a", "b"))
         assert found is not None
         return found.step, found.layer
@@ -28,13 +27,13 @@ def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later(
     assert first_bad([NAN, 1.0]) == (5, "a")
 
 
-def test_first_bad_is_the_gradient_before_the_loss(make_part: Any, make_frame: Any) -> None:
+def test_first_bad_is_the_gradient_before_the_loss() -> None:
     """A non-finite gradient names a layer; a loss alone names the rank only."""
-    gradient = make_frame(make_part([1.0, INF], scalars={"loss": 1.0}))
-    loss = make_frame(
-        make_part([1.0], scalars={"loss": INF}), make_part([1.0], rank=1, scalars={"loss": 1.0})
+    gradient = frame_of(part_of([1.0, INF], scalars={"loss": 1.0}))
+    loss = frame_of(
+        part_of([1.0], scalars={"loss": INF}), part_of([1.0], rank=1, scalars={"loss": 1.0})
     )
-    losses = make_frame(*(make_part([1.0], rank=r, scalars={"loss": NAN}) for r in (0, 1)))
+    losses = frame_of(*(part_of([1.0], rank=r, scalars={"loss": NAN}) for r in (0, 1)))
 
     def first_bad(frame: Any) -> tuple[Any, ...]:
         found = find_first_bad(frame, ("a", "b"))
@@ -46,9 +45,9 @@ def test_first_bad_is_the_gradient_before_the_loss(make_part: Any, make_frame: A
     assert first_bad(losses) == (7, None, None, "nan")
 
 
-def test_a_finite_frame_is_not_bad(make_part: Any, make_frame: Any) -> None:
+def test_a_finite_frame_is_not_bad() -> None:
     """Large, small and missing numbers are not non-finite."""
-    frame = make_frame(make_part([1e308, 0.0], scalars={"loss": -1e308}))
+    frame = frame_of(part_of([1e308, 0.0], scalars={"loss": -1e308}))
 
     assert find_first_bad(frame, ("a", "b")) is None
 
@@ -88,12 +87,12 @@ LOSS_TABLE = [
     ("losses", "norms", "said"), [row[1:] for row in LOSS_TABLE], ids=[row[0] for row in LOSS_TABLE]
 )
 def test_no_layer_is_blamed_for_what_the_loss_brought(
-    make_part: Any, make_frame: Any, losses: list[float | None], norms: list[float], said: Any
+    losses: list[float | None], norms: list[float], said: Any
 ) -> None:
     """The layer whose gradient is computed first is the first to show it (C14)."""
-    frame = make_frame(
+    frame = frame_of(
         *(
-            make_part(norms, rank=rank, scalars={} if loss is None else {"loss": loss})
+            part_of(norms, rank=rank, scalars={} if loss is None else {"loss": loss})
             for rank, loss in enumerate(losses)
         )
     )
@@ -104,11 +103,11 @@ def test_no_layer_is_blamed_for_what_the_loss_brought(
     assert found.first_gradient == "abc"[max(i for i, norm in enumerate(norms) if norm != 1.0)]
 
 
-def test_the_loss_of_the_rank_it_began_on_counts(make_part: Any, make_frame: Any) -> None:
+def test_the_loss_of_the_rank_it_began_on_counts() -> None:
     """Rank 0's own gradient was bad with a fine loss; rank 1's loss is another matter (C14)."""
-    frame = make_frame(
-        make_part([1.0, NAN], scalars={"loss": 1.0, "local_probe": NAN}),
-        make_part([1.0, NAN], rank=1, scalars={"loss": NAN, "local_probe": 1.0}),
+    frame = frame_of(
+        part_of([1.0, NAN], scalars={"loss": 1.0, "local_probe": NAN}),
+        part_of([1.0, NAN], rank=1, scalars={"loss": NAN, "local_probe": 1.0}),
     )
     found = find_first_bad(frame, ("a", "b"))
 
@@ -116,14 +115,12 @@ def test_the_loss_of_the_rank_it_began_on_counts(make_part: Any, make_frame: Any
     assert (found.rank, found.layer, found.bad_loss) == (0, "b", False)
 
 
-def test_the_loss_of_several_steps_is_that_of_the_first_bad_one(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_the_loss_of_several_steps_is_that_of_the_first_bad_one() -> None:
     """By the end of the record the weights are NaN, and with them the mean of the losses (C14)."""
 
     def said(**more: float) -> Any:
         scalars = {"loss": NAN, "first_nonfinite_step": 5.0, **more}
-        found = find_first_bad(make_frame(make_part([1.0, NAN], scalars=scalars)), ("a", "b"))
+        found = find_first_bad(frame_of(part_of([1.0, NAN], scalars=scalars)), ("a", "b"))
         assert found is not None
         return found.step, found.layer, found.bad_loss
 

@@ -9,7 +9,7 @@ import pytest
 
 from gradwatch_server.core.alerting.silences import Silence, Silences, fits
 from gradwatch_server.core.entries import Acknowledged, SilenceAdded, SilenceRemoved
-from tests.server.core.conftest import SECOND, START_NS
+from tests.support.core import SECOND, START_NS, Cluster
 
 NAN = math.nan
 
@@ -65,9 +65,9 @@ def test_those_that_ended_are_dropped_when_one_is_added() -> None:
     assert Silences.from_state_dict(silences.state_dict()).state_dict() == silences.state_dict()
 
 
-def test_a_silenced_alert_lives_on_unheard(cluster: Any) -> None:
+def test_a_silenced_alert_lives_on_unheard() -> None:
     """It fires, widens and ends as it would; each event says that it is silenced."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.put(SilenceAdded(silence(rule="nonfinite")))
     job.step(0, [NAN, 1.0], loss=1.0)
     job.step(1, [NAN, NAN], loss=1.0)
@@ -81,9 +81,9 @@ def test_a_silenced_alert_lives_on_unheard(cluster: Any) -> None:
     ]
 
 
-def test_an_alert_outlives_its_silence(cluster: Any) -> None:
+def test_an_alert_outlives_its_silence() -> None:
     """When the silence ends the alert is told, and then its end too."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(SilenceAdded(silence(until_ns=job.now_ns + 30 * SECOND)))
     job.step(0, NAN)
     job.step(1, NAN)
@@ -101,9 +101,9 @@ def test_an_alert_outlives_its_silence(cluster: Any) -> None:
     assert [(a.change, a.silenced) for a in job.alerts[-1:]] == [("resolved", False)]
 
 
-def test_who_was_told_that_it_fires_is_told_that_it_is_over(cluster: Any) -> None:
+def test_who_was_told_that_it_fires_is_told_that_it_is_over() -> None:
     """Silenced in between, it shows that at once."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, NAN)
     job.put(SilenceAdded(silence(layers="a")))
     assert job.attempt.active_alerts.alerts()[0].silenced
@@ -113,9 +113,9 @@ def test_who_was_told_that_it_fires_is_told_that_it_is_over(cluster: Any) -> Non
     assert [(a.change, a.silenced) for a in job.alerts] == [("firing", False), ("resolved", False)]
 
 
-def test_a_layer_that_nobody_thought_of_breaks_a_silence(cluster: Any) -> None:
+def test_a_layer_that_nobody_thought_of_breaks_a_silence() -> None:
     """Joining an alert, it is told."""
-    job = cluster(names=("head", "h.0")).start()
+    job = Cluster(names=("head", "h.0")).start()
     job.put(SilenceAdded(silence(layers="head")))
     job.step(0, [NAN, 1.0], loss=1.0)
     (told,) = job.step(1, [NAN, NAN], loss=1.0)
@@ -123,9 +123,9 @@ def test_a_layer_that_nobody_thought_of_breaks_a_silence(cluster: Any) -> None:
     assert (told.silenced, told.update.news) == (False, ("layers", "silence_ended"))
 
 
-def test_a_silence_can_be_taken_back(cluster: Any) -> None:
+def test_a_silence_can_be_taken_back() -> None:
     """The next step tells."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.put(SilenceAdded(silence()))
     job.step(0, NAN)
     job.put(SilenceRemoved("5" * 16))
@@ -136,9 +136,9 @@ def test_a_silence_can_be_taken_back(cluster: Any) -> None:
     assert not told.silenced
 
 
-def test_an_acknowledged_alert_says_so_and_goes_on(cluster: Any) -> None:
+def test_an_acknowledged_alert_says_so_and_goes_on() -> None:
     """An event of its own; that it widens is told all the same."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     (fired,) = job.step(0, [NAN, 1.0], loss=1.0)
     (known,) = job.put(Acknowledged("gpt", 1, fired.id, "ada", "looking"))
     (wider,) = job.step(1, [NAN, NAN], loss=1.0)

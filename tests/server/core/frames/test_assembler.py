@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradwatch_server.core.frames.assembler import Assembler
+from tests.support.core import Cluster
 
 
 class Item:
@@ -23,7 +24,7 @@ class CountingSet(set[int]):
         return super().__iter__()
 
 
-def test_ranks_are_gone_through_once_a_step(cluster: Any) -> None:
+def test_ranks_are_gone_through_once_a_step() -> None:
     """In whatever order they send."""
     ranks = CountingSet(range(500))
     open_steps: Assembler[Item] = Assembler()
@@ -37,7 +38,7 @@ def test_ranks_are_gone_through_once_a_step(cluster: Any) -> None:
     assert ranks.walked <= 8 * 500
 
 
-def test_a_rank_that_never_sends_costs_nothing_per_step(cluster: Any) -> None:
+def test_a_rank_that_never_sends_costs_nothing_per_step() -> None:
     """Each step that closes late was waiting for the same one."""
     ranks = CountingSet(range(500))
     open_steps: Assembler[Item] = Assembler()
@@ -49,9 +50,9 @@ def test_a_rank_that_never_sends_costs_nothing_per_step(cluster: Any) -> None:
     assert ranks.walked <= 2 * 500
 
 
-def test_ranks_that_never_attached_are_not_gone_through(cluster: Any) -> None:
+def test_ranks_that_never_attached_are_not_gone_through() -> None:
     """A HELLO that claims 65,536 ranks costs no more than one that claims two."""
-    job = cluster(world=65_536, names=("a",))
+    job = Cluster(world=65_536, names=("a",))
     job.open(0)
     job.declare(0)
     job.attempt.ranks.alive = CountingSet(job.attempt.ranks.alive)
@@ -62,9 +63,9 @@ def test_ranks_that_never_attached_are_not_gone_through(cluster: Any) -> None:
     assert job.closed == []  # the others may still attach
 
 
-def test_a_rank_that_comes_while_a_step_waits_is_waited_for(cluster: Any) -> None:
+def test_a_rank_that_comes_while_a_step_waits_is_waited_for() -> None:
     """It was not among those that had been looked at."""
-    job = cluster(world=3, names=("a",))
+    job = Cluster(world=3, names=("a",))
     for rank in (0, 1):
         job.open(rank)
         job.declare(rank)

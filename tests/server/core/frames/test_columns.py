@@ -48,7 +48,7 @@ np.empty = written_over
 
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from tests.server.core.conftest import Cluster
+from tests.support.core import Cluster
 
 job = Cluster(world=4, names=("whole", "sharded"))
 for rank in range(4):

@@ -16,11 +16,12 @@ from gradwatch_server.core.frames import assembler
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import BLOCK, total_norm
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from tests.support.core import Cluster, frame_of, part_of
 
 
-def test_a_frame_waits_for_all_live_ranks(cluster: Any) -> None:
+def test_a_frame_waits_for_all_live_ranks() -> None:
     """Two of three ranks are not enough; the third closes it with a coverage of 1."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
 
     job.stats(0, 0)
     job.stats(2, 0)
@@ -31,9 +32,9 @@ def test_a_frame_waits_for_all_live_ranks(cluster: Any) -> None:
     assert job.frame.coverage == 1.0
 
 
-def test_replicated_ranks_keep_their_extremes(cluster: Any) -> None:
+def test_replicated_ranks_keep_their_extremes() -> None:
     """A layer's largest and smallest norm stand side by side; its counts are the largest."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
 
     job.stats(0, 0, [3.0, 4.0], l1=[1.0, 9.0], linf=[1.0, 2.0], zeros=[5, 0])
     job.stats(1, 0, [3.5, 0.5], l1=[2.0, 8.0], linf=[0.5, 4.0], zeros=[2, 1])
@@ -47,10 +48,10 @@ def test_replicated_ranks_keep_their_extremes(cluster: Any) -> None:
     assert all(math.isnan(number) for number in columns["nans"])
 
 
-def test_a_nan_of_one_rank_does_not_hide_behind_the_number_of_another(cluster: Any) -> None:
+def test_a_nan_of_one_rank_does_not_hide_behind_the_number_of_another() -> None:
     """Where one rank has NaN the frame has NaN, whichever came first."""
     for order in ((0, 1), (1, 0)):
-        job = cluster(world=2, names=("a", "b")).start()
+        job = Cluster(world=2, names=("a", "b")).start()
         for rank in order:
             job.stats(rank, 0, [1.0, math.nan if rank == 1 else 2.0])
 
@@ -59,16 +60,16 @@ def test_a_nan_of_one_rank_does_not_hide_behind_the_number_of_another(cluster: A
         assert np.isnan(job.frame.l2_min).tolist() == [False, True]
 
 
-def test_counts_make_a_layer_nonfinite_whose_norm_is_finite(make_part: Any) -> None:
+def test_counts_make_a_layer_nonfinite_whose_norm_is_finite() -> None:
     """A kernel may give the norm of the finite part; the counts decide, and absent ones do not."""
-    part = make_part([1.0, 1.0, 1.0, math.inf], nans=[0, 2, math.nan, 0], infs=[1, 0, 0, 0])
+    part = part_of([1.0, 1.0, 1.0, math.inf], nans=[0, 2, math.nan, 0], infs=[1, 0, 0, 0])
 
     assert part.nonfinite.tolist() == [True, True, False, True]
 
 
-def test_a_step_in_several_records_closes_with_the_last(cluster: Any) -> None:
+def test_a_step_in_several_records_closes_with_the_last() -> None:
     """With two optimizers each rank sends two parts; neither half is taken for the whole."""
-    job = cluster(world=2, names=("gen", "critic"))
+    job = Cluster(world=2, names=("gen", "critic"))
     for rank in (0, 1):
         job.open(rank)
         job.declare(rank, ["gen"], manifest_id=1)
@@ -84,11 +85,9 @@ def test_a_step_in_several_records_closes_with_the_last(cluster: Any) -> None:
     assert job.frame.total_norm == pytest.approx(5.0)
 
 
-def test_a_rank_that_skips_its_last_part_is_done_with_the_step_when_it_sends_the_next(
-    cluster: Any,
-) -> None:
+def test_a_rank_that_skips_its_last_part_is_done_with_the_step_when_it_sends_the_next() -> None:
     """An optimizer that does not step every time must not hold the frame back."""
-    job = cluster(names=("gen", "critic"))
+    job = Cluster(names=("gen", "critic"))
     job.open()
     job.declare(0, ["gen"], manifest_id=1)
     job.declare(0, ["critic"], manifest_id=2)
@@ -100,9 +99,9 @@ def test_a_rank_that_skips_its_last_part_is_done_with_the_step_when_it_sends_the
     assert job.closed == [0]
 
 
-def test_the_same_part_twice_does_not_count_twice(cluster: Any) -> None:
+def test_the_same_part_twice_does_not_count_twice() -> None:
     """A second record of a rank's step would falsify the total norm: it is counted as late."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
 
     job.stats(0, 0, [3.0])
     job.stats(0, 0, [4.0])
@@ -112,9 +111,9 @@ def test_the_same_part_twice_does_not_count_twice(cluster: Any) -> None:
     assert job.attempt.counts.num_late == 1
 
 
-def test_a_frame_closes_without_a_rank_that_is_late_by_time(cluster: Any) -> None:
+def test_a_frame_closes_without_a_rank_that_is_late_by_time() -> None:
     """5 s after its first record, by the times in the log, and not before."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.stats(0, 0)
 
     job.wait(4.9)
@@ -125,9 +124,9 @@ def test_a_frame_closes_without_a_rank_that_is_late_by_time(cluster: Any) -> Non
     assert job.frame.coverage == 0.5
 
 
-def test_another_rank_does_not_make_it_wait_longer(cluster: Any) -> None:
+def test_another_rank_does_not_make_it_wait_longer() -> None:
     """Lateness counts from the first record, however late the second came."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
     job.stats(0, 0)
     job.wait(4)
     job.stats(1, 0)
@@ -139,9 +138,9 @@ def test_another_rank_does_not_make_it_wait_longer(cluster: Any) -> None:
     assert job.closed == [0]
 
 
-def test_time_passes_by_records_too(cluster: Any) -> None:
+def test_time_passes_by_records_too() -> None:
     """No tick is needed where records keep coming: their times in the log will do."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.stats(0, 0)
     job.now_ns += 6_000_000_000
 
@@ -150,9 +149,9 @@ def test_time_passes_by_records_too(cluster: Any) -> None:
     assert job.closed == [0]
 
 
-def test_a_rank_that_sends_newer_steps_is_not_waited_for(cluster: Any) -> None:
+def test_a_rank_that_sends_newer_steps_is_not_waited_for() -> None:
     """Records of a rank come in order, so what it has not sent of an older step never comes."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.stats(0, 0)
     job.stats(0, 1)
     assert job.closed == []
@@ -163,12 +162,10 @@ def test_a_rank_that_sends_newer_steps_is_not_waited_for(cluster: Any) -> None:
     assert job.attempt.window.series().coverage.tolist() == [0.5, 1.0]
 
 
-def test_frames_close_when_too_many_records_wait(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_close_when_too_many_records_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank may run ahead by its backlog, but not without bound: the oldest frames close."""
     monkeypatch.setattr(assembler, "MAX_HELD_RECORDS", 40)
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
 
     for step in range(40):
         job.stats(0, step)
@@ -179,9 +176,9 @@ def test_frames_close_when_too_many_records_wait(
     assert job.closed == [0, 1]
 
 
-def test_late_records_are_counted_and_change_nothing(cluster: Any) -> None:
+def test_late_records_are_counted_and_change_nothing() -> None:
     """What comes after its frame has closed is neither merged nor forgotten."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.stats(0, 0, [1.0])
     job.wait(6)
 
@@ -192,9 +189,9 @@ def test_late_records_are_counted_and_change_nothing(cluster: Any) -> None:
     assert job.health()["records"]["late"] == 1
 
 
-def test_frames_close_in_the_order_of_steps(cluster: Any) -> None:
+def test_frames_close_in_the_order_of_steps() -> None:
     """A rank that runs ahead opens newer frames; they wait for the older one."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     for step in (0, 1, 2):
         job.stats(0, step)
 
@@ -207,9 +204,9 @@ def test_frames_close_in_the_order_of_steps(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("leave", ["bye", "lose"])
-def test_a_rank_that_is_gone_is_no_longer_waited_for(cluster: Any, leave: str) -> None:
+def test_a_rank_that_is_gone_is_no_longer_waited_for(leave: str) -> None:
     """Its leaving closes the frames that only it held back."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.stats(0, 0)
     job.stats(0, 1)
 
@@ -219,9 +216,9 @@ def test_a_rank_that_is_gone_is_no_longer_waited_for(cluster: Any, leave: str) -
     assert job.frame.coverage == 0.5
 
 
-def test_a_lost_rank_that_is_back_is_waited_for_again(cluster: Any) -> None:
+def test_a_lost_rank_that_is_back_is_waited_for_again() -> None:
     """By its own word, or by any record of it."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     for step in (0, 1):
         job.lose(1)
         if step == 0:
@@ -236,9 +233,9 @@ def test_a_lost_rank_that_is_back_is_waited_for_again(cluster: Any) -> None:
         assert job.frame.coverage == 1.0
 
 
-def test_ranks_that_never_attached_are_waited_for_only_at_the_beginning(cluster: Any) -> None:
+def test_ranks_that_never_attached_are_waited_for_only_at_the_beginning() -> None:
     """In the first 10 s a frame waits up to 5 s for them, later not at all."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0)
     job.declare(0)
 
@@ -253,9 +250,9 @@ def test_ranks_that_never_attached_are_waited_for_only_at_the_beginning(cluster:
     assert job.frame.coverage == 0.5
 
 
-def test_layers_come_and_go(cluster: Any) -> None:
+def test_layers_come_and_go() -> None:
     """A step may have other layers than the one before; absent ones are absent, not zero."""
-    job = cluster(names=("a", "b"))
+    job = Cluster(names=("a", "b"))
     job.open()
     job.declare(0, ["a", "b"], manifest_id=1)
     job.stats(0, 0, [1.0, 2.0])
@@ -271,9 +268,9 @@ def test_layers_come_and_go(cluster: Any) -> None:
     assert job.attempt.window.before(2, 5) == ((1, 6.0),)
 
 
-def test_ranks_may_name_their_layers_in_different_order(cluster: Any) -> None:
+def test_ranks_may_name_their_layers_in_different_order() -> None:
     """Columns go by name, not by place."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     for rank, names in ((0, ["a", "b"]), (1, ["b", "a"])):
         job.open(rank)
         job.declare(rank, names)
@@ -284,9 +281,9 @@ def test_ranks_may_name_their_layers_in_different_order(cluster: Any) -> None:
     assert job.frame.l2_max.tolist() == [2.0, 21.0]
 
 
-def test_no_layers_at_all_make_a_frame(cluster: Any) -> None:
+def test_no_layers_at_all_make_a_frame() -> None:
     """A manifest may be empty; its steps count, and nothing is wrong with them."""
-    job = cluster(names=()).start()
+    job = Cluster(names=()).start()
 
     job.step(0, [])
 
@@ -295,9 +292,9 @@ def test_no_layers_at_all_make_a_frame(cluster: Any) -> None:
     assert job.health()["score"]["last"] == 1.0
 
 
-def test_the_loss_is_the_mean_of_the_ranks_that_gave_one(cluster: Any) -> None:
+def test_the_loss_is_the_mean_of_the_ranks_that_gave_one() -> None:
     """None without any; NaN of one shows; finite losses never add up to infinity."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
     for step, losses in enumerate(
         [(None, None, None), (1.0, None, 3.0), (1.0, math.nan, 2.0), (1e308, 1e308, 1e308)]
     ):
@@ -326,25 +323,23 @@ def test_the_loss_is_the_mean_of_the_ranks_that_gave_one(cluster: Any) -> None:
     ],
 )
 def test_the_loss_is_weighted_by_samples_where_all_count_theirs(
-    make_part: Any, make_frame: Any, given: list[Any], mean: float
+    given: list[Any], mean: float
 ) -> None:
     """A rank with more samples weighs more; with one number missing all weigh the same."""
     parts = []
     for rank, (loss, size) in enumerate(given):
         scalars = {"loss": loss, "batch_size": size}
         parts.append(
-            make_part([1.0], rank=rank, scalars={k: v for k, v in scalars.items() if v is not None})
+            part_of([1.0], rank=rank, scalars={k: v for k, v in scalars.items() if v is not None})
         )
 
-    assert make_frame(*parts).loss == pytest.approx(mean)
+    assert frame_of(*parts).loss == pytest.approx(mean)
 
 
-def test_the_largest_norm_is_that_of_all_collections_since_the_last_record(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_the_largest_norm_is_that_of_all_collections_since_the_last_record() -> None:
     """An explosion between records is evaluated; what vanishes, and the total, are of the step."""
-    frame = make_frame(
-        make_part([1.0, 2.0, 3.0], l2_max=[1.0, 500.0, 1.0]), make_part([1.0, 1.0, 3.5], rank=1)
+    frame = frame_of(
+        part_of([1.0, 2.0, 3.0], l2_max=[1.0, 500.0, 1.0]), part_of([1.0, 1.0, 3.5], rank=1)
     )
 
     assert frame.l2_max.tolist() == [1.0, 500.0, 3.5]
@@ -355,14 +350,12 @@ def test_the_largest_norm_is_that_of_all_collections_since_the_last_record(
 
 
 @pytest.mark.parametrize("peak", [math.nan, math.inf])
-def test_a_nonfinite_collection_before_the_last_is_seen(
-    make_part: Any, make_frame: Any, peak: float
-) -> None:
+def test_a_nonfinite_collection_before_the_last_is_seen(peak: float) -> None:
     """Though the last one is fine again, on whichever rank, of one layout or of two."""
-    bad, good = make_part([1.0, 1.0], l2_max=[1.0, peak]), make_part([1.0, 1.0], rank=1)
+    bad, good = part_of([1.0, 1.0], l2_max=[1.0, peak]), part_of([1.0, 1.0], rank=1)
     alike = dataclasses.replace(good, layout=bad.layout)
     for parts, order in itertools.product(([bad, good], [bad, alike]), ((0, 1), (1, 0))):
-        frame = make_frame(*(parts[at] for at in order))
+        frame = frame_of(*(parts[at] for at in order))
 
         assert frame.nonfinite.tolist() == [False, True]
         assert frame.parts[order.index(0)].nonfinite.tolist() == [False, True]
@@ -382,20 +375,20 @@ def test_a_nonfinite_collection_before_the_last_is_seen(
     ],
 )
 def test_the_bad_step_is_the_earliest_that_was_collected_for_this_frame(
-    make_part: Any, make_frame: Any, named: tuple[float, ...], step: int
+    named: tuple[float, ...], step: int
 ) -> None:
     """After the frame before it and not after itself; what else a record names is not believed."""
     parts = [
-        make_part([math.nan], rank=rank, scalars={"first_nonfinite_step": value})
+        part_of([math.nan], rank=rank, scalars={"first_nonfinite_step": value})
         for rank, value in enumerate(named)
     ]
 
-    assert make_frame(*parts, step=7, after=3).bad_step == step
+    assert frame_of(*parts, step=7, after=3).bad_step == step
 
 
-def test_the_total_norm_is_that_of_the_largest_rank(make_part: Any, make_frame: Any) -> None:
+def test_the_total_norm_is_that_of_the_largest_rank() -> None:
     """Ranks are not added up: replicated gradients are the same gradient."""
-    frame = make_frame(make_part([3.0, 4.0], rank=0), make_part([6.0, 8.0], rank=1))
+    frame = frame_of(part_of([3.0, 4.0], rank=0), part_of([6.0, 8.0], rank=1))
 
     assert frame.total_norm == pytest.approx(10.0)
 
@@ -442,9 +435,9 @@ def test_the_total_norm_agrees_with_hypot(l2: list[float]) -> None:
     assert total_norm(np.array(l2)) == pytest.approx(math.hypot(*l2), rel=1e-12, abs=1e-323)
 
 
-def test_a_closed_frame_cannot_be_written(make_part: Any, make_frame: Any) -> None:
+def test_a_closed_frame_cannot_be_written() -> None:
     """Readers of other threads hold it."""
-    frame = make_frame(make_part([1.0]))
+    frame = frame_of(part_of([1.0]))
 
     for array in (frame.present, frame.nonfinite, frame.l2_max, frame.l2_min, frame.columns):
         with pytest.raises(ValueError, match="read-only"):
@@ -471,21 +464,19 @@ PARTS = st.lists(
 @pytest.mark.slow
 @given(parts=PARTS)
 @settings(max_examples=300, deadline=None)
-def test_a_frame_is_what_a_plain_loop_makes_of_its_records(
-    make_part: Any, make_frame: Any, parts: list[Any]
-) -> None:
+def test_a_frame_is_what_a_plain_loop_makes_of_its_records(parts: list[Any]) -> None:
     """Layer by layer: the extremes, a NaN norm before all, counts that are there, bad if any is."""
     layouts = [Layout(np.array(layout, dtype=np.int64)) for layout in LAYOUTS]
     made, seen = [], []
     for rank, (which, l2, more) in enumerate(parts):
         count = len(LAYOUTS[which])
-        part = make_part(
+        part = part_of(
             l2[:count], rank=rank, **{name: values[:count] for name, values in more.items()}
         )
         made.append(dataclasses.replace(part, layout=layouts[which]))  # shared, as ranks do
         for place, layer in enumerate(LAYOUTS[which]):
             seen.append((layer, l2[place], {name: v[place] for name, v in more.items()}))
-    frame = make_frame(*made)
+    frame = frame_of(*made)
 
     for layer in range(len(frame.present)):
         norms = [l2 for at, l2, _ in seen if at == layer]

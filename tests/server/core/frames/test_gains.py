@@ -12,6 +12,7 @@ from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf
 
@@ -20,9 +21,9 @@ def shown(job: Any) -> Any:
     return jsonable(describe_gains(view_run(job.state.runs["gpt"]).gains))
 
 
-def test_gains_of_a_step_are_shown_by_block_and_by_transition(cluster: Any) -> None:
+def test_gains_of_a_step_are_shown_by_block_and_by_transition() -> None:
     """With the arithmetic of the monitor: norms, gains, logarithms, categories, summary."""
-    job = cluster().start()
+    job = Cluster().start()
     job.gains(0, 7, 6.0, 2.0, 2.0, 8.0, 0.0, NAN)
     answer = shown(job)
 
@@ -50,9 +51,9 @@ def test_gains_of_a_step_are_shown_by_block_and_by_transition(cluster: Any) -> N
     }
 
 
-def test_without_gains_nothing_is_made_up(cluster: Any) -> None:
+def test_without_gains_nothing_is_made_up() -> None:
     """Before the first record, and with a single block, which has no transition."""
-    job = cluster().start()
+    job = Cluster().start()
     answer = shown(job)
     assert (answer["step"], answer["norm_type"]) == (None, None)
     assert (answer["blocks"], answer["transitions"], answer["ranks"]) == ([], [], [])
@@ -62,9 +63,9 @@ def test_without_gains_nothing_is_made_up(cluster: Any) -> None:
     assert shown(job)["transitions"] == []
 
 
-def test_norms_are_means_over_the_ranks_that_have_one(cluster: Any) -> None:
+def test_norms_are_means_over_the_ranks_that_have_one() -> None:
     """Each rank's gradient at a block's output is its own; the spread is shown."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
     for rank, norms in enumerate([(1.0, NAN), (3.0, 5.0), (8.0, 7.0)]):
         job.gains(rank, 0, *norms)
     answer = shown(job)
@@ -77,9 +78,9 @@ def test_norms_are_means_over_the_ranks_that_have_one(cluster: Any) -> None:
     assert answer["transitions"][0]["gain"] == pytest.approx(4.0 / 6.0)
 
 
-def test_ranks_of_one_step_are_put_together_whichever_is_ahead(cluster: Any) -> None:
+def test_ranks_of_one_step_are_put_together_whichever_is_ahead() -> None:
     """The step shown is one that all have sent."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)
     job.gains(0, 1, 5.0, 1.0)
     assert shown(job)["step"] is None
@@ -91,9 +92,9 @@ def test_ranks_of_one_step_are_put_together_whichever_is_ahead(cluster: Any) -> 
     assert (shown(job)["step"], shown(job)["blocks"][0]["norm"]) == (1, 6.0)
 
 
-def test_a_rank_that_measures_no_gains_is_not_waited_for(cluster: Any) -> None:
+def test_a_rank_that_measures_no_gains_is_not_waited_for() -> None:
     """Once it has come to a later step; and by time where it sends nothing at all."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)
     job.stats(1, 0)
     assert shown(job)["step"] is None
@@ -107,9 +108,9 @@ def test_a_rank_that_measures_no_gains_is_not_waited_for(cluster: Any) -> None:
     assert shown(job)["step"] == 2
 
 
-def test_gains_that_come_too_late_are_counted(cluster: Any) -> None:
+def test_gains_that_come_too_late_are_counted() -> None:
     """And change nothing."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)
     job.wait(6)
     job.gains(1, 0, 9.0, 9.0)
@@ -118,9 +119,9 @@ def test_gains_that_come_too_late_are_counted(cluster: Any) -> None:
     assert job.health()["records"]["late"] == 1
 
 
-def test_ranks_with_other_blocks_are_not_mixed(cluster: Any) -> None:
+def test_ranks_with_other_blocks_are_not_mixed() -> None:
     """The stages of a pipeline have blocks of their own; so have other norms."""
-    job = cluster(world=3).start()
+    job = Cluster(world=3).start()
     job.gains(0, 0, 1.0, 2.0)
     job.gains(1, 0, 50.0, 50.0, blocks=("x", "y"))
     job.gains(2, 0, 60.0, 60.0, norm_type="l1")
@@ -129,26 +130,26 @@ def test_ranks_with_other_blocks_are_not_mixed(cluster: Any) -> None:
     assert [b["norm"] for b in shown(job)["blocks"]] == [1.0, 2.0]
 
 
-def test_what_is_no_norm_is_missing(cluster: Any) -> None:
+def test_what_is_no_norm_is_missing() -> None:
     """A negative number from a faulty client; an infinite one is shown, and has no gain."""
-    job = cluster().start()
+    job = Cluster().start()
     job.gains(0, 0, -1.0, INF, 1e308)
 
     assert [b["norm"] for b in shown(job)["blocks"]] == [None, "Infinity", 1e308]
     assert [t["category"] for t in shown(job)["transitions"]] == ["missing", "missing"]
 
 
-def test_norms_of_any_dtype_are_read(cluster: Any) -> None:
+def test_norms_of_any_dtype_are_read() -> None:
     """As those of layers."""
-    job = cluster().start()
+    job = Cluster().start()
     job.gains(0, 0, 1, 4, norms=Column.pack("<u4", [1, 4]))
 
     assert shown(job)["transitions"][0]["gain"] == 0.25
 
 
-def test_the_rule_fires_and_is_over(cluster: Any) -> None:
+def test_the_rule_fires_and_is_over() -> None:
     """Three bad steps, then three calm ones; it has no layers, and a transition."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     bad, calm = (9.0, 3.0, 1.0, 1.0), (1.0, 1.0, 1.0, 1.0)
     for step, norms in enumerate([bad, calm, calm, bad, bad, bad, calm, calm, calm]):
         job.gains(0, step, *norms)
@@ -164,9 +165,9 @@ def test_the_rule_fires_and_is_over(cluster: Any) -> None:
     assert job.health()["status"] == "unknown"
 
 
-def test_between_its_thresholds_it_is_neither_over_nor_raised(cluster: Any) -> None:
+def test_between_its_thresholds_it_is_neither_over_nor_raised() -> None:
     """Half of the transitions hold it; steps without any gain say nothing."""
-    job = cluster().start()
+    job = Cluster().start()
     job.rules(gain={"for_steps": 1, "clear_steps": 2})
     bad, half, none, calm = (8.0, 1.0), (8.0, 1.0, 1.0), (NAN, NAN), (1.0, 1.0)
     for step, norms in enumerate([half, bad, half, calm, none, half, calm, calm]):
@@ -175,9 +176,9 @@ def test_between_its_thresholds_it_is_neither_over_nor_raised(cluster: Any) -> N
     assert [(a.fired_step, a.resolved_step) for a in job.alerts] == [(1, None), (1, 7)]
 
 
-def test_gains_that_damp_name_the_lower_limit(cluster: Any) -> None:
+def test_gains_that_damp_name_the_lower_limit() -> None:
     """On whichever ranks it was measured; limits can be set."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.rules(gain={"for_steps": 1, "low": 0.25, "severity": "critical"})
     job.gains(0, 0, 1.0, 10.0)
     (alert,) = job.gains(1, 0, 1.0, 10.0)
@@ -186,9 +187,9 @@ def test_gains_that_damp_name_the_lower_limit(cluster: Any) -> None:
     assert (alert.origin.rank, str(alert.severity)) == (None, "critical")
 
 
-def test_the_rule_can_be_switched_off(cluster: Any) -> None:
+def test_the_rule_can_be_switched_off() -> None:
     """Gains are shown all the same."""
-    job = cluster().start()
+    job = Cluster().start()
     job.rules(gain={"for_steps": 1, "enabled": False})
     job.gains(0, 0, 8.0, 1.0)
 
@@ -196,9 +197,9 @@ def test_the_rule_can_be_switched_off(cluster: Any) -> None:
     assert shown(job)["step"] == 0
 
 
-def test_gains_of_an_attempt_that_is_over_are_judged_and_go_with_it(cluster: Any) -> None:
+def test_gains_of_an_attempt_that_is_over_are_judged_and_go_with_it() -> None:
     """What was open is closed; the next attempt begins without."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.rules(gain={"for_steps": 1})
     job.gains(0, 5, 8.0, 1.0)
     job.bye(0)

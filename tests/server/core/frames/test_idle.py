@@ -9,6 +9,8 @@ import numpy as np
 
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import Layers
+from tests.support.core import Cluster, frame_of, part_of
+from tests.support.records import manifest_of
 
 NAMES = ("a", "b", "c", "d")
 
@@ -18,20 +20,18 @@ def idle(layers: Layers, make_manifest: Any, **names: tuple[str, ...]) -> Idle |
     return Idle.declare(make_manifest(("a",), **names), layers)
 
 
-def test_what_ranks_say_of_absent_layers_is_put_together(
-    make_frame: Any, make_part: Any, make_manifest: Any
-) -> None:
+def test_what_ranks_say_of_absent_layers_is_put_together() -> None:
     """What another rank reports is not idle; what one says is unused is not frozen."""
     layers = Layers()
-    layers.declare(make_manifest(NAMES))
-    one = idle(layers, make_manifest, frozen=("c", "d"), unused=("b", "never declared"))
-    other = idle(layers, make_manifest, unused=("d",))
+    layers.declare(manifest_of(NAMES))
+    one = idle(layers, manifest_of, frozen=("c", "d"), unused=("b", "never declared"))
+    other = idle(layers, manifest_of, unused=("d",))
     parts = [
-        replace(make_part([1.0], rank=0, index=(0,)), idle=one),
-        replace(make_part([1.0], rank=1, index=(0,)), idle=other),
-        make_part([1.0], rank=2, index=(1,)),
+        replace(part_of([1.0], rank=0, index=(0,)), idle=one),
+        replace(part_of([1.0], rank=1, index=(0,)), idle=other),
+        part_of([1.0], rank=2, index=(1,)),
     ]
-    frame = make_frame(*parts)
+    frame = frame_of(*parts)
     frame = replace(frame, present=np.array([True, True, False, False]))
     frozen, unused = frame.idle_layers()
 
@@ -39,18 +39,18 @@ def test_what_ranks_say_of_absent_layers_is_put_together(
     assert unused.tolist() == [False, False, False, True]
 
 
-def test_a_manifest_that_names_no_idle_layer_says_nothing(make_manifest: Any) -> None:
+def test_a_manifest_that_names_no_idle_layer_says_nothing() -> None:
     layers = Layers()
-    layers.declare(make_manifest(NAMES))
+    layers.declare(manifest_of(NAMES))
 
-    assert idle(layers, make_manifest) is None
-    assert idle(layers, make_manifest, frozen=("never declared",)) is None
+    assert idle(layers, manifest_of) is None
+    assert idle(layers, manifest_of, frozen=("never declared",)) is None
     assert layers.names == list(NAMES)
 
 
-def test_ranks_are_compared_though_only_one_knows_what_is_idle(cluster: Any) -> None:
+def test_ranks_are_compared_though_only_one_knows_what_is_idle() -> None:
     """A rank that attached later never had the layer: its records are replicas all the same."""
-    job = cluster(world=2, names=NAMES)
+    job = Cluster(world=2, names=NAMES)
     for rank in range(2):
         job.open(rank)
     job.declare(0, NAMES)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
+from tests.support.core import Cluster, frame_of, part_of
 
 NAN, INF = math.nan, math.inf
 UNKNOWN = [ROW_OF[name] for name in ("l1", "linf", "zeros")]
@@ -48,7 +49,7 @@ def sharded_tensors(draw: st.DrawFn) -> list[FloatArray]:
 @given(layers=st.lists(sharded_tensors(), min_size=1, max_size=4), data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_layer_of_shards_is_the_layer(
-    make_part: Any, make_frame: Any, layers: list[list[FloatArray]], data: st.DataObject
+    layers: list[list[FloatArray]], data: st.DataObject
 ) -> None:
     """All its statistics to 1e-12, however it is divided and however many ranks hold a shard."""
     most = max(map(len, layers))
@@ -58,14 +59,14 @@ def test_a_layer_of_shards_is_the_layer(
         own = [statistics(layers[layer][number]) for layer in held]
         for _ in range(data.draw(st.integers(1, 3), label="replicas")):
             parts.append(
-                make_part(
+                part_of(
                     rank=len(parts),
                     index=held,
                     shards=[f"Shard(0) {number}/{len(layers[layer])}" for layer in held],
                     **{name: [one[name] for one in own] for name in FRAME_COLUMNS},
                 )
             )
-    frame = make_frame(*data.draw(st.permutations(parts)))
+    frame = frame_of(*data.draw(st.permutations(parts)))
 
     whole = [np.concatenate(shards) for shards in layers]
     for layer, tensor in enumerate(whole):
@@ -80,13 +81,13 @@ def test_a_layer_of_shards_is_the_layer(
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1.0, 1e200, 1e300, 5e-324])
-def test_shards_of_any_size_add_up(make_part: Any, make_frame: Any, scale: float) -> None:
+def test_shards_of_any_size_add_up(scale: float) -> None:
     """Their squares would overflow or vanish; beside layers of another size, too."""
     parts = [
-        make_part([norm * scale, 1.0], rank=rank, shards=[f"{rank}/2"] * 2)
+        part_of([norm * scale, 1.0], rank=rank, shards=[f"{rank}/2"] * 2)
         for rank, norm in enumerate((3.0, 4.0))
     ]
-    frame = make_frame(*parts)
+    frame = frame_of(*parts)
 
     assert frame.l2_max.tolist() == pytest.approx([5.0 * scale, math.sqrt(2.0)], rel=1e-12)
 
@@ -100,38 +101,38 @@ def sharded(make_part: Any, *shards: Any, of: int, rank: int = 0, **settings: An
     ]
 
 
-def test_replicas_of_a_shard_are_one_shard(make_part: Any, make_frame: Any) -> None:
+def test_replicas_of_a_shard_are_one_shard() -> None:
     """Under HSDP they may disagree: of each shard the extremes count, as of a whole layer."""
-    parts = sharded(make_part, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
-    frame = make_frame(*parts)
+    parts = sharded(part_of, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
+    frame = frame_of(*parts)
 
     assert (frame.l2_max[0], frame.l2_min[0]) == (pytest.approx(10.0), pytest.approx(5.0))
 
 
-def test_a_sharded_layer_stands_beside_whole_ones(make_part: Any, make_frame: Any) -> None:
+def test_a_sharded_layer_stands_beside_whole_ones() -> None:
     """FSDP leaves small parameters whole: in the total norm each layer is once."""
     parts = [
-        make_part([2.0, norm], rank=rank, shards=["", f"Shard(0) {rank}/2"])
+        part_of([2.0, norm], rank=rank, shards=["", f"Shard(0) {rank}/2"])
         for rank, norm in enumerate((3.0, 4.0))
     ]
-    frame = make_frame(*parts, make_part([7.0], index=[2], rank=2))
+    frame = frame_of(*parts, part_of([7.0], index=[2], rank=2))
 
     assert frame.l2_max.tolist() == pytest.approx([2.0, 5.0, 7.0])
     assert frame.total_norm == pytest.approx(math.sqrt(4.0 + 25.0 + 49.0))
 
 
-def test_whole_layers_alone_are_not_added_up(make_part: Any, make_frame: Any) -> None:
+def test_whole_layers_alone_are_not_added_up() -> None:
     """A shard that is the whole of a layer is the whole layer."""
-    frame = make_frame(*(make_part([3.0], rank=rank, shards=["Shard(0) 0/1"]) for rank in (0, 1)))
+    frame = frame_of(*(part_of([3.0], rank=rank, shards=["Shard(0) 0/1"]) for rank in (0, 1)))
 
     assert (frame.l2_max[0], frame.total_norm) == (3.0, 3.0)
     assert frame.parts[0].layout.shards is None
 
 
-def test_a_layer_without_all_its_shards_is_not_measured(make_part: Any, make_frame: Any) -> None:
+def test_a_layer_without_all_its_shards_is_not_measured() -> None:
     """Three of four are not a smaller layer: it is absent, and so is the total norm."""
-    parts = sharded(make_part, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
-    frame = make_frame(*parts, make_part([1.0], index=[1], rank=9), world=5)
+    parts = sharded(part_of, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
+    frame = frame_of(*parts, part_of([1.0], index=[1], rank=9), world=5)
 
     assert frame.present.tolist() == [False, True]
     assert frame.nonfinite.tolist() == [False, False]
@@ -151,12 +152,10 @@ def test_a_layer_without_all_its_shards_is_not_measured(make_part: Any, make_fra
         ((1, 1.0, {"infs": 2.0}), INF),
     ],
 )
-def test_a_bad_shard_is_known_without_the_others(
-    make_part: Any, make_frame: Any, bad: Any, l2: float
-) -> None:
+def test_a_bad_shard_is_known_without_the_others(bad: Any, l2: float) -> None:
     """What is non-finite in a part is so in the whole; how large it is, is not said."""
     first = (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0})
-    frame = make_frame(*sharded(make_part, first, bad, of=3))
+    frame = frame_of(*sharded(part_of, first, bad, of=3))
 
     assert (frame.present[0], frame.nonfinite[0], frame.num_partial) == (True, True, 1)
     np.testing.assert_array_equal(frame.l2_max, [l2])
@@ -166,61 +165,55 @@ def test_a_bad_shard_is_known_without_the_others(
     assert not math.isfinite(frame.total_norm)
 
 
-def test_a_bad_shard_makes_the_whole_layer_bad(make_part: Any, make_frame: Any) -> None:
+def test_a_bad_shard_makes_the_whole_layer_bad() -> None:
     """Also where only its counts say so; other shards without counts do not hide them."""
-    counted = sharded(make_part, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
-    frame = make_frame(*counted)
+    counted = sharded(part_of, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
+    frame = frame_of(*counted)
     assert frame.nonfinite[0]
     assert frame.columns[COUNTED, 0].tolist() == [2.0, 1.0]
 
-    frame = make_frame(*sharded(make_part, (0, INF), (1, NAN), of=2))
+    frame = frame_of(*sharded(part_of, (0, INF), (1, NAN), of=2))
     assert np.isnan(frame.l2_max[0])
 
 
-def test_what_a_shard_did_not_measure_is_not_known_of_the_layer(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_what_a_shard_did_not_measure_is_not_known_of_the_layer() -> None:
     """Half a sum is no sum."""
-    frame = make_frame(
-        *sharded(make_part, (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0}), (1, 4.0), of=2)
+    frame = frame_of(
+        *sharded(part_of, (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0}), (1, 4.0), of=2)
     )
 
     assert frame.l2_max[0] == pytest.approx(5.0)
     assert np.isnan(frame.columns[UNKNOWN, 0]).all()
 
 
-def test_shards_of_different_partitions_do_not_make_a_layer(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_shards_of_different_partitions_do_not_make_a_layer() -> None:
     """Half by rows and half by columns are not the whole; two that are whole are replicas."""
-    rows = [make_part([3.0], rank=0, shards=["Shard(0) 0/2"])]
-    columns = [make_part([4.0], rank=1, shards=["Shard(1) 1/2"])]
-    quarter = [make_part([4.0], rank=2, shards=["Shard(0) 1/4"])]
-    assert not make_frame(*rows, *columns, *quarter).present[0]
+    rows = [part_of([3.0], rank=0, shards=["Shard(0) 0/2"])]
+    columns = [part_of([4.0], rank=1, shards=["Shard(1) 1/2"])]
+    quarter = [part_of([4.0], rank=2, shards=["Shard(0) 1/4"])]
+    assert not frame_of(*rows, *columns, *quarter).present[0]
 
-    columns.append(make_part([3.5], rank=3, shards=["Shard(1) 0/2"]))
-    rows.append(make_part([4.0], rank=4, shards=["Shard(0) 1/2"]))
-    frame = make_frame(*rows, *columns, *quarter)
+    columns.append(part_of([3.5], rank=3, shards=["Shard(1) 0/2"]))
+    rows.append(part_of([4.0], rank=4, shards=["Shard(0) 1/2"]))
+    frame = frame_of(*rows, *columns, *quarter)
 
     assert frame.num_partial == 0
     assert (frame.l2_min[0], frame.l2_max[0]) == (5.0, pytest.approx(math.hypot(3.5, 4.0)))
 
 
-def test_the_running_maximum_of_shards_is_no_smaller_than_that_of_the_layer(
-    make_part: Any, make_frame: Any
-) -> None:
+def test_the_running_maximum_of_shards_is_no_smaller_than_that_of_the_layer() -> None:
     """Put together like the norm, which stays that of this step."""
-    parts = sharded(make_part, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
-    frame = make_frame(*parts)
+    parts = sharded(part_of, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
+    frame = frame_of(*parts)
 
     assert frame.l2_max[0] == pytest.approx(50.0)
     assert (frame.columns[0, 0], frame.l2_min[0]) == (5.0, 5.0)
     assert frame.total_norm == 5.0
 
 
-def test_ranks_of_a_sharded_job_are_one_frame(cluster: Any) -> None:
+def test_ranks_of_a_sharded_job_are_one_frame() -> None:
     """From manifests on: uneven shards, an empty one, and a whole layer."""
-    job = cluster(world=4, names=("w", "b"))
+    job = Cluster(world=4, names=("w", "b"))
     for rank in range(4):
         job.open(rank)
         job.declare(rank, shards=(f"Shard(0) {rank}/4", ""))
@@ -233,9 +226,9 @@ def test_ranks_of_a_sharded_job_are_one_frame(cluster: Any) -> None:
     assert job.attempt.layers.numel == [10, 10]
 
 
-def test_replicas_share_one_layout_and_other_shards_do_not(cluster: Any) -> None:
+def test_replicas_share_one_layout_and_other_shards_do_not() -> None:
     """So that the records of replicas are merged in one go."""
-    job = cluster(world=4, names=("w",))
+    job = Cluster(world=4, names=("w",))
     for rank in range(4):
         job.open(rank)
         job.declare(rank, shards=(f"Replicate Shard(0) {rank % 2}/2",))
@@ -246,9 +239,9 @@ def test_replicas_share_one_layout_and_other_shards_do_not(cluster: Any) -> None
     assert layouts[0] is not layouts[1]
 
 
-def test_a_sharded_job_with_a_rank_missing_is_incomplete(cluster: Any) -> None:
+def test_a_sharded_job_with_a_rank_missing_is_incomplete() -> None:
     """Nothing can be said of its layers: no score, no norm, and no healthy run."""
-    job = cluster(world=2, names=("w",))
+    job = Cluster(world=2, names=("w",))
     for rank in range(2):
         job.open(rank)
         job.declare(rank, shards=(f"Shard(0) {rank}/2",))
@@ -268,9 +261,9 @@ def test_a_sharded_job_with_a_rank_missing_is_incomplete(cluster: Any) -> None:
     }
 
 
-def test_a_layout_that_no_world_can_fill_is_not_called_healthy(cluster: Any) -> None:
+def test_a_layout_that_no_world_can_fill_is_not_called_healthy() -> None:
     """All ranks are in, and yet a shard never comes."""
-    job = cluster(names=("w",))
+    job = Cluster(names=("w",))
     job.open()
     job.declare(0, shards=("Shard(0) 0/2",))
     job.stats(0, 0, [500.0])

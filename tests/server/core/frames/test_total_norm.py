@@ -7,45 +7,46 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
 
 import pytest
+
+from tests.support.core import Cluster, frame_of, part_of
 
 LARGEST = sys.float_info.max
 HUGE = 1.7e308
 
 
-def test_of_the_layers_of_one_record(make_part: Any, make_frame: Any) -> None:
+def test_of_the_layers_of_one_record() -> None:
     """Whole layers of one rank."""
-    assert make_frame(make_part([HUGE] * 4)).total_norm == LARGEST
+    assert frame_of(part_of([HUGE] * 4)).total_norm == LARGEST
 
 
-def test_of_several_records_of_one_rank(make_part: Any, make_frame: Any) -> None:
+def test_of_several_records_of_one_rank() -> None:
     """One record for each optimizer."""
-    parts = [make_part([HUGE, HUGE], index=index) for index in ([0, 1], [2, 3])]
+    parts = [part_of([HUGE, HUGE], index=index) for index in ([0, 1], [2, 3])]
 
-    assert make_frame(*parts).total_norm == LARGEST
+    assert frame_of(*parts).total_norm == LARGEST
 
 
-def test_of_layers_that_are_sharded(make_part: Any, make_frame: Any) -> None:
+def test_of_layers_that_are_sharded() -> None:
     """Each of two ranks holds a half of four layers."""
-    parts = [make_part([HUGE] * 4, rank=rank, shards=[f"Shard(0) {rank}/2"] * 4) for rank in (0, 1)]
-    frame = make_frame(*parts)
+    parts = [part_of([HUGE] * 4, rank=rank, shards=[f"Shard(0) {rank}/2"] * 4) for rank in (0, 1)]
+    frame = frame_of(*parts)
 
     assert frame.total_norm == LARGEST
     assert frame.l2_max.tolist() == frame.l2_min.tolist() == [LARGEST] * 4
     assert not frame.nonfinite.any()
 
 
-def test_of_the_shards_of_one_layer(make_part: Any, make_frame: Any) -> None:
+def test_of_the_shards_of_one_layer() -> None:
     """Their L2 norms, the largest of several collections, and L1, which is a sum."""
     parts = [
-        make_part(
+        part_of(
             [HUGE], rank=rank, shards=[f"Shard(0) {rank}/4"], l2_max=[HUGE], l1=[HUGE], linf=[HUGE]
         )
         for rank in range(4)
     ]
-    frame = make_frame(*parts)
+    frame = frame_of(*parts)
 
     assert frame.l2_max.tolist() == frame.l2_min.tolist() == [LARGEST]
     assert frame.columns[:3, 0].tolist() == [LARGEST, LARGEST, HUGE]
@@ -54,14 +55,12 @@ def test_of_the_shards_of_one_layer(make_part: Any, make_frame: Any) -> None:
 
 @pytest.mark.parametrize("column", ["l2", "l1"])
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_a_shard_that_is_not_finite_shows_in_the_layer(
-    make_part: Any, make_frame: Any, column: str, bad: float
-) -> None:
+def test_a_shard_that_is_not_finite_shows_in_the_layer(column: str, bad: float) -> None:
     """Beside others that are as large as can be."""
     values = [HUGE, bad, HUGE, HUGE]
-    frame = make_frame(
+    frame = frame_of(
         *(
-            make_part(**{"l2": [1.0], column: [value]}, rank=rank, shards=[f"Shard(0) {rank}/4"])
+            part_of(**{"l2": [1.0], column: [value]}, rank=rank, shards=[f"Shard(0) {rank}/4"])
             for rank, value in enumerate(values)
         )
     )
@@ -70,9 +69,9 @@ def test_a_shard_that_is_not_finite_shows_in_the_layer(
     assert str(frame.columns[row, 0]) == str(bad)
 
 
-def test_of_a_named_group(cluster: Any) -> None:
+def test_of_a_named_group() -> None:
     """Of which the ratio to another is asked."""
-    job = cluster(names=tuple("abcde"), groups={"host": (0, 1, 2, 3), "seed": (4,)}).start()
+    job = Cluster(names=tuple("abcde"), groups={"host": (0, 1, 2, 3), "seed": (4,)}).start()
     job.step(0, [HUGE] * 4 + [1.0])
     health = job.health()
 
@@ -82,9 +81,9 @@ def test_of_a_named_group(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 5, 6, 7, 49])
-def test_of_gains_that_ranks_agree_on(cluster: Any, world: int) -> None:
+def test_of_gains_that_ranks_agree_on(world: int) -> None:
     """A mean is no larger than its largest number, however it is rounded."""
-    job = cluster(world=world).start()
+    job = Cluster(world=world).start()
     for rank in range(world):
         job.gains(rank, 0, LARGEST, LARGEST)
         job.stats(rank, 0)

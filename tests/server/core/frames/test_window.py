@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.window import Chunk, Window
+from tests.support.core import frame_of, part_of
 
 FRAMES = st.lists(
     st.tuples(
@@ -27,14 +28,12 @@ FRAMES = st.lists(
 @pytest.mark.slow
 @given(capacity=st.integers(1, 70), rows=FRAMES)
 @settings(max_examples=60, deadline=None)
-def test_it_reads_like_the_list_of_its_last_frames(
-    make_part: Any, make_frame: Any, capacity: int, rows: list[Any]
-) -> None:
+def test_it_reads_like_the_list_of_its_last_frames(capacity: int, rows: list[Any]) -> None:
     """Whatever was written over, and however many layers came later, nothing else is read."""
     window = Window(capacity)
     for step, (l2, loss, score) in enumerate(rows):
         scalars = {} if loss is None else {"loss": loss}
-        window.add(make_frame(make_part(l2, scalars=scalars), step=step, world=2), score)
+        window.add(frame_of(part_of(l2, scalars=scalars), step=step, world=2), score)
     model = list(enumerate(rows))[-capacity:]
     series = window.series()
 
@@ -54,23 +53,23 @@ def test_it_reads_like_the_list_of_its_last_frames(
             )
 
 
-def test_the_largest_step_stays_exact(make_part: Any, make_frame: Any) -> None:
+def test_the_largest_step_stays_exact() -> None:
     """Steps up to 2^53 - 1 come back as they were."""
     window = Window(8)
     for step in ((1 << 53) - 2, (1 << 53) - 1):
-        window.add(make_frame(make_part([1.0]), step=step), 1.0)
+        window.add(frame_of(part_of([1.0]), step=step), 1.0)
 
     assert window.series().steps.tolist() == [(1 << 53) - 2, (1 << 53) - 1]
     assert window.before(0, 5) == (((1 << 53) - 2, 1.0), ((1 << 53) - 1, 1.0))
 
 
-def test_a_series_stays_what_it_was(make_part: Any, make_frame: Any) -> None:
+def test_a_series_stays_what_it_was() -> None:
     """It is a copy, which the next frame does not touch and no reader can write."""
     window = Window(2)
-    window.add(make_frame(make_part([3.0]), step=1), 0.25)
+    window.add(frame_of(part_of([3.0]), step=1), 0.25)
     series = window.series()
     for step in (2, 3):
-        window.add(make_frame(make_part([9.0]), step=step), 1.0)
+        window.add(frame_of(part_of([9.0]), step=step), 1.0)
 
     assert series.steps.tolist() == [1]
     assert series.total_norm.tolist() == [3.0]
@@ -79,12 +78,12 @@ def test_a_series_stays_what_it_was(make_part: Any, make_frame: Any) -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_taken_as_frames_come(make_part: Any, make_frame: Any) -> None:
+def test_memory_is_taken_as_frames_come() -> None:
     """A short run does not pay for the whole window, nor for columns that nobody measures."""
     window = Window(512)
     sizes = set()
     for step in range(1200):
-        window.add(make_frame(make_part([1.0]), step=step), 1.0)
+        window.add(frame_of(part_of([1.0]), step=step), 1.0)
         sizes.add(window.num_bytes)
 
     assert sizes == {rows * 8 for rows in range(8, 513, 8)}
@@ -167,12 +166,12 @@ class Story:
 @given(capacity=st.sampled_from([3, 8, 20, 40]), deeds=STEPS, most=st.sampled_from([1, 5, 99]))
 @settings(max_examples=80, deadline=None)
 def test_what_leaves_memory_changes_nothing(
-    make_part: Any, make_frame: Any, capacity: int, deeds: list[tuple[str, int]], most: int
+    capacity: int, deeds: list[tuple[str, int]], most: int
 ) -> None:
     """Whenever it does, and comes back or not: all that is read or saved stays the same."""
 
     def frame(step: int) -> Frame:
-        made: Frame = make_frame(make_part([float(step), 1.0][: 1 + step // 20]), step=step)
+        made: Frame = frame_of(part_of([float(step), 1.0][: 1 + step // 20]), step=step)
         return made
 
     story = Story(capacity, frame)
@@ -188,11 +187,11 @@ def test_what_leaves_memory_changes_nothing(
         np.testing.assert_array_equal(story.saved.chunks[number].columns, chunk.columns)
 
 
-def test_what_left_memory_takes_none(make_part: Any, make_frame: Any) -> None:
+def test_what_left_memory_takes_none() -> None:
     """Only the newest frames come back when they are looked at: each alert tells of them."""
     window, saved = Window(64), Saved()
     for step in range(64):
-        window.add(make_frame(make_part([float(step)]), step=step), 1.0)
+        window.add(frame_of(part_of([float(step)]), step=step), 1.0)
     assert window.releasable(saved.num_frames, newest=True) == []
     saved.save(window)
     window.keep_with(saved.columns)
@@ -204,10 +203,10 @@ def test_what_left_memory_takes_none(make_part: Any, make_frame: Any) -> None:
     assert window.absent() == [5, 4, 3, 2, 1, 0]
 
 
-def test_what_cannot_be_read_is_tried_again(make_part: Any, make_frame: Any) -> None:
+def test_what_cannot_be_read_is_tried_again() -> None:
     """A read that fails costs what one alert tells, and no frame."""
     window, saved = Window(8), Saved()
-    window.add(make_frame(make_part([3.0]), step=1), 1.0)
+    window.add(frame_of(part_of([3.0]), step=1), 1.0)
     saved.save(window)
     window.keep_with(lambda _number: None)
     window.release(window.releasable(saved.num_frames, newest=True))

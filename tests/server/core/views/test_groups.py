@@ -10,6 +10,7 @@ import pytest
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf
 GROUPS = {"host": (0, 1), "seed": (2,)}
@@ -24,9 +25,9 @@ def seeded(cluster: Any, **settings: Any) -> Any:
     return cluster(names=("a", "b", "c"), groups=GROUPS, **settings).start()
 
 
-def test_a_group_has_the_norm_of_its_layers_together(cluster: Any) -> None:
+def test_a_group_has_the_norm_of_its_layers_together() -> None:
     """And their elements; the ratio is that of the root mean squares, both ways."""
-    job = seeded(cluster)
+    job = seeded(Cluster)
     job.step(4, [3.0, 4.0, 1.0])
     answer = shown(job)
 
@@ -42,10 +43,10 @@ def test_a_group_has_the_norm_of_its_layers_together(cluster: Any) -> None:
     }
 
 
-def test_health_has_each_pair_once_the_later_over_the_earlier(cluster: Any) -> None:
+def test_health_has_each_pair_once_the_later_over_the_earlier() -> None:
     """As declared, not by name."""
     groups = {"z": (0,), "m": (1,), "a": (2,)}
-    job = cluster(names=("x", "y", "w"), groups=groups).start()
+    job = Cluster(names=("x", "y", "w"), groups=groups).start()
     assert job.health()["groups"] == {"m/z": None, "a/z": None, "a/m": None}
     job.step(0, [1.0, 2.0, 8.0])
 
@@ -69,28 +70,26 @@ def test_health_has_each_pair_once_the_later_over_the_earlier(cluster: Any) -> N
         ([3.0, 4.0, 0.0], 0.0),
     ],
 )
-def test_a_ratio_with_a_norm_that_is_not_finite_is_nan(
-    cluster: Any, l2: list[float], ratio: Any
-) -> None:
+def test_a_ratio_with_a_norm_that_is_not_finite_is_nan(l2: list[float], ratio: Any) -> None:
     """Never 0, which is what the formula gives where a group has no gradient at all."""
-    job = seeded(cluster)
+    job = seeded(Cluster)
     job.step(0, l2)
 
     assert shown(job)["ratios"] == {"seed/host": ratio, "host/seed": ratio}
 
 
 @pytest.mark.parametrize("tiny", [5e-324, 1e-300])
-def test_a_ratio_of_very_small_norms_is_right(cluster: Any, tiny: float) -> None:
+def test_a_ratio_of_very_small_norms_is_right(tiny: float) -> None:
     """Divided by the root of their elements they would vanish."""
-    job = seeded(cluster)
+    job = seeded(Cluster)
     job.step(0, [tiny, 0.0, tiny])
 
     assert shown(job)["ratios"]["seed/host"] == pytest.approx(math.sqrt(2.0))
 
 
-def test_only_layers_that_are_there_count(cluster: Any) -> None:
+def test_only_layers_that_are_there_count() -> None:
     """A frozen layer has no elements in the ratio; a group that is absent has no ratio."""
-    job = seeded(cluster)
+    job = seeded(Cluster)
     job.declare(0, ["b", "c"], manifest_id=2, groups={})
     job.declare(0, ["a"], manifest_id=3, groups={})
     job.stats(0, 0, [4.0, 1.0], manifest_id=2)
@@ -103,9 +102,9 @@ def test_only_layers_that_are_there_count(cluster: Any) -> None:
     assert shown(job)["ratios"] == {"seed/host": None, "host/seed": None}
 
 
-def test_layers_that_join_a_group_later_count_from_then_on(cluster: Any) -> None:
+def test_layers_that_join_a_group_later_count_from_then_on() -> None:
     """Also between their manifest and their first step."""
-    job = seeded(cluster)
+    job = seeded(Cluster)
     job.step(0, [3.0, 4.0, 1.0])
     job.declare(0, ["a", "b", "c", "d"], manifest_id=2, groups={"seed": (3,)})
     assert shown(job)["groups"][1]["l2"] == 1.0
@@ -115,9 +114,9 @@ def test_layers_that_join_a_group_later_count_from_then_on(cluster: Any) -> None
     assert shown(job)["groups"][1] == {"name": "seed", "layers": 2, "numel": 20, "l2": 5.0}
 
 
-def test_cut_layers_count_with_the_elements_of_the_whole(cluster: Any) -> None:
+def test_cut_layers_count_with_the_elements_of_the_whole() -> None:
     """A manifest's numel is that of the layer, whatever the rank holds of it."""
-    job = cluster(world=2, names=("w", "s"), groups={"host": (0,), "seed": (1,)})
+    job = Cluster(world=2, names=("w", "s"), groups={"host": (0,), "seed": (1,)})
     for rank in (0, 1):
         job.open(rank)
         job.declare(rank, shards=(f"Shard(0) {rank}/2", ""))
@@ -128,10 +127,10 @@ def test_cut_layers_count_with_the_elements_of_the_whole(cluster: Any) -> None:
     assert shown(job)["ratios"]["seed/host"] == pytest.approx(0.2)
 
 
-def test_without_groups_or_steps_there_is_nothing_to_compare(cluster: Any) -> None:
+def test_without_groups_or_steps_there_is_nothing_to_compare() -> None:
     """Well formed all the same."""
-    assert shown(cluster().start()) == {"step": None, "groups": [], "ratios": {}}
-    assert shown(seeded(cluster)) == {
+    assert shown(Cluster().start()) == {"step": None, "groups": [], "ratios": {}}
+    assert shown(seeded(Cluster)) == {
         "step": None,
         "groups": [
             {"name": "host", "layers": 0, "numel": 0, "l2": None},

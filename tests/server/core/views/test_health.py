@@ -10,6 +10,7 @@ import pytest
 
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf
 
@@ -19,9 +20,9 @@ NAN_EVERYWHERE = (
 )
 
 
-def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
+def test_the_shape_is_the_one_of_the_design() -> None:
     """Every key that section 9 names is there, with the type it names."""
-    job = cluster(world=2, names=("a", "b"), run="gpt2-small").start()
+    job = Cluster(world=2, names=("a", "b"), run="gpt2-small").start()
     job.step(0, [3.0, 4.0], loss=2.5)
     job.step(1, [500.0, 0.0], loss=NAN)
     health: Any = jsonable(job.health(seconds_later=0.4))
@@ -78,9 +79,9 @@ def test_the_shape_is_the_one_of_the_design(cluster: Any) -> None:
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
 
-def test_before_the_first_step_nothing_is_made_up(cluster: Any) -> None:
+def test_before_the_first_step_nothing_is_made_up() -> None:
     """What is not there yet is None, and the status is unknown."""
-    health = cluster(world=2).start().health()
+    health = Cluster(world=2).start().health()
 
     assert (health["status"], health["reasons"]) == ("unknown", ["no step yet"])
     assert (health["step"], health["loss"], health["first_bad"]) == (None, None, None)
@@ -236,11 +237,9 @@ def ended_with_losses(job: Any) -> None:
         ),
     ],
 )
-def test_the_status_is_the_worst_that_holds(
-    cluster: Any, story: Any, status: str, why: list[str]
-) -> None:
+def test_the_status_is_the_worst_that_holds(story: Any, status: str, why: list[str]) -> None:
     """With its reasons in words."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     story(job)
     health = job.health()
 
@@ -250,9 +249,9 @@ def test_the_status_is_the_worst_that_holds(
         assert reason.startswith(begin)
 
 
-def test_a_run_without_a_sign_of_life_is_stalled(cluster: Any) -> None:
+def test_a_run_without_a_sign_of_life_is_stalled() -> None:
     """Three beats without a word make a rank silent; one that speaks makes it incomplete."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0)
     assert job.health(seconds_later=5.9)["status"] == "healthy"
     silent = job.health(seconds_later=6.1)
@@ -266,9 +265,9 @@ def test_a_run_without_a_sign_of_life_is_stalled(cluster: Any) -> None:
     assert [rank["last_seen_s"] for rank in health["ranks"]] == [6.101, 1.1]
 
 
-def test_an_aggregator_that_takes_nothing_in_blames_itself(cluster: Any) -> None:
+def test_an_aggregator_that_takes_nothing_in_blames_itself() -> None:
     """While its disk is full the data is old, and no rank is known to be silent."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     healthy(job)
     health = job.health(seconds_later=60, fault="the log cannot be written: full")
 
@@ -276,19 +275,19 @@ def test_an_aggregator_that_takes_nothing_in_blames_itself(cluster: Any) -> None
         "incomplete",
         ["the log cannot be written: full"],
     )
-    critical(job := cluster(world=2).start())
+    critical(job := Cluster(world=2).start())
     assert job.health(fault="full")["status"] == "critical"
-    ended(job := cluster(world=2).start())
+    ended(job := Cluster(world=2).start())
     assert job.health(fault="full")["status"] == "healthy"
 
 
-def test_silence_after_the_end_is_no_stall(cluster: Any) -> None:
+def test_silence_after_the_end_is_no_stall() -> None:
     """Ended and lost ranks are expected to say nothing."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     ended(job)
     assert job.health(seconds_later=9_999)["status"] == "healthy"
 
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     half_ended(job)
     job.lose(1)
     assert job.health(seconds_later=9_999)["status"] == "critical"  # as it stood
@@ -306,17 +305,17 @@ def test_silence_after_the_end_is_no_stall(cluster: Any) -> None:
         (all_lost, "lost"),
     ],
 )
-def test_the_phase_is_where_a_run_is_in_its_life(cluster: Any, story: Any, phase: str) -> None:
+def test_the_phase_is_where_a_run_is_in_its_life(story: Any, phase: str) -> None:
     """Whatever its status is, that is kept after the end."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     story(job)
 
     assert job.health(seconds_later=9_999)["phase"] == phase
 
 
-def test_a_rank_that_never_attached_is_missed(cluster: Any) -> None:
+def test_a_rank_that_never_attached_is_missed() -> None:
     """From the first step on, not before: others may still be on their way."""
-    job = cluster(world=4)
+    job = Cluster(world=4)
     for rank in (0, 2):
         job.open(rank)
         job.declare(rank)
@@ -331,9 +330,9 @@ def test_a_rank_that_never_attached_is_missed(cluster: Any) -> None:
     assert health["window"]["coverage"] == 0.5
 
 
-def test_an_attempt_is_not_ended_before_all_ranks_of_the_job_are(cluster: Any) -> None:
+def test_an_attempt_is_not_ended_before_all_ranks_of_the_job_are() -> None:
     """One that never attached did not end."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0)
     job.declare(0)
     job.stats(0, 0)
@@ -343,9 +342,9 @@ def test_an_attempt_is_not_ended_before_all_ranks_of_the_job_are(cluster: Any) -
     assert job.health()["status"] == "incomplete"
 
 
-def test_nonfinite_steps_neither_hide_nor_drown_the_others(cluster: Any) -> None:
+def test_nonfinite_steps_neither_hide_nor_drown_the_others() -> None:
     """The summary is over finite steps; the last norm and a count show the rest."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step, norm in enumerate([1.0, 3.0, NAN, INF]):
         job.step(step, [norm])
     norms = job.health()["gradient_norm"]
@@ -355,9 +354,9 @@ def test_nonfinite_steps_neither_hide_nor_drown_the_others(cluster: Any) -> None
     assert jsonable(norms)["last"] == "Infinity"  # type: ignore[call-overload,index]  # a map
 
 
-def test_a_window_without_any_finite_step_has_no_summary(cluster: Any) -> None:
+def test_a_window_without_any_finite_step_has_no_summary() -> None:
     """None is not zero."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, [NAN])
     norms = job.health()["gradient_norm"]
 
@@ -365,9 +364,9 @@ def test_a_window_without_any_finite_step_has_no_summary(cluster: Any) -> None:
     assert math.isnan(norms["last"])
 
 
-def test_statistics_of_very_large_norms_are_finite(cluster: Any) -> None:
+def test_statistics_of_very_large_norms_are_finite() -> None:
     """Sums and squares of norms near the largest double do not turn into Infinity."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step, norm in enumerate([1.5e308, 0.5e308]):
         job.step(step, [norm])
     norms = job.health()["gradient_norm"]
@@ -376,9 +375,9 @@ def test_statistics_of_very_large_norms_are_finite(cluster: Any) -> None:
     assert norms["std"] == pytest.approx(0.5e308)
 
 
-def test_a_nonfinite_layer_leaves_no_health(cluster: Any) -> None:
+def test_a_nonfinite_layer_leaves_no_health() -> None:
     """One of many is as bad as all; unless a GradScaler skips the step, as it does now and then."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(0, [NAN, 1.0], loss_scale=65536.0)
     assert job.health()["score"]["last"] == pytest.approx(0.6)
 
@@ -390,9 +389,9 @@ def test_a_nonfinite_layer_leaves_no_health(cluster: Any) -> None:
     assert health["layers"]["nonfinite"] == 1
 
 
-def test_the_score_is_over_the_layers_that_are_there(cluster: Any) -> None:
+def test_the_score_is_over_the_layers_that_are_there() -> None:
     """A layer that sits a step out is not counted as a good one."""
-    job = cluster(names=("a", "b"))
+    job = Cluster(names=("a", "b"))
     job.open()
     job.declare(0, ["a", "b"])
     job.declare(0, ["b"], manifest_id=2)
@@ -401,9 +400,9 @@ def test_the_score_is_over_the_layers_that_are_there(cluster: Any) -> None:
     assert job.health()["score"]["last"] == pytest.approx(0.2)
 
 
-def test_one_bad_step_stays_visible(cluster: Any) -> None:
+def test_one_bad_step_stays_visible() -> None:
     """The minimum of the window remembers what the last step no longer shows."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(20):
         job.step(step, [NAN if step == 3 else 1.0])
     score = job.health()["score"]
@@ -412,10 +411,10 @@ def test_one_bad_step_stays_visible(cluster: Any) -> None:
     assert score["mean"] == pytest.approx(19 / 20)
 
 
-def test_the_worst_layers_come_first(cluster: Any) -> None:
+def test_the_worst_layers_come_first() -> None:
     """Non-finite from the end of the forward pass, then the largest, then the smallest; ten."""
     norms = [0.0, 300.0, 1e-9, NAN, 200.0, INF, 1.0]
-    job = cluster(names=tuple("abcdefg")).start()
+    job = Cluster(names=tuple("abcdefg")).start()
     job.step(0, norms)
 
     assert [(w["name"], w["why"]) for w in job.health()["worst_layers"]] == [
@@ -426,14 +425,14 @@ def test_the_worst_layers_come_first(cluster: Any) -> None:
         ("a", "vanishing"),
         ("c", "vanishing"),
     ]
-    many = cluster(names=[f"l{i}" for i in range(30)]).start()
+    many = Cluster(names=[f"l{i}" for i in range(30)]).start()
     many.step(0, 0.0)
     assert len(many.health()["worst_layers"]) == 10
 
 
-def test_first_bad_stays_the_first(cluster: Any) -> None:
+def test_first_bad_stays_the_first() -> None:
     """Later trouble does not move it; the next attempt begins without."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     job.step(4)
     job.stats(0, 5, [1.0, INF], loss=1.0)
     job.stats(1, 5, [1.0, INF], loss=INF)
@@ -454,9 +453,9 @@ def test_first_bad_stays_the_first(cluster: Any) -> None:
     assert job.health()["first_bad"] is None
 
 
-def test_a_sum_of_counts_is_not_needed_to_see_what_a_rank_sent(cluster: Any) -> None:
+def test_a_sum_of_counts_is_not_needed_to_see_what_a_rank_sent() -> None:
     """Each rank shows its own stored, lost and unresolved records, its host and its process."""
-    job = cluster(world=2)
+    job = Cluster(world=2)
     job.open(0, host="node-7", pid=4711)
     job.open(1)
     job.declare(0)
@@ -473,9 +472,9 @@ def test_a_sum_of_counts_is_not_needed_to_see_what_a_rank_sent(cluster: Any) -> 
     }
 
 
-def test_the_point_is_that_of_the_last_step_unless_the_ranks_differ(cluster: Any) -> None:
+def test_the_point_is_that_of_the_last_step_unless_the_ranks_differ() -> None:
     """A norm means nothing without where it was taken; what is not common is not claimed."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     assert job.health()["point"] is None
 
     job.step(0, 1.0, labels={"point": "backward"})

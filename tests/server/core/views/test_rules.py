@@ -7,10 +7,11 @@ from typing import Any
 from gradwatch_server.core.views.rules import describe_rules
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.jsonable import jsonable
+from tests.support.core import Cluster
 
 
-def test_each_rule_has_its_settings_in_the_order_of_evaluation(cluster: Any) -> None:
-    job = cluster()
+def test_each_rule_has_its_settings_in_the_order_of_evaluation() -> None:
+    job = Cluster()
     job.rules(exploding={"limit": 7, "clear": 7, "layers": ["head"]})
     described: Any = jsonable(describe_rules(job.state.rules))
 
@@ -21,9 +22,9 @@ def test_each_rule_has_its_settings_in_the_order_of_evaluation(cluster: Any) -> 
     assert "watches" not in exploding
 
 
-def test_each_rule_says_what_it_watches_of_a_run(cluster: Any) -> None:
+def test_each_rule_says_what_it_watches_of_a_run() -> None:
     """No warning before the run has layers."""
-    job = cluster(names=("a", "head"), groups={"top": (1,)})
+    job = Cluster(names=("a", "head"), groups={"top": (1,)})
     job.rules(
         exploding={"layers": ["h*"]}, vanishing={"groups": ["bottom"]}, nonfinite={"runs": ["x"]}
     )

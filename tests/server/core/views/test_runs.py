@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.runs import describe_run, name_run, summarize_run
 from gradwatch_server.core.views.snapshot import view_run
+from tests.support.core import Cluster
 
 
-def test_a_summary_agrees_with_health(cluster: Any) -> None:
+def test_a_summary_agrees_with_health() -> None:
     """Score and firing alerts are single numbers; ranks are counted."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     job.step(0, [1.0, math.nan])
     view = view_run(job.state.runs["gpt"])
     report = health(view, {}, view.updated_ns)
@@ -29,9 +29,9 @@ def test_a_summary_agrees_with_health(cluster: Any) -> None:
     assert name_run(view) == {"run": "gpt", "attempt": 1}
 
 
-def test_a_fault_of_the_aggregator_shows_in_the_summary(cluster: Any) -> None:
+def test_a_fault_of_the_aggregator_shows_in_the_summary() -> None:
     """It cannot call a run healthy while it takes nothing in."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0)
     view = view_run(job.state.runs["gpt"])
 
@@ -39,9 +39,9 @@ def test_a_fault_of_the_aggregator_shows_in_the_summary(cluster: Any) -> None:
     assert summarize_run(view, {}, view.updated_ns, "disk full")["status"] == "incomplete"
 
 
-def test_the_description_has_every_attempt_and_layer(cluster: Any) -> None:
+def test_the_description_has_every_attempt_and_layer() -> None:
     """In the order of the log, and of the manifest."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(0)
     job.event(0, "mark")
     job.start()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.views.snapshot import RunView, view_run
+from tests.support.core import Cluster
 
 
 def frozen(value: Any) -> Any:
@@ -25,9 +26,9 @@ def frozen(value: Any) -> Any:
     return repr(value)
 
 
-def test_a_view_stays_as_it_was(cluster: Any) -> None:
+def test_a_view_stays_as_it_was() -> None:
     """Records, layers, alerts, losses and a new attempt leave it alone."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     for step in range(5):
         job.step(step, [1.0, 500.0])
     job.event(0, "mark")
@@ -47,9 +48,9 @@ def test_a_view_stays_as_it_was(cluster: Any) -> None:
     assert frozen(view_run(job.state.runs["gpt"])) != before
 
 
-def test_a_view_cannot_be_changed(cluster: Any) -> None:
+def test_a_view_cannot_be_changed() -> None:
     """Neither its fields nor its arrays."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0)
     view = view_run(job.state.runs["gpt"])
 
@@ -62,9 +63,9 @@ def test_a_view_cannot_be_changed(cluster: Any) -> None:
             array[...] = 0
 
 
-def test_ranks_are_in_order_and_attempts_in_a_line(cluster: Any) -> None:
+def test_ranks_are_in_order_and_attempts_in_a_line() -> None:
     """Ranks by number however they came; each attempt with when, how large and how far."""
-    job = cluster(world=3)
+    job = Cluster(world=3)
     for rank in (2, 0, 1):
         job.open(rank)
         job.declare(rank)
@@ -79,9 +80,9 @@ def test_ranks_are_in_order_and_attempts_in_a_line(cluster: Any) -> None:
     assert view.created_ns == view.attempts[0].started_ns
 
 
-def test_alerts_of_all_attempts_are_in_it_newest_first(cluster: Any) -> None:
+def test_alerts_of_all_attempts_are_in_it_newest_first() -> None:
     """The current attempt's before those of the last."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in (0, 10):
         job.step(step, math.nan)
         for calm in (1, 2, 3):
@@ -93,9 +94,9 @@ def test_alerts_of_all_attempts_are_in_it_newest_first(cluster: Any) -> None:
     assert [(a.attempt, a.first_step) for a in view.alerts] == [(2, 2), (1, 10), (1, 0)]
 
 
-def test_what_is_taken_over_of_the_last_view_is_as_it_is(cluster: Any) -> None:
+def test_what_is_taken_over_of_the_last_view_is_as_it_is() -> None:
     """Whatever happens between two views: the second one is what a new one would be."""
-    job = cluster(world=3, names=("a", "b")).start()
+    job = Cluster(world=3, names=("a", "b")).start()
     before: list[RunView] = []
 
     def look(what: str) -> None:
@@ -126,9 +127,9 @@ def test_what_is_taken_over_of_the_last_view_is_as_it_is(cluster: Any) -> None:
     look("its step")
 
 
-def test_only_the_ranks_that_changed_are_made_anew(cluster: Any) -> None:
+def test_only_the_ranks_that_changed_are_made_anew() -> None:
     """S22: of thousands one sends. Of a run of which nothing changed the view stays."""
-    job = cluster(world=300, names=("a",)).start()
+    job = Cluster(world=300, names=("a",)).start()
     run, rules = job.state.runs["gpt"], job.state.rules
     before = view_run(run, rules)
     assert view_run(run, rules, before) is before
@@ -141,9 +142,9 @@ def test_only_the_ranks_that_changed_are_made_anew(cluster: Any) -> None:
     assert after.names is before.names
 
 
-def test_the_lines_of_attempts_are_made_once(cluster: Any) -> None:
+def test_the_lines_of_attempts_are_made_once() -> None:
     """S28: of thousands that a job began, each view of one lists all."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0)
     for _ in range(20):
         job.start()

@@ -22,7 +22,7 @@ from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 FAR_NS = 4_100_000_000_000_000_000
 """In 2099."""
@@ -133,9 +133,10 @@ def deleted(service: Any) -> None:
     (service.directory / DATABASE_NAME).unlink()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lose", [killed_without_wal, emptied, deleted])
 def test_an_empty_log_where_there_was_one_is_told(
-    serve: Any, peers: Any, wait_until: Any, lose: Callable[[Any], None]
+    serve: Any, peers: Any, lose: Callable[[Any], None]
 ) -> None:
     """S42: on the log, by /readyz and in the metrics; alert events do not get old cursors again."""
     service = serve()
@@ -168,6 +169,7 @@ def test_an_empty_log_where_there_was_one_is_told(
     assert service.errors.count("lost") == told
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(serve: Any, peers: Any) -> None:
     """S43: how many, and where the damaged file is; another start says nothing of it."""
     service = serve()

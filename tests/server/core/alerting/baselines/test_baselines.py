@@ -14,6 +14,7 @@ from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOS
 from gradwatch_server.core.alerting.baselines.logarithm import natural_log
 from gradwatch_server.core.alerting.baselines.modules import Modules
 from gradwatch_server.core.alerting.baselines.running import PEAK_FRAMES, RunningStatistics
+from tests.support.core import frame_of, part_of
 
 NAN = math.nan
 
@@ -107,14 +108,14 @@ def test_a_series_that_is_mostly_absent_is_not_known() -> None:
     assert running.is_known()[0]
 
 
-def test_what_is_restored_goes_on_the_same(make_part: Any, make_frame: Any) -> None:
+def test_what_is_restored_goes_on_the_same() -> None:
     """Bit for bit, in the middle of a block, with a module that came late."""
     random = np.random.default_rng(3)
 
     def frames(first: int, last: int) -> list[Any]:
         return [
-            make_frame(
-                make_part(
+            frame_of(
+                part_of(
                     np.exp(random.normal(0.0, 0.3, 3 if step < 20 else 4)),
                     scalars={"loss": float(np.exp(random.normal()))},
                 ),
@@ -136,22 +137,22 @@ def test_what_is_restored_goes_on_the_same(make_part: Any, make_frame: Any) -> N
         theirs.add(frame, names)
 
 
-def test_a_frame_that_is_not_finite_teaches_nothing(make_part: Any, make_frame: Any) -> None:
+def test_a_frame_that_is_not_finite_teaches_nothing() -> None:
     """Neither of the bad layer nor of the others: its step is skipped, or all is lost."""
     baselines = Baselines()
     for step in range(40):
-        baselines.add(make_frame(make_part([1.0, 2.0]), step=step), ["a", "b"])
+        baselines.add(frame_of(part_of([1.0, 2.0]), step=step), ["a", "b"])
     before = baselines.state_dict()["running"]["mean"]
-    baselines.add(make_frame(make_part([NAN, 500.0]), step=40), ["a", "b"])
+    baselines.add(frame_of(part_of([NAN, 500.0]), step=40), ["a", "b"])
 
     assert baselines.state_dict()["running"]["mean"] == before
 
 
-def test_a_loss_below_zero_is_judged_as_it_is(make_part: Any, make_frame: Any) -> None:
+def test_a_loss_below_zero_is_judged_as_it_is() -> None:
     """What its logarithms were says nothing of it."""
     baselines = Baselines()
     for step, loss in enumerate([*[2.0] * 40, -1.0]):
-        frame = make_frame(make_part([1.0], scalars={"loss": loss}), step=step)
+        frame = frame_of(part_of([1.0], scalars={"loss": loss}), step=step)
         judgement = baselines.judge(frame, ["a"])
         baselines.add(frame, ["a"])
 
@@ -165,14 +166,12 @@ def test_a_loss_below_zero_is_judged_as_it_is(make_part: Any, make_frame: Any) -
     "losses",
     [(-1e308, 1e308), (-1.0, 1e308, -1e308), (-5e-324, 1e308), (0.0, -1e-310, 1e308)],
 )
-def test_no_loss_leaves_the_range_of_numbers(
-    make_part: Any, make_frame: Any, losses: tuple[float, ...]
-) -> None:
+def test_no_loss_leaves_the_range_of_numbers(losses: tuple[float, ...]) -> None:
     """Neither its distance from what is usual, nor that squared or in usual deviations."""
     baselines = Baselines()
     for step in range(40):
         loss = losses[min(step, len(losses) - 1)]
-        frame = make_frame(part_with_loss(make_part, loss), step=step)
+        frame = frame_of(part_with_loss(part_of, loss), step=step)
         judgement = baselines.judge(frame, ["a"])
         if step:
             assert math.isfinite(judgement.z[LOSS])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+
+from tests.support.core import Cluster
 
 
-def test_a_loss_that_is_bad_in_the_first_frame_is_told(cluster: Any) -> None:
+def test_a_loss_that_is_bad_in_the_first_frame_is_told() -> None:
     """Before any reference has followed a frame."""
-    job = cluster().start()
+    job = Cluster().start()
     (alert,) = job.step(0, loss=math.nan)
 
     assert (alert.rule, alert.severity, alert.origin.step) == ("loss", "critical", 0)

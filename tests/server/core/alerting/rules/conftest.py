@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.core import Cluster
+
 NAMES = ("a.weight", "a.bias", "b.weight", "c.weight")
 
 
@@ -38,10 +40,10 @@ class Training:
 
 
 @pytest.fixture
-def training(cluster: Any) -> Callable[..., Training]:
+def training() -> Callable[..., Training]:
     """Make a run: `training(names=("a.w",))`."""
 
     def make(*args: Any, **settings: Any) -> Training:
-        return Training(cluster, *args, **settings)
+        return Training(Cluster, *args, **settings)
 
     return make

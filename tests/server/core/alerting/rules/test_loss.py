@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.core import Cluster
+
 HEALTHY = 300
 
 
 @pytest.fixture
-def job(cluster: Any) -> Any:
+def job() -> Any:
     """A run that was healthy for 300 steps; `job.next()` is a further one."""
-    made = cluster(names=("a.w",)).start()
+    made: Any = Cluster(names=("a.w",)).start()
     random = np.random.default_rng(0)
     steps = iter(range(4_000))
 
@@ -68,9 +70,9 @@ def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
         assert job.next(1.0, lr=3.0) == []
 
 
-def test_the_level_can_be_told_later(cluster: Any) -> None:
+def test_the_level_can_be_told_later() -> None:
     """By `standard_errors`."""
-    job = cluster(names=("a.w",)).start()
+    job = Cluster(names=("a.w",)).start()
     job.rules(loss={"standard_errors": 20.0})
     random = np.random.default_rng(0)
     for step in range(400):

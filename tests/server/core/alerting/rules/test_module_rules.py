@@ -10,6 +10,7 @@ import pytest
 
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.rules.layer_missing import LayerMissingRule
+from tests.support.core import Cluster
 
 ONES = (1.0, 1.0, 1.0, 1.0)
 B_OFF = (1.0, 1.0, 0.0, 1.0)
@@ -75,6 +76,7 @@ def test_a_module_that_never_was_alive_is_info(training: Any) -> None:
     assert {event for events in told for event in events} == {("vanishing", "firing", "info")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_idle_experts_and_rare_rows_raise_nothing_above_info(training: Any) -> None:
     """S12: three experts, each of them zero in most steps, for up to hundreds in a row."""
@@ -305,8 +307,8 @@ def test_what_was_unused_and_came_back_is_known_after_a_restart(training: Any) -
     assert again.occasional == {"b.weight"}
 
 
-def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart(cluster: Any) -> None:
-    job = cluster(world=2).start()
+def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
+    job = Cluster(world=2).start()
     for rank in range(2):
         job.declare(rank, ("a", "b"), manifest_id=2, unused=("c", "of no manifest"))
     job.stats(0, 0, [1.0] * 2, manifest_id=2)
@@ -350,9 +352,9 @@ def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> 
     assert told == []
 
 
-def test_a_rank_that_is_gone_makes_no_layer_missing(cluster: Any) -> None:
+def test_a_rank_that_is_gone_makes_no_layer_missing() -> None:
     """What it alone held is not there for that reason."""
-    job = cluster(world=2, names=("a.w",))
+    job = Cluster(world=2, names=("a.w",))
     job.open(0)
     job.open(1)
     job.declare(0, ("a.w",))
@@ -438,10 +440,10 @@ def test_a_seed_far_below_its_host_is_told(training: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_a_healthy_training_is_told_nothing_of(cluster: Any, seed: int) -> None:
+def test_a_healthy_training_is_told_nothing_of(seed: int) -> None:
     """Warm-up, restarts of a cosine, a decay by steps, wide noise, short batches."""
     names = [f"h.{i}.{kind}" for i in range(4) for kind in ("weight", "bias")]
-    job = cluster(names=names).start()
+    job = Cluster(names=names).start()
     random = np.random.default_rng(seed)
     level = np.exp(random.normal(0.0, 0.7, len(names)))
     numel = np.array(job.attempt.layers.numel)

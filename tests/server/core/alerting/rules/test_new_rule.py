@@ -32,6 +32,7 @@ from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import load_settings
 from gradwatch_wire.columns import ZEROS
+from tests.support.core import Cluster
 
 
 class ManyZerosRule(LayerRule):
@@ -142,10 +143,10 @@ def saved_and_restored(attempt: Any) -> None:
 
 
 def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
-    cluster: Any, rule: type[Rule], tmp_path: Path
+    rule: type[Rule], tmp_path: Path
 ) -> None:
     """Registered, it needs not another line."""
-    job = cluster(world=2, names=("a", "b")).start()
+    job = Cluster(world=2, names=("a", "b")).start()
     job.rules(**configured("[rules.many_zeros]\nlimit = 7\nclear_steps = 2\n", tmp_path))
     zeros = [[0, 7], [0, 8], [0, 9], [0, 0], [0, 0]]
     for step, own in enumerate(zeros):
@@ -192,9 +193,9 @@ def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
     )
 
 
-def test_health_leaves_it_out_unless_it_says_otherwise(cluster: Any, rule: type[Rule]) -> None:
+def test_health_leaves_it_out_unless_it_says_otherwise(rule: type[Rule]) -> None:
     """It alerts, and nothing else."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(0, zeros=[9, 0])
 
     assert rule.name not in job.health()["layers"]
@@ -203,11 +204,9 @@ def test_health_leaves_it_out_unless_it_says_otherwise(cluster: Any, rule: type[
 
 @pytest.mark.parametrize("rule", [CountedZerosRule], indirect=True)
 @pytest.mark.parametrize("enabled", [True, False])
-def test_health_counts_what_it_says_it_counts_towards(
-    cluster: Any, rule: type[Rule], enabled: bool
-) -> None:
+def test_health_counts_what_it_says_it_counts_towards(rule: type[Rule], enabled: bool) -> None:
     """Each layer once, although another rule flags it too; also where the rule does not alert."""
-    job = cluster(names=("a", "b", "c", "d")).start()
+    job = Cluster(names=("a", "b", "c", "d")).start()
     job.rules(**{rule.name: {"enabled": enabled}})
     job.step(0, [1.0, 1.0, 1.0, 500.0], zeros=[8, 9, 0, 9])
     report = job.health()
@@ -222,9 +221,9 @@ def test_health_counts_what_it_says_it_counts_towards(
 
 
 @pytest.mark.parametrize("rule", [HotRule], indirect=True)
-def test_it_may_take_observations_of_a_new_kind(cluster: Any, rule: type[Rule]) -> None:
+def test_it_may_take_observations_of_a_new_kind(rule: type[Rule]) -> None:
     """They go the same way as frames; the other rules never see them."""
-    job = cluster().start()
+    job = Cluster().start()
     told = []
     for step, celsius in enumerate([80.0, 91.0, 85.0, 80.0]):
         told += job.attempt.closed.evaluate(Temperature(step, celsius), job.state.rules)

@@ -10,15 +10,14 @@ import pytest
 
 from gradwatch_server.core.alerting.alert import alert_id
 from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
+from tests.support.core import Cluster, context_of, frame_of, part_of
 
 NAN, INF = math.nan, math.inf
 
 
-def test_the_origin_of_an_unknown_layer_still_has_rank_and_kind(
-    make_part: Any, make_frame: Any, context_of: Any
-) -> None:
+def test_the_origin_of_an_unknown_layer_still_has_rank_and_kind() -> None:
     """None for what is not known, the rest as it is."""
-    frame = make_frame(make_part([NAN, NAN], ordered=False))
+    frame = frame_of(part_of([NAN, NAN], ordered=False))
     origin = NonfiniteRule().origin(frame, context_of("a", "b"), frame.nonfinite)
 
     assert (origin.layer, origin.rank, origin.kind, origin.step) == (None, 0, "nan", 7)
@@ -36,11 +35,9 @@ def test_the_origin_of_an_unknown_layer_still_has_rank_and_kind(
         ({"l2": [1.0], "nans": [3]}, "nan"),
     ],
 )
-def test_nan_counts_more_than_inf(
-    make_part: Any, make_frame: Any, context_of: Any, part: dict[str, Any], kind: str
-) -> None:
+def test_nan_counts_more_than_inf(part: dict[str, Any], kind: str) -> None:
     """A layer with both is `nan`; counts speak where the norm is finite."""
-    frame = make_frame(make_part(**part))
+    frame = frame_of(part_of(**part))
     origin = NonfiniteRule().origin(frame, context_of("a"), frame.nonfinite)
 
     assert origin.kind == kind
@@ -55,11 +52,9 @@ def test_nan_counts_more_than_inf(
         ([1, NAN, 1, 1, 1], [("firing", 1), ("resolved", 4)]),
     ],
 )
-def test_nonfinite_fires_at_once(
-    cluster: Any, norms: list[float], events: list[tuple[str, int]]
-) -> None:
+def test_nonfinite_fires_at_once(norms: list[float], events: list[tuple[str, int]]) -> None:
     """One NaN or Inf is enough."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step, norm in enumerate(norms):
         job.step(step, [norm])
 
@@ -81,11 +76,9 @@ def test_nonfinite_fires_at_once(
         ([(NAN, 1024.0, None), (NAN, None, None)], ["info", "critical"]),
     ],
 )
-def test_a_step_that_a_scaler_skips_matters_less(
-    cluster: Any, frames: list[Any], severities: list[str]
-) -> None:
+def test_a_step_that_a_scaler_skips_matters_less(frames: list[Any], severities: list[str]) -> None:
     """Unless the loss was bad, which no scale could have helped."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     shown = []
     for step, (norm, scale, loss) in enumerate(frames):
         job.step(step, [norm], loss_scale=scale, loss=loss)
@@ -100,37 +93,37 @@ def test_a_step_that_a_scaler_skips_matters_less(
     ]
 
 
-def test_an_output_that_was_bad_is_no_matter_of_the_scale(make_part: Any, make_frame: Any) -> None:
+def test_an_output_that_was_bad_is_no_matter_of_the_scale() -> None:
     """It began in the forward pass, as `attach(activations=...)` shows."""
     scalars = {"loss_scale": 1024.0, "nonfinite_module": 0.0}
-    bad = make_part([NAN], scalars=scalars, activations=np.array([NAN]))
-    fine = make_part([NAN], scalars={"loss_scale": 1024.0}, activations=np.array([1.0]))
+    bad = part_of([NAN], scalars=scalars, activations=np.array([NAN]))
+    fine = part_of([NAN], scalars={"loss_scale": 1024.0}, activations=np.array([1.0]))
 
-    assert NonfiniteRule().severity_of(make_frame(bad), 1) == "critical"
-    assert NonfiniteRule().severity_of(make_frame(fine), 1) == "info"
+    assert NonfiniteRule().severity_of(frame_of(bad), 1) == "critical"
+    assert NonfiniteRule().severity_of(frame_of(fine), 1) == "info"
 
 
-def test_what_a_skipped_step_matters_can_be_set(cluster: Any) -> None:
+def test_what_a_skipped_step_matters_can_be_set() -> None:
     """By its own setting."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(nonfinite={"skipped_severity": "warning"})
     job.step(0, NAN, loss_scale=0.5)
 
     assert job.attempt.active_alerts.alerts()[0].severity == "warning"
 
 
-def test_a_scaler_makes_no_other_rule_milder(cluster: Any) -> None:
+def test_a_scaler_makes_no_other_rule_milder() -> None:
     """An explosion that is finite was not skipped."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(2):
         job.step(step, [1.0 if step == 0 else 500.0], loss_scale=1024.0)
 
     assert [(a.rule, str(a.severity)) for a in job.alerts] == [("exploding", "warning")]
 
 
-def test_trouble_between_reports_is_told_with_its_own_step(cluster: Any) -> None:
+def test_trouble_between_reports_is_told_with_its_own_step() -> None:
     """The alert and its id go by the step that was bad, not by that of the report."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     job.step(10)
     (alert,) = job.step(20, l2_max=[1.0, NAN], first_nonfinite_step=13)
 

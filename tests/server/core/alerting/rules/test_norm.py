@@ -19,6 +19,7 @@ from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
 from gradwatch_server.core.alerting.rules.vanishing import VanishingRule
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
+from tests.support.core import Cluster, context_of, frame_of, part_of
 
 NAN = math.nan
 ABOVE = float(np.nextafter(100.0, math.inf))
@@ -31,9 +32,9 @@ def raised_by(rule: LayerRule, frame: Frame, context: Any) -> BoolArray:
     return np.zeros(len(frame.present), dtype=np.bool_) if raised is None else raised
 
 
-def test_absent_layers_are_nothing(make_part: Any, make_frame: Any, context_of: Any) -> None:
+def test_absent_layers_are_nothing() -> None:
     """A layer without a record does not vanish."""
-    frame = make_frame(make_part([1.0], index=[2]))
+    frame = frame_of(part_of([1.0], index=[2]))
 
     flags = find_flags(frame, Rules(), context_of())
 
@@ -55,40 +56,36 @@ def test_absent_layers_are_nothing(make_part: Any, make_frame: Any, context_of: 
         (math.inf, {"nonfinite"}),
     ],
 )
-def test_a_layer_is_marked_beyond_the_default_thresholds(
-    make_part: Any, make_frame: Any, context_of: Any, l2: float, what: set[str]
-) -> None:
+def test_a_layer_is_marked_beyond_the_default_thresholds(l2: float, what: set[str]) -> None:
     """100 and 1e-7 themselves are fine; a layer is never two things at once."""
-    flags = find_flags(make_frame(make_part([l2])), Rules(), context_of())
+    flags = find_flags(frame_of(part_of([l2])), Rules(), context_of())
 
     assert {name for name, mask in flags.items() if mask[0]} == what
 
 
-def test_thresholds_can_be_set(make_part: Any, make_frame: Any, context_of: Any) -> None:
+def test_thresholds_can_be_set() -> None:
     """Each rule goes by its own limit."""
     rules = Rules.model_validate(
         {"exploding": {"limit": 2, "clear": 1}, "vanishing": {"limit": 0.5, "clear": 0.6}}
     )
-    flags = find_flags(make_frame(make_part([2.0, 2.5, 0.5, 0.4])), rules, context_of())
+    flags = find_flags(frame_of(part_of([2.0, 2.5, 0.5, 0.4])), rules, context_of())
 
     assert flags["exploding"].tolist() == [False, True, False, False]
     assert flags["vanishing"].tolist() == [False, False, False, True]
 
 
-def test_any_rank_is_enough(make_part: Any, make_frame: Any, context_of: Any) -> None:
+def test_any_rank_is_enough() -> None:
     """The largest norm over ranks explodes, the smallest vanishes."""
-    frame = make_frame(make_part([1.0, 1.0]), make_part([200.0, 0.0], rank=1))
+    frame = frame_of(part_of([1.0, 1.0]), part_of([200.0, 0.0], rank=1))
     flags = find_flags(frame, Rules(), context_of())
 
     assert flags["exploding"].tolist() == [True, False]
     assert flags["vanishing"].tolist() == [False, True]
 
 
-def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes(
-    make_part: Any, make_frame: Any, context_of: Any
-) -> None:
+def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes() -> None:
     """It counts once, for the worse of the two."""
-    frame = make_frame(make_part([0.0]), make_part([200.0], rank=1))
+    frame = frame_of(part_of([0.0]), part_of([200.0], rank=1))
     flags = find_flags(frame, Rules(), context_of())
 
     assert (flags["exploding"][0], flags["vanishing"][0]) == (True, False)
@@ -108,16 +105,10 @@ def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes(
     ],
 )
 def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
-    make_part: Any,
-    make_frame: Any,
-    context_of: Any,
-    rule: ModuleRule,
-    l2: float,
-    raised: bool,
-    held: bool,
+    rule: ModuleRule, l2: float, raised: bool, held: bool
 ) -> None:
     """Between the two it stays as it is."""
-    frame, context = make_frame(make_part([l2])), context_of("a")
+    frame, context = frame_of(part_of([l2])), context_of("a")
     own = raised_by(rule, frame, context)
 
     assert (own[0], (own | rule.held_layers(frame, context))[0]) == (raised, held)
@@ -125,11 +116,9 @@ def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
 
 @pytest.mark.slow
 @given(l2=st.lists(st.floats(0.0), min_size=1, max_size=6))
-def test_what_is_raised_is_held_and_what_is_held_is_seen(
-    make_part: Any, make_frame: Any, context_of: Any, l2: list[float]
-) -> None:
+def test_what_is_raised_is_held_and_what_is_held_is_seen(l2: list[float]) -> None:
     """The three masks contain one another, whatever the numbers."""
-    frame = make_frame(make_part(l2))
+    frame = frame_of(part_of(l2))
     for rule in (NonfiniteRule(), ExplodingRule(), VanishingRule()):
         context = context_of(*"abcdef"[: len(l2)])
         raised = raised_by(rule, frame, context)
@@ -140,18 +129,18 @@ def test_what_is_raised_is_held_and_what_is_held_is_seen(
             assert not (verdict.held & ~verdict.seen).any()
 
 
-def test_rules_of_norms_cannot_see_nonfinite_layers(make_part: Any, make_frame: Any) -> None:
+def test_rules_of_norms_cannot_see_nonfinite_layers() -> None:
     """An Inf is no large norm and a NaN is no small one: another rule has them."""
-    frame = make_frame(make_part([math.nan, math.inf, 1.0, 1.0], nans=[0, 0, 1, 0]))
+    frame = frame_of(part_of([math.nan, math.inf, 1.0, 1.0], nans=[0, 0, 1, 0]))
 
     assert ExplodingRule().seen(frame).tolist() == [False] * 3 + [True]
     assert VanishingRule().seen(frame).tolist() == [False] * 3 + [True]
     assert NonfiniteRule().seen(frame).tolist() == [True] * 4
 
 
-def test_the_worst_layer_breaks_the_rule_most(make_part: Any, make_frame: Any) -> None:
+def test_the_worst_layer_breaks_the_rule_most() -> None:
     """The largest of those flagged explodes most, the smallest vanishes most."""
-    frame = make_frame(make_part([200.0, 900.0, 1e9, 0.0, 1e-9, 1e-12]))
+    frame = frame_of(part_of([200.0, 900.0, 1e9, 0.0, 1e-9, 1e-12]))
     exploding = np.array([True, True, False, False, False, False])
     vanishing = np.array([False, False, False, False, True, True])
 
@@ -159,9 +148,9 @@ def test_the_worst_layer_breaks_the_rule_most(make_part: Any, make_frame: Any) -
     assert VanishingRule.worst_first(frame, vanishing).tolist() == [5, 4]
 
 
-def test_of_equally_bad_layers_the_first_comes_first(make_part: Any, make_frame: Any) -> None:
+def test_of_equally_bad_layers_the_first_comes_first() -> None:
     """However many there are: /health must not depend on how a machine sorts."""
-    frame = make_frame(make_part([500.0, 0.0] * 40))
+    frame = frame_of(part_of([500.0, 0.0] * 40))
 
     for rule, layers in ((ExplodingRule, range(0, 80, 2)), (VanishingRule, range(1, 80, 2))):
         flagged = np.isin(np.arange(80), list(layers))
@@ -184,66 +173,53 @@ EXPLODING_TABLE = [
     ids=[row[0] for row in EXPLODING_TABLE],
 )
 def test_an_explosion_is_of_the_rank_whose_own_gradient_is_large(
-    make_part: Any,
-    make_frame: Any,
-    context_of: Any,
-    local: list[float],
-    world: int,
-    ranks: tuple[int, ...],
+    local: list[float], world: int, ranks: tuple[int, ...]
 ) -> None:
     """Otherwise of all ranks that show it."""
-    parts = [make_part([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(local)]
-    frame = make_frame(*parts, world=world)
+    parts = [part_of([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(local)]
+    frame = frame_of(*parts, world=world)
     origin = ExplodingRule().origin(frame, context_of("a"), frame.present)
 
     assert origin.ranks == ranks
 
 
-def test_one_rank_without_its_own_gradient_may_be_the_one(
-    make_part: Any, make_frame: Any, context_of: Any
-) -> None:
+def test_one_rank_without_its_own_gradient_may_be_the_one() -> None:
     """That another stands out among the rest proves nothing."""
     local = [{"local_l2": [norm]} for norm in (1.0, 90.0, 2.0)]
-    parts = [make_part([200.0], rank=r, **own) for r, own in enumerate([*local, {}])]
-    frame = make_frame(*parts)
+    parts = [part_of([200.0], rank=r, **own) for r, own in enumerate([*local, {}])]
+    frame = frame_of(*parts)
 
     assert ExplodingRule().origin(frame, context_of("a"), frame.present).rank is None
 
 
 @pytest.mark.parametrize("unknown", [[90.0, -1.0, -1.0], [90.0, 1.0, -1.0], [-1.0, -1.0, -1.0]])
-def test_a_rank_whose_own_gradient_is_not_known_is_no_small_one(
-    make_part: Any, make_frame: Any, context_of: Any, unknown: list[float]
-) -> None:
+def test_a_rank_whose_own_gradient_is_not_known_is_no_small_one(unknown: list[float]) -> None:
     """C11: a negative number stands for one that was not measured; nobody stands out from it."""
-    parts = [make_part([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(unknown)]
-    frame = make_frame(*parts)
+    parts = [part_of([200.0], rank=r, local_l2=[norm]) for r, norm in enumerate(unknown)]
+    frame = frame_of(*parts)
 
     assert ExplodingRule().origin(frame, context_of("a"), frame.present).rank is None
 
 
 @pytest.mark.parametrize(("rule", "norm"), [(ExplodingRule(), 500.0), (VanishingRule(), 1e-9)])
-def test_a_large_or_small_piece_is_nobodys(
-    make_part: Any, make_frame: Any, context_of: Any, rule: LayerRule, norm: float
-) -> None:
+def test_a_large_or_small_piece_is_nobodys(rule: LayerRule, norm: float) -> None:
     """It was reduced over all ranks before it was divided."""
 
     def ranks(reduction: str) -> Any:
         parts = [
-            make_part([own], rank=r, shards=[f"{r}/2"], labels={"reduction": reduction})
+            part_of([own], rank=r, shards=[f"{r}/2"], labels={"reduction": reduction})
             for r, own in enumerate((norm, 0.0))
         ]
-        frame = make_frame(*parts)
+        frame = frame_of(*parts)
         return rule.origin(frame, context_of("a"), frame.present).ranks
 
     assert ranks("mean") == ()
     assert 0 in ranks("none")
 
 
-def test_an_explosion_between_reports_is_of_the_ranks_that_had_it(
-    make_part: Any, make_frame: Any, context_of: Any
-) -> None:
+def test_an_explosion_between_reports_is_of_the_ranks_that_had_it() -> None:
     """By the largest norm since the last record, which is also the value."""
-    frame = make_frame(make_part([1.0], l2_max=[300.0], rank=4), make_part([1.0], rank=5))
+    frame = frame_of(part_of([1.0], l2_max=[300.0], rank=4), part_of([1.0], rank=5))
     origin = ExplodingRule().origin(frame, context_of("a"), frame.present)
 
     assert (origin.ranks, origin.value) == ((4,), 300.0)
@@ -259,9 +235,6 @@ def test_an_explosion_between_reports_is_of_the_ranks_that_had_it(
     ],
 )
 def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
-    make_part: Any,
-    make_frame: Any,
-    context_of: Any,
     rule: ExplodingRule | VanishingRule,
     norms: list[list[float]],
     layer: str | None,
@@ -272,7 +245,7 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
 
     Of several that are above without a past nobody knows which exploded first.
     """
-    frame = make_frame(*(make_part(own, rank=rank) for rank, own in enumerate(norms)))
+    frame = frame_of(*(part_of(own, rank=rank) for rank, own in enumerate(norms)))
     context = context_of("a", "b")
     origin = rule.origin(frame, context, raised_by(rule, frame, context))
 
@@ -281,11 +254,9 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
     assert origin.threshold == rule.limit
 
 
-def test_only_the_layers_that_were_raised_are_looked_at(
-    make_part: Any, make_frame: Any, context_of: Any
-) -> None:
+def test_only_the_layers_that_were_raised_are_looked_at() -> None:
     """A worse layer of another group is not the origin of this one."""
-    frame = make_frame(make_part([150.0, 900.0]))
+    frame = frame_of(part_of([150.0, 900.0]))
     origin = ExplodingRule().origin(frame, context_of("a", "b"), np.array([True, False]))
 
     assert (origin.layer, origin.value) == ("a", 150.0)
@@ -316,11 +287,9 @@ def test_only_the_layers_that_were_raised_are_looked_at(
         ([101, 101, 1, 1, 1, 101, 101], [("firing", 1), ("resolved", 4), ("firing", 6)]),
     ],
 )
-def test_exploding_fires_and_is_over(
-    cluster: Any, norms: list[float], events: list[tuple[str, int]]
-) -> None:
+def test_exploding_fires_and_is_over(norms: list[float], events: list[tuple[str, int]]) -> None:
     """Pending for 2 steps if so set, firing, resolved after 3 calm steps; each told once."""
-    job = cluster(names=("a",), rules=None).start()
+    job = Cluster(names=("a",), rules=None).start()
     job.rules(nonfinite={"enabled": False}, exploding={"for_steps": 2})
     for step, norm in enumerate(norms):
         job.step(step, [norm])
@@ -339,11 +308,9 @@ def test_exploding_fires_and_is_over(
         ([0, 0, NAN, 0], [("firing", 3)]),
     ],
 )
-def test_vanishing_fires_and_is_over(
-    cluster: Any, norms: list[float], events: list[tuple[str, int]]
-) -> None:
+def test_vanishing_fires_and_is_over(norms: list[float], events: list[tuple[str, int]]) -> None:
     """Pending for 3 steps; from 2e-7 on it is calm."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(nonfinite={"enabled": False})
     for step, norm in enumerate(norms):
         job.step(step, [norm])
@@ -351,9 +318,9 @@ def test_vanishing_fires_and_is_over(
     assert [(a.state, a.resolved_step or a.fired_step) for a in job.alerts] == events
 
 
-def test_an_explosion_between_reports_fires(cluster: Any) -> None:
+def test_an_explosion_between_reports_fires() -> None:
     """Though the norm at the report is calm."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.rules(exploding={"for_steps": 2})
     for step in (10, 20):
         job.step(step, [1.0], l2_max=[500.0])

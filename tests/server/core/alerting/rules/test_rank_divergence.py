@@ -14,6 +14,7 @@ from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.layout import LayoutTable
 from gradwatch_server.core.frames.replicas import odd_ranks
 from gradwatch_wire import Column
+from tests.support.core import Cluster, frame_of, part_of, stats_of
 
 MEAN = {"point": "backward", "reduction": "mean", "path": "foreach", "taken": True}
 LAYERS = ("a", "b", "c")
@@ -29,11 +30,11 @@ def digest(*bits: int, l2: float = 1.0) -> dict[str, Column]:
 
 
 @pytest.fixture
-def job(cluster: Any, make_stats: Any) -> Callable[..., Any]:
+def job() -> Callable[..., Any]:
     """Make a job whose ranks average their gradients; `job.all(step)` is a step of all."""
 
     def make(world: int = 4, **settings: Any) -> Any:
-        made = cluster(world=world, **settings).start()
+        made: Any = Cluster(world=world, **settings).start()
 
         def go(step: int, odd: dict[int, Any] | None = None, **changes: Any) -> list[Any]:
             told: list[Any] = []
@@ -42,7 +43,7 @@ def job(cluster: Any, make_stats: Any) -> Callable[..., Any]:
                 own |= (odd or {}).get(rank, {})
                 columns = own.pop("columns", None)
                 l2 = own.pop("l2")
-                record = make_stats(step, [l2] * 3, **own)
+                record = stats_of(step, [l2] * 3, **own)
                 told += made.send(
                     rank, replace(record, columns={**record.columns, **(columns or {})})
                 )
@@ -171,36 +172,37 @@ def sharded(make_part: Any, rank: int, shard: str, linf: float) -> Any:
     return make_part([1.0], rank=rank, linf=[linf], shards=(shard,), labels=MEAN)
 
 
-def test_shards_are_compared_with_their_replicas_only(make_part: Any, make_frame: Any) -> None:
+def test_shards_are_compared_with_their_replicas_only() -> None:
     """Two replicas of two shards (HSDP): shards differ, and that is nothing."""
 
     def frame(odd: float) -> Any:
         parts = [
-            sharded(make_part, rank, f"Shard(0) {rank % 2}/2", odd if rank == 3 else rank % 2 + 1.0)
+            sharded(part_of, rank, f"Shard(0) {rank % 2}/2", odd if rank == 3 else rank % 2 + 1.0)
             for rank in range(4)
         ]
         layouts = [parts[0].layout, parts[1].layout]
-        return make_frame(*(replace(part, layout=layouts[part.rank % 2]) for part in parts))
+        return frame_of(*(replace(part, layout=layouts[part.rank % 2]) for part in parts))
 
     assert frame(2.0).disagreement.exact.tolist() == [0.0]
     assert frame(3.0).disagreement.exact == pytest.approx([1 / 3])
 
 
-def test_one_rank_has_nobody_to_disagree_with(make_part: Any, make_frame: Any) -> None:
+def test_one_rank_has_nobody_to_disagree_with() -> None:
     """Nothing is worked out for it."""
-    assert make_frame(make_part([1.0], labels=MEAN)).disagreement is None
+    assert frame_of(part_of([1.0], labels=MEAN)).disagreement is None
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_rank_in_4096_is_named(make_part: Any, make_frame: Any) -> None:
+def test_a_rank_in_4096_is_named() -> None:
     """However many there are."""
     norms = np.ones(3)
-    first = make_part(norms, rank=0, labels=MEAN)
+    first = part_of(norms, rank=0, labels=MEAN)
     parts = [replace(first, rank=rank) for rank in range(4096)]
     parts[4000] = replace(parts[4000], values={"l2": norms * [1.0, 2.0, 1.0]})
-    frame = make_frame(*parts)
+    frame = frame_of(*parts)
 
+    assert frame.disagreement is not None
     assert frame.disagreement.sums.tolist() == [0.0, 0.5, 0.0]
     assert odd_ranks(frame.parts, 1, weights=False)[0] == (4000,)
 
@@ -238,10 +240,10 @@ def test_a_group_of_layers_may_be_called_weights(job: Any) -> None:
     assert [alert.group for alert in made.alerts] == ["weights of replicas"]
 
 
-def test_open_frames_with_digests_outlive_a_restart(make_part: Any) -> None:
+def test_open_frames_with_digests_outlive_a_restart() -> None:
     """Bit for bit."""
     bits = np.array([-1, 2**62, 3], dtype=np.int64)
-    part = make_part([1.0, 1.0, 1.0], weight_bits=bits)
+    part = part_of([1.0, 1.0, 1.0], weight_bits=bits)
     again = RankPart.from_state_dict(part.state_dict(LayoutTable()), [part.layout])
 
     assert again.weight_bits is not None

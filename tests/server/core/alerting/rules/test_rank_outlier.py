@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.rules.rank_outlier import OutlierMemory, RankOutlierRule
+from tests.support.core import Cluster
 
 WORLD = 4
 
 
 @pytest.fixture
-def job(cluster: Any) -> Callable[..., Any]:
+def job() -> Callable[..., Any]:
     """Make a job; `job.go(rank, layer, factor)` is a step in which a local norm is multiplied."""
 
     def make(world: int = WORLD) -> Any:
-        made = cluster(world=world, names=("a", "b", "c")).start()
+        made: Any = Cluster(world=world, names=("a", "b", "c")).start()
         random = np.random.default_rng(0)
         state = {"step": 0}
 

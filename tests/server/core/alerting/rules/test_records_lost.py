@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_wire.health import AlertState, Severity
+from tests.support.core import Cluster
 
 
 def states(alerts: list[Alert]) -> list[tuple[str, str]]:
     return [(alert.rule, alert.state.value) for alert in alerts]
 
 
-def test_a_declared_loss_fires_at_once_and_names_rank_and_count(cluster: Any) -> None:
+def test_a_declared_loss_fires_at_once_and_names_rank_and_count() -> None:
     """It is about the run: no layers."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0)
     job.step(1)
     (alert,) = job.gap(1, 3)
@@ -30,15 +29,15 @@ def test_a_declared_loss_fires_at_once_and_names_rank_and_count(cluster: Any) ->
     assert job.health()["alerts"]["firing"] == 1
 
 
-def test_one_record_is_one_record(cluster: Any) -> None:
-    (alert,) = cluster().start().gap(0, 1)
+def test_one_record_is_one_record() -> None:
+    (alert,) = Cluster().start().gap(0, 1)
 
     assert alert.message == "1 record lost at step 0 on rank 0"
 
 
-def test_losses_while_it_fires_belong_to_it(cluster: Any) -> None:
+def test_losses_while_it_fires_belong_to_it() -> None:
     """Also those of other ranks; it stays where it began."""
-    job = cluster(world=2).start()
+    job = Cluster(world=2).start()
     job.step(0)
     (first,) = job.gap(1, 3)
     again = [*job.gap(1, 2), *job.gap(0, 5)]
@@ -52,9 +51,9 @@ def test_losses_while_it_fires_belong_to_it(cluster: Any) -> None:
     assert resolved.message == "10 records lost at step 1 on rank 1, over at step 3"
 
 
-def test_it_is_resolved_after_frames_without_a_loss(cluster: Any) -> None:
+def test_it_is_resolved_after_frames_without_a_loss() -> None:
     """`clear_steps` in a row; a loss among them begins the count again."""
-    job = cluster().start()
+    job = Cluster().start()
     job.rules(records_lost={"clear_steps": 2})
     job.gap(0, 1)
     job.step(0)
@@ -63,9 +62,9 @@ def test_it_is_resolved_after_frames_without_a_loss(cluster: Any) -> None:
     assert states(job.step(2)) == [("records_lost", "resolved")]
 
 
-def test_each_episode_is_an_alert_of_its_own(cluster: Any) -> None:
+def test_each_episode_is_an_alert_of_its_own() -> None:
     """Also where the rank has sent no statistics in between: ids do not collide."""
-    job = cluster(world=2, names=("a",)).start()
+    job = Cluster(world=2, names=("a",)).start()
     job.rules(records_lost={"clear_steps": 1})
     job.step(0)
     job.gap(1, 1)
@@ -82,9 +81,9 @@ def test_each_episode_is_an_alert_of_its_own(cluster: Any) -> None:
     assert alerts[0].id == alerts[1].id != alerts[2].id
 
 
-def test_the_rule_can_be_switched_off(cluster: Any) -> None:
+def test_the_rule_can_be_switched_off() -> None:
     """The loss is counted all the same."""
-    job = cluster().start()
+    job = Cluster().start()
     job.rules(records_lost={"enabled": False})
 
     assert job.gap(0, 3) == []

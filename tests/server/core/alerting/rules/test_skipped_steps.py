@@ -10,6 +10,7 @@ import pytest
 
 from gradwatch_server.core.alerting.rules.loss_scale import ScaleMemory
 from gradwatch_server.core.alerting.rules.skipped_steps import SkipsMemory
+from tests.support.core import Cluster
 
 INF = math.inf
 GROWTH = 100
@@ -45,9 +46,9 @@ class Scaled:
 
 
 @pytest.fixture
-def scaled(cluster: Any) -> Callable[..., Scaled]:
+def scaled() -> Callable[..., Scaled]:
     def make(**settings: Any) -> Scaled:
-        return Scaled(cluster(names=("a", "b")).start(), **settings)
+        return Scaled(Cluster(names=("a", "b")).start(), **settings)
 
     return make
 
@@ -183,7 +184,7 @@ def test_skips_are_counted_over_a_restart(scaled: Any) -> None:
         assert again.state_dict() == plain
 
 
-def test_a_frame_that_was_skipped_scores_what_its_layers_do(cluster: Any) -> None:
+def test_a_frame_that_was_skipped_scores_what_its_layers_do() -> None:
     """One with a bad loss scores nothing, though a scaler skipped it; nor one without a scaler."""
     for changes, score in (
         ({"l2": [INF, 1.0], "loss_scale": 8.0, "loss": 2.0}, 0.6),
@@ -193,6 +194,6 @@ def test_a_frame_that_was_skipped_scores_what_its_layers_do(cluster: Any) -> Non
         ({"l2": [INF, 1.0]}, 0.0),
         ({"l2": [1.0, 1.0], "loss": 2.0}, 1.0),
     ):
-        job = cluster(names=("a", "b")).start()
+        job = Cluster(names=("a", "b")).start()
         job.step(0, **changes)
         assert job.health()["score"]["last"] == pytest.approx(score)

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.core import Cluster
+
 HEALTHY = 300
 
 
 @pytest.fixture
-def job(cluster: Any) -> Any:
+def job() -> Any:
     """A run of three modules that was healthy for 300 steps; `job.next()` is a further one."""
-    made = cluster(names=("a.w", "a.b", "b.w", "c.w")).start()
+    made: Any = Cluster(names=("a.w", "a.b", "b.w", "c.w")).start()
     random = np.random.default_rng(0)
     noise: Iterator[Any] = iter(np.exp(random.normal(0.0, 0.1, (2_000, 4))))
     steps = iter(range(2_000))
@@ -110,16 +112,16 @@ def test_a_second_spike_is_not_hidden_by_the_first(job: Any) -> None:
     ]
 
 
-def test_without_a_history_nothing_is_a_spike(cluster: Any) -> None:
+def test_without_a_history_nothing_is_a_spike() -> None:
     """The first 32 steps only teach."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     for step in range(31):
         assert job.step(step, [1.0 if step < 30 else 50.0]) == []
 
 
-def test_a_layer_that_was_always_large_does_not_explode(cluster: Any) -> None:
+def test_a_layer_that_was_always_large_does_not_explode() -> None:
     """S12: a summed loss is a scale: info while there is no history, and then nothing."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     random = np.random.default_rng(1)
     for step in range(200):
         job.step(step, (5_000.0 * np.exp(random.normal(0.0, 0.1, 2))).tolist())
@@ -132,9 +134,9 @@ def test_a_layer_that_was_always_large_does_not_explode(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("healthy", [2, 100])
-def test_a_jump_past_the_limit_explodes(cluster: Any, healthy: int) -> None:
+def test_a_jump_past_the_limit_explodes(healthy: int) -> None:
     """With a history and without one; critical from the fourth step on."""
-    job = cluster(names=("a", "b")).start()
+    job = Cluster(names=("a", "b")).start()
     for step in range(healthy):
         job.step(step, [1.0, 1.0])
     told = [job.step(healthy + more, [500.0, 1.0]) for more in range(4)]
@@ -144,9 +146,9 @@ def test_a_jump_past_the_limit_explodes(cluster: Any, healthy: int) -> None:
     assert told[0][0].origin.layer == "a"
 
 
-def test_a_loss_that_stays_high_is_told(cluster: Any) -> None:
+def test_a_loss_that_stays_high_is_told() -> None:
     """In two of three steps; the gradients are as always."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     random = np.random.default_rng(2)
     for step in range(60):
         job.step(step, [1.0], loss=float(np.exp(random.normal(0.0, 0.1))))
@@ -156,14 +158,14 @@ def test_a_loss_that_stays_high_is_told(cluster: Any) -> None:
     assert [(a.rule, a.severity.value) for a in told[1]] == [("loss", "warning")]
 
 
-def test_a_loss_that_is_not_finite_is_critical(cluster: Any) -> None:
+def test_a_loss_that_is_not_finite_is_critical() -> None:
     """S7: though all gradients are finite; with a gradient that is not, `nonfinite` tells it."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     job.step(0, [1.0], loss=2.0)
     told = job.step(1, [1.0], loss=math.nan)
 
     assert [(a.rule, a.severity.value, a.origin.rank) for a in told] == [("loss", "critical", 0)]
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     assert [a.rule for a in job.step(0, [math.nan], loss=math.nan)] == ["nonfinite"]
 
 
@@ -205,9 +207,9 @@ def test_what_comes_again_and_stays_is_no_visit(job: Any) -> None:
 
 
 @pytest.mark.parametrize("healthy", [100, 300])
-def test_a_spike_that_lasts_counts_once_what_is_usual_is_known(cluster: Any, healthy: int) -> None:
+def test_a_spike_that_lasts_counts_once_what_is_usual_is_known(healthy: int) -> None:
     """After 256 steps; before, three times the usual is info."""
-    job = cluster(names=("a",)).start()
+    job = Cluster(names=("a",)).start()
     random = np.random.default_rng(4)
     for step in range(healthy):
         job.step(step, float(np.exp(random.normal(0.0, 0.1))))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-import pytest
 
-from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
+from gradwatch_server.core.alerting.memory import Memories
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.entries import (
     Beats,
     Entry,
@@ -27,10 +29,11 @@ from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, Stats
+from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Record, Stats
 from gradwatch_wire.names import Scalar
 from tests.support.records import manifest_of
 
@@ -38,7 +41,7 @@ SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
 
 
-Numbers = Sequence[float]
+Numbers: TypeAlias = Sequence[float] | FloatArray
 
 
 def stats_of(step: int, l2: Numbers, **changes: Any) -> Stats:
@@ -69,11 +72,11 @@ class Cluster:
         self.state: State = settings.pop("state", None) or State(**settings)
         self.now_ns = START_NS
         self.entries: list[Entry] = []
-        self.alerts: list[Alert] = []
+        self.alerts: list[Any] = []
         self.sessions: dict[int, bytes] = {}  # rank -> its newest session
         self._seqs: dict[bytes, int] = {}
 
-    def put(self, body: Any) -> list[Alert]:
+    def put(self, body: Any) -> list[Any]:
         self.now_ns += 1_000_000
         entry = Entry(self.now_ns, body)
         self.entries.append(entry)
@@ -81,7 +84,7 @@ class Cluster:
         self.alerts += alerts
         return alerts
 
-    def open(self, rank: int = 0, **hello: Any) -> list[Alert]:
+    def open(self, rank: int = 0, **hello: Any) -> list[Any]:
         """A new session says HELLO."""
         session = next(self.numbers).to_bytes(16, "big")
         self.sessions[rank] = session
@@ -89,31 +92,31 @@ class Cluster:
         settings: dict[str, Any] = {"run": self.run, "rank": rank, "world": self.world}
         return self.put(Opened(session, Hello(**settings | hello)))
 
-    def back(self, rank: int) -> list[Alert]:
+    def back(self, rank: int) -> list[Any]:
         """A session taken for lost speaks again."""
         session = self.sessions[rank]
         return self.put(Opened(session, self.state.sessions[session].hello))
 
-    def send(self, rank: int, record: Record, session: bytes | None = None) -> list[Alert]:
+    def send(self, rank: int, record: Record, session: bytes | None = None) -> list[Any]:
         session = session or self.sessions[rank]
         self._seqs[session] += 1
         return self.put(
             Received(Envelope(session=session, seq=self._seqs[session], low=1, record=record))
         )
 
-    def declare(self, rank: int, names: Sequence[str] | None = None, **changes: Any) -> list[Alert]:
+    def declare(self, rank: int, names: Sequence[str] | None = None, **changes: Any) -> list[Any]:
         names = self.names if names is None else names
         settings = {"order": self.order, "groups": self.groups} | changes
         return self.send(rank, manifest_of(names, **settings))
 
-    def stats(self, rank: int, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Alert]:
+    def stats(self, rank: int, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Any]:
         values = [l2] * len(self.names) if isinstance(l2, (int, float)) else l2
         return self.send(rank, stats_of(step, values, **changes))
 
-    def event(self, rank: int, name: str, step: int = 0) -> list[Alert]:
+    def event(self, rank: int, name: str, step: int = 0) -> list[Any]:
         return self.send(rank, Event(name=name, step=step))
 
-    def gains(self, rank: int, step: int, *norms: float, **changes: Any) -> list[Alert]:
+    def gains(self, rank: int, step: int, *norms: float, **changes: Any) -> list[Any]:
         """Norms at blocks that are called `b0`, `b1`, and so on."""
         blocks = tuple(f"b{i}" for i in range(len(norms)))
         settings: dict[str, Any] = {
@@ -123,17 +126,17 @@ class Cluster:
         }
         return self.send(rank, Gains(step=step, **settings | changes))
 
-    def bye(self, rank: int, reason: str = "closed") -> list[Alert]:
+    def bye(self, rank: int, reason: str = "closed") -> list[Any]:
         return self.send(rank, Bye(reason=reason))
 
-    def gap(self, rank: int, count: int) -> list[Alert]:
+    def gap(self, rank: int, count: int) -> list[Any]:
         """The next *count* records of a rank are lost."""
         session = self.sessions[rank]
         first = self._seqs[session] + 1
         self._seqs[session] += count
         return self.put(Gap(session, first, first + count - 1))
 
-    def lose(self, rank: int) -> list[Alert]:
+    def lose(self, rank: int) -> list[Any]:
         return self.put(Lost(self.sessions[rank]))
 
     def beat(
@@ -142,7 +145,7 @@ class Cluster:
         after: float = 0.0,
         since_s: float | None = None,
         training: bool | None = None,
-    ) -> list[Alert]:
+    ) -> list[Any]:
         """After some seconds ranks say that they live, and since when their last step is."""
         self.now_ns += round(after * SECOND)
         told = []
@@ -152,17 +155,17 @@ class Cluster:
             told.append(Progress(session.id, session.last_step, passed, training))
         return self.put(Beats(tuple(told)))
 
-    def resume(self, after: float = 0.0) -> list[Alert]:
+    def resume(self, after: float = 0.0) -> list[Any]:
         """The aggregator was away for some seconds, and is back."""
         self.now_ns += round(after * SECOND)
         return self.put(Resumed())
 
-    def wait(self, seconds: float) -> list[Alert]:
+    def wait(self, seconds: float) -> list[Any]:
         """Time passes, and the aggregator notes it."""
         self.now_ns += round(seconds * SECOND)
         return self.put(Tick())
 
-    def rules(self, **rules: Mapping[str, Any]) -> list[Alert]:
+    def rules(self, **rules: Mapping[str, Any]) -> list[Any]:
         return self.put(RulesSet(rules))
 
     def start(self, **hello: Any) -> Cluster:
@@ -172,7 +175,7 @@ class Cluster:
             self.declare(rank)
         return self
 
-    def step(self, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Alert]:
+    def step(self, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Any]:
         """All ranks send the same numbers."""
         return [a for rank in range(self.world) for a in self.stats(rank, step, l2, **changes)]
 
@@ -202,22 +205,6 @@ class Cluster:
         return health(view, last_seen or {}, self.now_ns + round(seconds_later * SECOND), fault)
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Callable[..., Cluster]:
-    """Make a job: `cluster(world=2, names=("a", "b"))`."""
-    return Cluster
-
-
-@pytest.fixture(scope="session")
-def make_manifest() -> Callable[..., Manifest]:
-    return manifest_of
-
-
-@pytest.fixture(scope="session")
-def make_stats() -> Callable[..., Stats]:
-    return stats_of
-
-
 def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
     """Return a part of a frame; *index* places its layers, *shards* says what a rank holds of them.
 
@@ -241,18 +228,17 @@ def layout_of(shards: Sequence[str]) -> Layout:
     return layout
 
 
-@pytest.fixture(scope="session")
-def make_part() -> Callable[..., RankPart]:
-    return part_of
+def frame_of(*parts: RankPart, step: int = 7, after: int = -1, world: int | None = None) -> Frame:
+    """Merge parts into a frame: `frame_of(part, part, world=2, step=7)`."""
+    layers = max((int(part.layout.index.max(initial=-1)) + 1 for part in parts), default=0)
+    ranks = len({part.rank for part in parts})
+    return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
 
 
-@pytest.fixture(scope="session")
-def make_frame() -> Callable[..., Frame]:
-    """Merge parts into a frame: `make_frame(part, part, world=2, step=7)`."""
-
-    def make(*parts: RankPart, step: int = 7, after: int = -1, world: int | None = None) -> Frame:
-        layers = max((int(part.layout.index.max(initial=-1)) + 1 for part in parts), default=0)
-        ranks = len({part.rank for part in parts})
-        return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
-
-    return make
+def context_of(*names: str) -> Context:
+    """Make the context of an attempt with these layers, or some: `context_of("a", "b")`."""
+    names = names or tuple("abcdefgh")
+    groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
+    memories = Memories()
+    memories.follow(Rules().root.items())
+    return Context("gpt", 1, names, groups, Window(), memories=memories)
