@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,6 +109,7 @@ VARIABLES: Final = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "
 @pytest.fixture(scope="module")
 def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
     """An aggregator with a run whose gradient was NaN at one step, and which holds after it."""
+    program("prometheus", "prometheus")
     made = Aggregator(tmp_path_factory.mktemp("scraped") / "data")
     made.start()
     faulty = ("--fault", "local-weight", "--fault-step", "20", "--hold-at", "22")
@@ -271,12 +273,12 @@ def test_the_variables_of_the_dashboard_have_values(prometheus: Prometheus) -> N
 
 def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
     """The variant that the configuration has in a comment, of an aggregator with keys."""
+    program("prometheus", "prometheus")
     keys = tmp_path / "keys"
     make_keys(keys)
-    made = Aggregator(tmp_path / "data", "--keys-dir", str(keys))
-    made.start()
-    target = made.url.removeprefix("http://")
-    scraping = Prometheus(tmp_path / "prometheus", target, read_keys(keys).tokens.read)
-    wait_until(lambda: scraping.query('up{job="gradwatch"} == 1'), "a scrape that was let in")
-    scraping.close()
-    made.close()
+    with closing(Aggregator(tmp_path / "data", "--keys-dir", str(keys))) as made:
+        made.start()
+        target = made.url.removeprefix("http://")
+        token = read_keys(keys).tokens.read
+        with closing(Prometheus(tmp_path / "prometheus", target, token)) as scraping:
+            wait_until(lambda: scraping.query('up{job="gradwatch"} == 1'), "a scrape let in")
