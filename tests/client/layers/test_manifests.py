@@ -144,6 +144,7 @@ def test_so_many_pieces_that_each_record_fits(count: int, name_bytes: int, num_p
             assert len(encode_body(record)[1]) < MAX_RECORD_BYTES - 1000
 
 
+@pytest.mark.slow
 def test_more_pieces_than_a_step_may_have_are_refused() -> None:
     """Said with what makes them so many."""
     layers = [Layer(f"{number:0>500}", nn.Parameter(torch.ones(1))) for number in range(20_000)]

@@ -104,6 +104,7 @@ def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
     assert watch.stats()["last_error"].startswith("dropped")
 
 
+@pytest.mark.slow
 def test_at_the_end_nobody_waits_for_what_has_not_arrived(
     aggregator: Any, attach: Any, device: list[LateMemory]
 ) -> None:

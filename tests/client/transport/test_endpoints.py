@@ -73,6 +73,7 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.slow
 def test_it_stays_where_it_is_when_the_first_one_is_back(
     new_aggregator: Any, attach: Any, nowhere: list[str]
 ) -> None:
@@ -172,6 +173,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.slow
 def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
     new_aggregator: Any, attach: Any
 ) -> None:

@@ -224,6 +224,7 @@ def test_once_an_aggregator_is_there_everything_goes_on(
     assert len(aggregator.stored) == 3
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_none_is_named_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """A ROUTER of something else answers by its own rules."""
     context = zmq.Context()

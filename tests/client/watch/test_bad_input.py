@@ -234,6 +234,7 @@ def test_every_argument_is_given_wrongly() -> None:
     assert {name for name, error in kinds if error is ValueError} == given - only_typed
 
 
+@pytest.mark.slow
 def test_what_is_left_behind_would_be_seen() -> None:
     """A watch that is not closed is: the comparison is not empty."""
     before = left_behind()

@@ -120,6 +120,7 @@ def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> N
     assert report["now"] >= report["updated_at"]
 
 
+@pytest.mark.slow
 def test_what_health_does_not_know_is_null(attach: Any, health: Any) -> None:
     """Before the first step, and before it is known what is usual."""
     peer = attach()
@@ -414,6 +415,7 @@ def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str)
     assert "got '" in detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
 def test_a_bad_last_event_id_is_a_422(service: Any, value: str) -> None:
     """Before the stream begins."""

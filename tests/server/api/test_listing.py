@@ -24,6 +24,7 @@ def listing_of(running: Any) -> RunListing:
     return RunListing(running.engine, Revisions(running.engine))
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
     """S31: an answer about all runs costs what changed since the last one."""
     running = start()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 
 
+@pytest.mark.slow
 def test_an_unknown_run_is_told_with_those_that_there_are(
     start: Any, peers: Any, problem: Any
 ) -> None:

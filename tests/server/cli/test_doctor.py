@@ -143,6 +143,7 @@ def test_what_serve_would_not_start_with_is_an_error(text: str, says: str) -> No
     assert not Path("data").exists()
 
 
+@pytest.mark.slow
 def test_a_port_that_something_else_has_is_an_error() -> None:
     """Of both kinds, with the option that gives another."""
     with (
@@ -448,6 +449,7 @@ def test_at_the_http_port_of_an_aggregator_the_one_for_records_is_named(
     assert found.says("peer")[1].endswith(service.ingest)
 
 
+@pytest.mark.slow
 def test_something_deaf_is_given_up(deaf: int) -> None:
     """At both addresses, after some seconds."""
     found = doctor("--endpoint", f"tcp://127.0.0.1:{deaf}", "--url", f"http://127.0.0.1:{deaf}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from gradwatch_server.core.run import MAX_LIVE
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
@@ -29,6 +31,7 @@ def together(one: Any, two: Any) -> None:
     one.now_ns = two.now_ns = max(one.now_ns, two.now_ns)
 
 
+@pytest.mark.slow
 def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
     """However their HELLOs come, and whichever is the newer."""
     one, two = two_jobs(Cluster, world=4)

@@ -254,6 +254,7 @@ def test_an_absence_is_no_gap_between_steps() -> None:
     assert [str(a.severity) for a in hang(job, 308)] == ["info", "warning"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(0, 90, 7))
 def test_a_restart_changes_nothing_of_it(place: int) -> None:
     """The same alerts with the same ids, from wherever it goes on."""

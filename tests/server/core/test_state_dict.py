@@ -246,6 +246,7 @@ def test_only_chunks_with_new_frames_are_written(frames: int) -> None:
     assert len(window.changed(0)) == -(-min(frames, 20) // CHUNK_ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 1, 5, 12, 19, 20, 33])
 @pytest.mark.parametrize("frames", [3, 8, 20, 27])
 def test_chunks_that_are_filled_late_leave_newer_frames_alone(frames: int, more: int) -> None:

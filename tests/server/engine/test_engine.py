@@ -422,6 +422,7 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
     assert again[0] > event[0]
 
 
+@pytest.mark.slow
 def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
     """They are written to the log once; what was decided before stays."""
     running = start()
@@ -508,6 +509,7 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     assert (view.lost, running.published.fault) == (0, None)
 
 
+@pytest.mark.slow
 def test_alerts_wait_for_a_full_disk_too(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

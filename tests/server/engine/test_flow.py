@@ -147,6 +147,7 @@ def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) 
     running.shows(stored=59, lost=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes_again", [False, True])
 def test_what_was_dropped_last_is_asked_for_without_another_record(
     start: Any, peers: Any, comes_again: bool

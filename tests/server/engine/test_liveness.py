@@ -41,6 +41,7 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
     assert (alert.rule, str(alert.severity)) == ("run_stalled", "warning")
 
 
+@pytest.mark.slow
 def test_an_old_beat_is_no_sign_of_life(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_an_old_beat_is_no_sign_of_life(
     assert [own.since_s for own in body.progress] == [1.5]
 
 
+@pytest.mark.slow
 def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> None:
     """Its records say that it lives."""
     running = start()
@@ -72,6 +74,7 @@ def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> Non
     assert bodies(running, Beats) == []
 
 
+@pytest.mark.slow
 def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
     """What a frame waited for before, it waits for again (S4)."""
     running = start()
@@ -93,6 +96,7 @@ def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
     assert [alert.rule for alert in view.alerts] == ["nonfinite"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
 def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends: bool) -> None:
     """It could not while nobody listened; one that ended is not waited for."""
@@ -109,6 +113,7 @@ def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends
     assert len(bodies(running, Resumed)) == (not ends)
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Any, peers: Any) -> None:
     """Held up for longer than the session timeout it takes nobody for lost."""
     held_up_ns = [0]

@@ -62,6 +62,7 @@ def test_a_rank_that_crashes_is_a_warning(
     assert levels == [logging.INFO, logging.INFO, logging.WARNING, logging.INFO]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
     start: Any, peers: Any, lines: Any
 ) -> None:

@@ -59,6 +59,7 @@ def test_connections_are_counted_and_given_back(ingest: Ingest) -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
     ingest: Ingest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -162,6 +162,7 @@ def test_noise_and_floods_keep_no_client_out(ingest: Ingest, dealer: Any, key: C
         one.close()
 
 
+@pytest.mark.slow
 def test_without_anyone_to_ask_nobody_is_let_in(key: ClientKey, folder: Path) -> None:
     """ZeroMQ's own default lets in every key when nobody answers."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

@@ -136,6 +136,7 @@ def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
         worker.join(5.0)
 
 
+@pytest.mark.slow
 def test_a_doubt_outlives_a_refusal(
     store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
 ) -> None:
